@@ -13,10 +13,10 @@ from spotrun.units import shown
 
 DEFAULT_STORE = "~/.spotrun/runs"
 BETWEEN_REGIONS = "+"
-"""The separator between the names of the two regions of a bucket."""
+"""The separator between the two region names of a dual-region bucket."""
 _LIKE_AN_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+-]+)(://|:/?|//)(.*)")
 _MEANT = {"gcs": "gs", "s3a": "s3", "s3n": "s3"}
-"""Schemes of other tools, with the scheme that spotrun uses."""
+"""Maps the URL schemes of other tools to spotrun's."""
 _KNOWN = ("s3", "gs", "file", "http", "https")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _PREFIX = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._=-]*(/[A-Za-z0-9_-][A-Za-z0-9._=-]*)*")
@@ -36,7 +36,7 @@ class BucketAddress(msgspec.Struct, frozen=True):
 
     @property
     def root(self) -> str:
-        """The beginning of the names of all objects in the store."""
+        """The prefix of the names of all objects in the store."""
         return f"{self.prefix}/" if self.prefix else ""
 
 
@@ -79,7 +79,7 @@ def parse(uri: str) -> BucketAddress | str:
 def mistyped(text: str) -> str | None:
     """
     Return the address that the user probably meant with `s3:/bucket`, `S3://bucket`, `s3//bucket`, `s3:bucket` or
-    `gcs://bucket`; None if `text` is a path or a well written address of any kind.
+    `gcs://bucket`; None if `text` is a path or a correctly written address.
     """
     found = _LIKE_AN_ADDRESS.fullmatch(text)
     if found is None:

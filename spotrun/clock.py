@@ -1,5 +1,5 @@
 """
-Defines the clock of a run, as an interface and as an implementation.
+Defines a run's clock: the interface and an implementation.
 
 On the local cloud a run's time may pass faster than real time (`time_scale`). Everything that the user reads, and every
 price, notice, poll and time-to-live, is in *run time*. *System time* is the time of this machine's own clock.
@@ -19,7 +19,7 @@ EPOCH_VARIABLE = "SPOTRUN_CLOCK_EPOCH"
 
 
 def zone(time_scale: float) -> str:
-    """Return the time zone of a run's moments, as shown: `UTC`, or `of run time` if run time is faster."""
+    """Label the times that are shown for a run: `UTC`, or `of run time` if run time is faster than system time."""
     return "UTC" if time_scale == 1 else "of run time"
 
 
@@ -27,21 +27,21 @@ class Clock(Protocol):
     scale: float
     ahead: timedelta
     """
-    Time by which this machine's clock was ahead of the cloud's, and by which `put_back` has corrected `now`. Below 0 if
-    it was behind.
+    The correction that `put_back` has made to `now`: the time by which this machine's clock was ahead of the cloud's,
+    below 0 if it was behind.
     """
 
     def now(self) -> datetime:
-        """Return the date and time in run time, aware, in UTC. It may jump: never derive a deadline from it."""
+        """Return the date and time in run time, aware, in UTC. The clock may jump: never derive a deadline from it."""
 
     def monotonic(self) -> float:
-        """Return the seconds of run time since some fixed moment. They never decrease."""
+        """Return the seconds of run time since some fixed time. This number never decreases."""
 
     def sleep(self, seconds: float) -> None:
         """Wait `seconds` of run time."""
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Wait until `event` is set, for at most `seconds` of run time; True if it was set."""
+        """Wait until `event` is set, but at most `seconds` of run time. Return True if the event is set."""
 
     def put_back(self, by: timedelta) -> None:
         """Correct a wrong clock: from now on, `now` returns a time earlier by `by`, or later if `by` is negative."""
@@ -66,7 +66,7 @@ class ScaledClock:
         self.ahead += by
 
     def on_the_wall(self, moment: datetime) -> datetime:
-        """Return the system time at a moment of run time."""
+        """Return the system time that corresponds to a run time."""
         return self.epoch + (moment - self.epoch) / self.scale
 
     def monotonic(self) -> float:
@@ -89,7 +89,7 @@ def system_clock() -> ScaledClock:
 
 
 def clock_from_environment(environment: Mapping[str, str] = os.environ) -> ScaledClock:
-    """Return the clock that the parent process passed on; the wall clock if it passed none."""
+    """Return the clock that the parent process passed on in the environment, or else the wall clock."""
     if SCALE_VARIABLE not in environment:
         return system_clock()
     return ScaledClock(datetime.fromisoformat(environment[EPOCH_VARIABLE]), float(environment[SCALE_VARIABLE]))

@@ -12,12 +12,12 @@ Defines every failure that a user of spotrun can meet, with its exit code.
     │   ├── ObjectMissing            no object of that name
     │   ├── RunCopied                two folders of a store hold one run
     │   ├── RunMisnamed              the name of a folder is not the name of the run in it
-    │   ├── LedgerFlooded            another program appends faster than spotrun can, or more than a run may: end it
-    │   ├── LedgerVersionUnknown     another version of spotrun wrote it: read it with that version
+    │   ├── LedgerFlooded            another program appends faster than spotrun, or more than a run may: end it
+    │   ├── LedgerVersionUnknown     another version of spotrun wrote the ledger: read it with that version
     │   └── LedgerDamaged        8   an entry is missing, moved or changed: no writer may append
     │       └── RunGone              the folder of the run was moved or deleted while it was attended
     ├── CheckpointDamaged        6   no checkpoint can be read back intact
-    ├── Unreckonable             1   stored figures, each within its bounds, have no computable result
+    ├── Unreckonable             1   stored figures, each within its bounds, lead to a result that cannot be computed
     ├── FiguresDiffer            1   published figures of a cost study are not reproduced
     ├── NotIdentical             9   an interrupted training differs from the uninterrupted one
     ├── LimitExceeded           10   the condition of fail_if holds for the report
@@ -34,7 +34,7 @@ Defines every failure that a user of spotrun can meet, with its exit code.
         ├── IdentityUnknown          the instance's role is unknown   -> wait, if the role is new
         └── LaunchTokenSpent         the token's instance is gone    -> that launch is over
 
-Exit code 130 is an interrupt by Ctrl-C, 129 by SIGHUP, 143 by SIGTERM. Bugs are assertions and have no class here.
+Exit code 130 is an interrupt by Ctrl-C, 129 by SIGHUP, 143 by SIGTERM. A bug raises an assertion, which is not listed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 NO_ROOM = {
     errno.ENOSPC: "make room on its disk",
-    errno.EDQUOT: "delete something there, or have your quota raised",
+    errno.EDQUOT: "delete files on that disk, or have your quota raised",
     errno.EROFS: "make its file system writable again",
 }
 """The error numbers of a file system that accepts no writes, with the fix for each."""
@@ -67,9 +67,9 @@ def unless_no_room() -> Iterator[None]:
 
 class SpotrunError(Exception):
     """
-    A failure, reported to the user as what failed, with the values, and what to type next.
+    A failure. The user reads what failed, with the values that matter, and what to type next.
 
-    `hint` is printed after "try: ", on a separate line. `key` is the key of the job that is at fault, if one is.
+    `hint` is printed after "try: ", on a separate line. `key` is the path of the job's key that is at fault, if any.
     """
 
     exit_code: ClassVar[int] = 1
@@ -81,7 +81,7 @@ class SpotrunError(Exception):
         self.key = key
         self.place: dict[str, object] = {}
         """
-        The problem as `found` returns it, with the line and column of the key; {} until a caller has found the key in
+        The problem as `found` returns it, with the line and column of the key; {} until a caller has located the key in
         the file.
         """
 
@@ -158,10 +158,10 @@ class RunGone(LedgerDamaged):
     """The folder of a run was moved or deleted. `ended` lists the instances of the run that spotrun ended."""
 
     def __init__(self, uri: str, ended: Sequence[str]) -> None:
-        left = f"ended {', '.join(ended)}" if ended else "the cloud lists no running instance of it"
+        left = f"ended {', '.join(ended)}" if ended else "the cloud lists no running instance of the run"
         super().__init__(
-            f"the folder {uri} was moved or deleted, so that nothing of the run can be stored; {left}",
-            hint="move the folder back, delete what has taken its place since, and `spotrun resume` the run",
+            f"the folder {uri} was moved or deleted, so nothing can be stored for the run; {left}",
+            hint="delete anything that is now in its place, move the folder back, and `spotrun resume` the run",
         )
 
 
@@ -180,12 +180,12 @@ class NotIdentical(SpotrunError):
 
 
 class FiguresDiffer(SpotrunError):
-    """Published figures that a cost study quotes differ from the figures that follow from the study."""
+    """The figures that follow from a cost study differ from the published figures that it quotes."""
 
     def __init__(self, figures: Sequence[str]) -> None:
         several = f"{len(figures)} published figures are" if len(figures) > 1 else "a published figure is"
         listed = "\n".join(f"  {figure}" for figure in figures)
-        hint = "correct the values that they follow from, or write the reason of each difference under differs:"
+        hint = "correct the study's values, or write the reason for each difference under differs:"
         super().__init__(f"{several} not reproduced:\n{listed}", hint=hint)
 
 
@@ -241,7 +241,9 @@ class LaunchTokenSpent(CloudError):
 
 
 class NotInstalled(SpotrunError):
-    """A package or a program is not installed. Its subclasses are also errors of the part that needs it."""
+    """
+    A package or a program is not installed. A subclass is also an error of the part (store or cloud) that needs it.
+    """
 
     exit_code = 13
 
@@ -257,10 +259,11 @@ class CloudNotInstalled(NotInstalled, CloudError):
 @contextmanager
 def needs_extra(extra: str, what: str, error: type[NotInstalled] = NotInstalled) -> Iterator[None]:
     """
-    Convert a failed import of a package that only this extra of pyproject.toml installs. `what` needs the package.
+    Convert a failed import into `error`. Only the extra `extra` of pyproject.toml installs the package; `what` needs
+    it.
 
     Raises:
-        error: a package is not installed. Its hint is the command that installs the extra.
+        error: a package is not installed. The hint is the command that installs the extra.
     """
     try:
         yield
@@ -293,7 +296,7 @@ def command_for(extra: str) -> str:
 
 
 def _with_uv_tool(receipt: Path, extra: str) -> list[str]:
-    """Return the command for `uv tool`, with the earlier requirements, because uv installs a tool from scratch."""
+    """Return the `uv tool` command. It repeats the installed requirements, because uv installs a tool from scratch."""
     import tomllib
 
     told = tomllib.loads(receipt.read_text())["tool"]["requirements"]
@@ -303,7 +306,7 @@ def _with_uv_tool(receipt: Path, extra: str) -> list[str]:
 
 
 def installer() -> list[str]:
-    """Return the words that install packages for this Python, whose environment need not be the active one."""
+    """Return the words of a command that installs packages for this Python, even if its environment is not active."""
     import shutil
     import sys
     from importlib.util import find_spec
@@ -354,7 +357,7 @@ def packages_of(extra: str) -> list[str]:
     for each in map(Requirement, requires("spotrun") or ()):
         if each.marker is None or not each.marker.evaluate({"extra": extra}):
             continue
-        if each.name == "spotrun":  # an extra that includes others
+        if each.name == "spotrun":  # the extra includes other extras of spotrun
             found += [package for other in sorted(each.extras) for package in packages_of(other)]
         else:
             found.append(f"{each.name}{each.specifier}")

@@ -19,7 +19,7 @@ class InstanceState(StrEnum):
     RUNNING = "running"
     STOPPING = "stopping"
     STOPPED = "stopped"
-    """It has switched itself off. Nothing starts it again, and its disk is billed until it is terminated."""
+    """The instance has shut down. Nothing restarts it, and its disk is billed until the instance is terminated."""
     TERMINATED = "terminated"
 
 
@@ -31,11 +31,11 @@ class EndedBy(StrEnum):
     USER = "user"
     """A user, or spotrun for the user, called terminate."""
     ITSELF = "itself"
-    """It powered itself off."""
+    """The instance shut itself down."""
     TIME_TO_LIVE = "time_to_live"
-    """Its armed time-to-live ran out."""
+    """The instance's time-to-live ran out."""
     QUOTA = "quota"
-    """The cloud ended it before it ran: a quota of the account allows no more of something it needs, such as a disk."""
+    """The cloud ended the instance before it ran: a quota of the account was used up, for example the one for disks."""
     FAULT = "fault"
     """The machine failed (hardware, or the local supervisor was killed)."""
 
@@ -52,13 +52,13 @@ class PriceSegment(msgspec.Struct, frozen=True, kw_only=True):
 
 class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Everything that a driver needs to start one instance, or the members of a gang. The driver looks nothing up later.
+    Everything that a driver needs to start one instance, or the members of a gang. The driver looks up nothing else.
 
-    `count` is the number of members, all or none; None requests a single instance, which needs no connection to others.
-    `token` makes the request idempotent, and tags the instance together with `run_uid`. `time_to_live` counts on the
-    instance's monotonic clock from its start, and ends the instance even if every other program has died.
-    `price_cap_usd_per_hour` is the most that the user will pay for spot. Usually None is best: a cap means more
-    interruptions and never a smaller bill.
+    `count` is the number of members, which start all or none; None requests a single instance, which needs no
+    connection to others. `token` makes the request idempotent, and tags the instance together with `run_uid`.
+    `time_to_live` counts on the instance's monotonic clock from its start, and ends the instance even if all programs
+    of spotrun have died. `price_cap_usd_per_hour` is the most that the user will pay for spot. Usually None is best: a
+    cap means more interruptions and never a smaller bill.
     """
 
     token: str
@@ -76,8 +76,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     A machine as its cloud describes it. Times are the cloud's.
 
     `billed_from` is None until billing begins. `prices` are the segments charged so far, oldest first. `end_reason` is
-    the cloud's own text on why the instance ended, "" if the cloud gave none. `off_since` is when the machine was
-    switched off, if its disk outlived the machine; else None.
+    the cloud's text on why the instance ended, "" if the cloud gave none. `off_since` is the time when the machine shut
+    down, if its disk still exists; else None.
 
     `member` counts the instances of its launch from 0. `address` is the address at which other members reach it; "" for
     a single instance.
@@ -106,5 +106,5 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def never_ran(self) -> bool:
-        """True if it has ended and was never billed."""
+        """True if the instance has ended and was never billed."""
         return not self.alive and self.billed_from is None

@@ -1,5 +1,6 @@
 """
-Computes how often to checkpoint, and when to take the last one before a deadline. Pure; all durations are run time.
+Computes how often to make a checkpoint, and when to make the last one before a deadline. Pure; all durations are in run
+time.
 """
 
 from __future__ import annotations
@@ -13,10 +14,7 @@ INTERVAL_MAX = timedelta(minutes=10)
 STALL_SHARE_MAX = 0.035
 """Maximum share of training time that stalls for checkpoints may take: CheckFreq's bound (FAST '21)."""
 MEAN_TIME_BETWEEN_INTERRUPTIONS = timedelta(hours=1)
-"""
-The value that is assumed until the run has had interruptions. The median spot lifetime in public traces is half as
-long.
-"""
+"""Assumed until the run has had interruptions. The median spot lifetime in public traces is half of this."""
 
 WORK_PER_LOSS_MAX = 10
 """Maximum ratio of work to the mean time between losses: longer work succeeds less than once in 22,000 tries."""
@@ -32,8 +30,8 @@ def checkpoint_interval(stall: timedelta, mean_time_between_interruptions: timed
 
         interval = sqrt(2 * stall * mean_time_between_interruptions)
 
-    `stall` is the time training stands still for one checkpoint, not the upload that overlaps it.
-    Holds while stall is much smaller than the mean time between interruptions.
+    `stall` is how long one checkpoint stops the training, without the upload, during which training continues. The
+    formula holds while `stall` is much smaller than the mean time between interruptions.
     """
     return timedelta(seconds=sqrt(2 * stall.total_seconds() * mean_time_between_interruptions.total_seconds()))
 
@@ -44,11 +42,11 @@ def auto_interval(
     saved: float = 0.0,
 ) -> timedelta:
     """
-    Return Young's interval, but at most 10 min; and in any case at least COMMIT_GAP, and such that training stands
-    still for at most 3.5 % of the interval.
+    Return Young's interval, at most 10 min. If that is less than COMMIT_GAP, or so short that stalls take more than
+    3.5% of it, return the shortest interval that is neither.
 
-    Only losses that undo steps count. The share `saved` (0 to 1) of the losses undoes none: their notice leaves time
-    for one more commit.
+    The share `saved` (0 to 1) of the losses does not count, because these losses undo no steps: their notice leaves
+    time for one more commit.
     """
     undoing = mean_time_between_interruptions / max(1e-6, 1 - saved)
     best = checkpoint_interval(stall, undoing)
@@ -57,12 +55,12 @@ def auto_interval(
 
 def expected_rework(work: timedelta, mean_time_between_interruptions: timedelta) -> timedelta | None:
     """
-    Return the expected rework until work without checkpoints has completed. For random losses at a mean distance of m,
-    this is
+    Return the expected rework until work without checkpoints has completed. For random losses, m apart on average, this
+    is
 
         m * (e^(work / m) - 1) - work
 
-    It is None if the work is more than WORK_PER_LOSS_MAX times as long as m.
+    The result is None if the work is more than WORK_PER_LOSS_MAX times as long as m.
     """
     ratio = work / mean_time_between_interruptions
     if ratio > WORK_PER_LOSS_MAX:
@@ -72,12 +70,12 @@ def expected_rework(work: timedelta, mean_time_between_interruptions: timedelta)
 
 def drain_moment(deadline_s: float, window_s: float, commit_s: float | None, step_s: float, margin_s: float) -> float:
     """
-    Return the moment at which to request the final snapshot, so that the snapshot is durable before `deadline_s`.
+    Return the time at which to request the final snapshot, so that the snapshot is durable before `deadline_s`.
 
-        moment = deadline - (1.5 * commit + 5 s + one step + margin)
+        time = deadline - (1.5 * commit + 5 s + one step + margin)
 
     `commit_s` is the measured time from a snapshot to its commit; if it is None (no commit was measured), half of the
-    window is reserved. A moment in the past means immediately.
+    window is reserved. If the returned time has passed, request the snapshot immediately.
     """
     reserve_s = window_s / 2 if commit_s is None else DRAIN_SAFETY * commit_s + DRAIN_MARGIN_S
     return deadline_s - reserve_s - step_s - margin_s

@@ -29,8 +29,8 @@ def require_amount(amount: Decimal | None) -> None:
 
 class CapacityType(StrEnum):
     """
-    The actor who may end the instance: the cloud at any time (`spot`), or only you (`on_demand`). `own` is the user's
-    own machine, which is not rented.
+    The capacity type of an instance, by the actor who may end it: the cloud at any time (`spot`), or only you
+    (`on_demand`). `own` is the user's own machine, which is not rented.
     """
 
     SPOT = "spot"
@@ -54,10 +54,10 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
     An instance type that a cloud rents out in a zone, with its price now.
 
     `accelerators` is `NAME:COUNT` ("V100:1"), or "" for a machine without any. `simulated` means that no cloud ever
-    bills this price. `price_list` names the price list, with its day, that has the on-demand price of this type; "" if
-    no list has it. An instance would start now with `image`, `subnet` and `launch_template`, on a cloud that needs
-    them. `other_subnets` are further subnets of the zone that an instance could start in, best first; they are not
-    stored in a ledger entry.
+    bills this price. `price_list` names the price list, with its date, that this type's on-demand price is from; "" if
+    no list has the price. `image`, `subnet` and `launch_template` are what a new instance would start with, on a cloud
+    that needs them. `other_subnets` are further subnets of the zone that an instance could start in, best first; ledger
+    entries leave them out.
     """
 
     cloud: str
@@ -95,7 +95,7 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """One instance type of one capacity type in one zone, whose capacity comes and goes together."""
+    """All machines of one instance type and one capacity type in one zone: a cloud has capacity for all or for none."""
 
     zone: str
     instance_type: str

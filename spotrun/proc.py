@@ -3,7 +3,7 @@ Reads processes from Linux, and finds processes that were started with a variabl
 
 During execve(2) a process has no environment: its old memory is gone, and its new memory is not filled yet. A search
 that did not wait for such processes missed 7 in 100 processes that were executing one program after another. A process
-may also start another and end during the search. So the search repeats for new processes until there are none.
+may also start another and end during the search. So the search is repeated until it finds no new process.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _will_have_one(pid: int) -> bool:
 
 
 class ProcessMark(msgspec.Struct, frozen=True):
-    """A lasting mark of one process, whose id may be reused. `started` is in clock ticks since the machine booted."""
+    """Identifies a process even after its id was reused. `started` is in clock ticks since the machine booted."""
 
     pid: int
     started: int
@@ -63,8 +63,8 @@ class ProcessMark(msgspec.Struct, frozen=True):
 
 class Stat(NamedTuple):
     """
-    Linux's facts about a process (proc_pid_stat(5)). `ended` is True if it waits to be reaped, or if its first thread
-    has ended. `cpu_s` is the CPU time of the process and of the children that it has waited for.
+    Linux's facts about a process (proc_pid_stat(5)). `ended` is True if the process waits to be reaped, or if its first
+    thread has ended. `cpu_s` is the CPU time of the process and of the children that it has waited for.
     """
 
     mark: ProcessMark
@@ -79,7 +79,7 @@ class Stat(NamedTuple):
 def stat(pid: int) -> Stat | None:
     """
     Read the facts about a process; None if it is gone. The second field, the command's name, may contain any character,
-    so the others are counted from its last ')'.
+    so the other fields are counted from the last ')' of the text.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()

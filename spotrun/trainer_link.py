@@ -1,10 +1,10 @@
 """
-Links the agent and the trainer process that it started, by messages on a socket.
+Links the agent and the trainer process that the agent started, by messages on a socket.
 
 The Unix stream socket's path is in `SPOTRUN_AGENT`, so a training finds its agent whichever program started the
 training. A message is one JSON object on a line. File descriptors (arenas, a checkpoint to resume from) are sent with
-the message (SCM_RIGHTS), and the line has their number. So each descriptor is matched with its message, wherever the
-stream was cut. The trainer's end needs only the standard library.
+the message (SCM_RIGHTS), and the line states their number. So each descriptor is matched with its message, however the
+stream is split into reads. The trainer's end needs only the standard library.
 
     trainer                                   agent
     (connects)                  <-            Welcome | TurnedAway
@@ -40,7 +40,7 @@ from spotrun.wire import plain, unix_path
 AGENT = "SPOTRUN_AGENT"
 TAKEN = "taken:"
 """
-The prefix of `SPOTRUN_AGENT` once a training has its link: processes that the training starts later have no agent.
+The prefix that `SPOTRUN_AGENT` gets once a training has its link, so that processes it starts later have no agent.
 """
 GANG = "SPOTRUN_GANG"
 """
@@ -48,13 +48,13 @@ The run, attempt, incarnation and world of a gang's trainers. The trainers compa
 """
 RANKS_SECRET = "SPOTRUN_RANKS_SECRET"
 """
-The secret that is shared by all processes of a training, and unknown to any other process of the machine or the
-network. The name contains SECRET, so that spotrun stars the value in the output of a training.
+The variable with the secret that all processes of a training share, and that no other process of the machine or the
+network knows. Its name contains SECRET, so that spotrun replaces the value by stars in the output of a training.
 """
 WORK = "SPOTRUN_MEMBER_WORK"
-"""The work folder of a gang's member that does not lead. No checkpoint contains its files."""
+"""The work folder of a gang member that is not the leader. No checkpoint contains its files."""
 ANSWERS_WITHIN_S = 60.0
-WITHOUT = f"put env -u {AGENT} before a command to train it without checkpoints"
+WITHOUT = f"to train without checkpoints, put env -u {AGENT} before the command"
 
 SEED = 0
 """The seed of the data order. It is the same in every run, so a job trains identically on spot and on demand."""
@@ -111,7 +111,9 @@ class FitBegins:
 
 @dataclass(frozen=True, kw_only=True)
 class ArenasWanted:
-    """Snapshots need `size_bytes` each. Sent again, with a larger size, when the state has grown."""
+    """
+    Requests arenas of `size_bytes`, the size of a snapshot. The trainer sends this again when the state has grown.
+    """
 
     size_bytes: int
 
@@ -141,8 +143,9 @@ class Progress:
 @dataclass(frozen=True, kw_only=True)
 class FilesWanted:
     """
-    Training is about to continue, and the work folder has to be as it was at the checkpoint. Processes of the training
-    have the files `open` for writing: the agent overwrites these files in place instead of replacing them.
+    Requests that the agent restore the work folder as it was at the checkpoint, because training is about to continue.
+    Processes of the training have the files in `open` open for writing, so the agent overwrites these files in place
+    instead of replacing them.
     """
 
     open: tuple[str, ...]
@@ -151,9 +154,9 @@ class FilesWanted:
 @dataclass(frozen=True, kw_only=True)
 class FilesFrozen:
     """
-    The work folder at the boundary of the next `SnapshotTaken` with the same number in `files`
-    (spotrun/folder/frozen_files.py). The first descriptor is the memory that holds the frozen files. Its index of
-    `index_bytes` begins at `index_at`. `descriptors` more follow, with this message and with `MoreFiles`.
+    The work folder as it was at a step boundary: that of the next `SnapshotTaken` whose `files` equals `number`
+    (spotrun/folder/frozen_files.py). The first descriptor is the memory that holds the frozen files. The index in this
+    memory begins at `index_at` and has `index_bytes`. `descriptors` more come with this message and with `MoreFiles`.
     """
 
     number: int
@@ -174,9 +177,9 @@ class SnapshotTaken:
 
     The image contains `batch` batches of `epoch`. With `epoch_ended` it contains the whole epoch, including its
     validation and its other end-of-epoch work. `final`: this process trains no further step. `stall_s`: system seconds
-    for which training stood still. `finite` is False if the loss or a parameter is NaN or infinite. `files` is the
-    number of the `FilesFrozen` sent before. `fit` counts the calls of fit() from 1; `epoch` and `step` are counted over
-    all calls.
+    for which the snapshot stopped training. `finite` is False if the loss or a parameter is NaN or infinite. `files` is
+    the number of the `FilesFrozen` sent before. `fit` counts the calls of fit() from 1; `epoch` and `step` are counted
+    over all calls.
     """
 
     arena: int
@@ -196,8 +199,8 @@ class SnapshotTaken:
 @dataclass(frozen=True, kw_only=True)
 class NotCarried:
     """
-    The snapshot of `step` lacks the state at `places`, because no image can hold it. A place is its name in the script,
-    and its kind. A fit() reports each place once.
+    The snapshot of `step` lacks the state at `places`, because no image can hold it. A place is a pair of its name in
+    the script and its kind. A fit() reports each place once.
     """
 
     step: int
@@ -206,7 +209,7 @@ class NotCarried:
 
 @dataclass(frozen=True, kw_only=True)
 class RoomWanted:
-    """Training stands still for its last snapshot, and no arena is free."""
+    """Training waits to take its last snapshot, because no arena is free."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +225,7 @@ class EpochEnded:
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """This training cannot be resumed, or not exactly. The process then ends with an error."""
+    """This training cannot be resumed, or only inexactly. The trainer process then ends with an error."""
 
     reason: str
     hint: str
@@ -241,7 +244,7 @@ class Finished:
 class FilesRule:
     """
     The rule for the files that belong to a checkpoint: files below `work` that differ from the list in the file
-    `before` and match no pattern of `exclude`. `put_back`: the checkpoint to resume from has files.
+    `before` and match no pattern of `exclude`. `put_back` is True if the checkpoint to resume from has files.
     """
 
     work: str
@@ -253,14 +256,14 @@ class FilesRule:
 @dataclass(frozen=True, kw_only=True)
 class Resume:
     """
-    The checkpoint or position that training begins at. If `size_bytes` > 0, a file descriptor comes along: memory that
-    holds a checkpoint image from `start` on, or the first `here_bytes` of an image that is still being fetched.
+    The checkpoint or position that training begins at. If `size_bytes` > 0, a file descriptor comes with the message:
+    memory that holds a checkpoint image from `start` on, or only its first `here_bytes` if it is still being fetched.
 
     `seed` must be the same in every attempt of a run. `every_steps` requests a snapshot each time that many optimizer
     steps are done. If `files` is None, no files belong to checkpoints. `epoch` and `step` are counted over all fits; a
-    fit() that begins from scratch continues from their values at the end of the previous fit(). The image of a second
-    or later `fit` is complete. With `exact`, training ends with an error if state has changed that an image cannot
-    hold.
+    fit() that begins from scratch continues from their values at the end of the previous fit(). From the second `fit`
+    on, the image has been fetched completely. With `exact`, training ends with an error if state has changed that an
+    image cannot hold.
     """
 
     size_bytes: int
@@ -294,7 +297,8 @@ class Arrived:
 class Arenas:
     """
     The arenas `first`, `first + 1`, …, of `size_bytes` each, begin at the offsets `starts` in the memory whose
-    descriptor comes along. They replace earlier arenas. `first` is free immediately, the others later (`ArenaFree`).
+    descriptor comes with the message. They replace earlier arenas. `first` is free immediately; the others are free
+    once an `ArenaFree` names them.
     """
 
     size_bytes: int
@@ -335,7 +339,7 @@ class Committed:
 class FilesTorn:
     """
     The agent lacks the content of these files: the script wrote to them before the agent had read them, or the agent
-    never had them. The next snapshot needs copies, made at its boundary.
+    never had them. The next snapshot must include copies of them, made at its step boundary.
     """
 
     paths: tuple[str, ...]
@@ -347,7 +351,7 @@ class Figures:
     The figures of the run according to its ledger, for the script's own loggers. The agent sends them with the first
     step, after each commit and after each epoch.
 
-    `lost_s`: run time in which no kept training happened. `attempt` counts from 1. `epochs` is the number of ended
+    `lost_s` is the run time without productive training. `attempt` counts from 1. `epochs` is the number of ended
     epochs; the newest is durable only with the next commit. `usd_per_epoch` is None until the first epoch has ended.
     """
 
@@ -417,10 +421,10 @@ def _decoded(line: bytes) -> tuple[Message, int]:
 
 class TrainerLink:
     """
-    One end of the link. `send` may be called from any thread, `receive` from one at a time.
+    One end of the link. Any thread may call `send`; only one thread at a time may call `receive`.
 
-    It owns the socket. Descriptors that `receive` returns belong to the caller; descriptors given to `send` stay with
-    the sender.
+    The link owns the socket. Descriptors that `receive` returns belong to the caller; descriptors given to `send` stay
+    with the sender.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -463,7 +467,7 @@ class TrainerLink:
     def receive(self, timeout_s: float | None) -> tuple[Message, list[int]] | None:
         """
         Return the next message and its file descriptors; None if no message came in time. A timeout of None waits
-        without limit, 0 not at all.
+        without limit, and 0 does not wait.
 
         Raises:
             LinkClosed: the other end is gone.
@@ -494,7 +498,7 @@ class TrainerLink:
         try:
             poll.register(self._sock, event)
         except ValueError as error:
-            raise LinkClosed("the link was closed here") from error
+            raise LinkClosed("this end closed the link") from error
         return bool(poll.poll(None if wait_s is None else max(0.0, wait_s) * 1000))
 
     def _read(self) -> None:
@@ -561,4 +565,4 @@ def _connected(address: str) -> TrainerLink:
     raise LinkLost(f"the program that listens at {AGENT}={address} is not an agent", _HINT)
 
 
-_HINT = f"start the training with `spotrun launch`, which sets {AGENT}, and set it nowhere else; {WITHOUT}"
+_HINT = f"start the training with `spotrun launch`, which sets {AGENT}, and never set it yourself; or {WITHOUT}"

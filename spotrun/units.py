@@ -18,7 +18,7 @@ DURATION_FORMS = "write it like 90s, 10m, 4h or 1h30m"
 NAMED_MAX = 5
 """Maximum number of names that a sentence lists."""
 HOURS_LIKELY = 48
-"""Maximum duration without a unit that is probably meant in hours; a larger number is probably meant in seconds."""
+"""A duration without a unit is probably meant in hours up to this number, and in seconds above it."""
 DURATION_PATTERN = r"^(?=.)(\d+(\.\d+)?d)?(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?$"
 
 _DURATION = re.compile("".join(rf"(?:(\d{{1,9}}(?:\.\d{{1,6}})?){unit})?" for unit in "dhms"), re.ASCII)
@@ -42,8 +42,8 @@ class Unreadable(ValueError):
     """
     A value that cannot be read as its key requires.
 
-    `suggestion` is a phrase that says what to write instead ("write 10m"). `at` names a key or index below the one
-    being read, if the fault is there.
+    `suggestion` is a phrase that says what to write instead ("write 10m"). If the fault is in a part of the value, `at`
+    is the path of that part, below the key that is being read.
     """
 
     def __init__(self, message: str, suggestion: str | None = None, *, at: tuple[str | int, ...] = ()) -> None:
@@ -80,15 +80,13 @@ def count_of(number: int, one: str, several: str | None = None) -> str:
 
 
 def some_of(names: Sequence[str], between: str = ", ") -> str:
-    """List the first NAMED_MAX names, and count the others."""
+    """List the first NAMED_MAX names, and say how many more there are."""
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     return between.join(names[:NAMED_MAX]) + more
 
 
 def parse_duration(value: object) -> timedelta:
-    """
-    Parse `90s`, `10m`, `4h`, `1d` or `1h30m`: days, hours, minutes, seconds, in that order, each at most once.
-    """
+    """Parse `90s`, `10m`, `4h`, `1d` or `1h30m`: days, hours, minutes, seconds, in that order, each at most once."""
     if isinstance(value, timedelta):
         return value
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
@@ -147,13 +145,13 @@ def _spelled_duration(text: str) -> str | None:
 
 
 def duration_in_seconds(duration: timedelta) -> str:
-    """Format the exact form for programs: `600s`, `0.25s`. `parse_duration` reverses this."""
+    """Format a duration exactly, for programs: `600s`, `0.25s`. `parse_duration` reverses this."""
     whole, rest = divmod(duration // timedelta(microseconds=1), 1_000_000)
     return f"{whole}.{rest:06d}".rstrip("0") + "s" if rest else f"{whole}s"
 
 
 def format_duration(duration: timedelta) -> str:
-    """Format the short form for people: `1h30m`, `10m`, `0s`. `parse_duration` reverses this."""
+    """Format a duration briefly, for people: `1h30m`, `10m`, `0s`. `parse_duration` reverses this."""
     days, rest = divmod(duration, timedelta(days=1))
     hours, rest = divmod(rest, timedelta(hours=1))
     minutes, rest = divmod(rest, timedelta(minutes=1))
@@ -162,7 +160,7 @@ def format_duration(duration: timedelta) -> str:
 
 
 def to_the_second(duration: timedelta) -> str:
-    """Format the short form of the nearest whole second: `4m`, `2h10m`, `1m5s`."""
+    """Format a duration briefly, to the nearest whole second: `4m`, `2h10m`, `1m5s`."""
     return format_duration(timedelta(seconds=round(duration.total_seconds())))
 
 

@@ -33,7 +33,7 @@ def s3_standard() -> StoragePrices:
 
 def storage_prices(place: BucketAddress | str, region: str = "", *, home: bool = False) -> StoragePrices:
     """
-    Return the storage prices for a run at `place`. A local folder is priced as if it were a bucket, so that bills can be
+    Return the storage prices for a run at `place`. A local folder is priced like a bucket, so that bills can be
     compared.
 
     `region` is the bucket's region, "" if unknown. `home`: the run may also train on the user's own machine. Traffic to

@@ -43,11 +43,11 @@ VERBS = {
         "examples/studies/parkopedia.yaml",
     ),
     "bench": ListedVerb(
-        "Measure how many samples a second and a dollar a job trains on several types.",
+        "Measure how many samples per second and per dollar a job trains on several instance types.",
         "train.yaml --types T4:1,A10G:1 --budget 2",
     ),
     "simulate": ListedVerb(
-        "Compare strategies on recorded markets: what they cost, and how often they are late.",
+        "Compare strategies on recorded markets: what they cost, and how often they miss the deadline.",
         "--traces traces/ --work 8h --deadline 12h",
     ),
     "validate": ListedVerb("Check a job and show every mistake, with its line and how to fix it.", "train.yaml"),

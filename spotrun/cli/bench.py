@@ -30,7 +30,7 @@ TypesOption = Annotated[
     typer.Option(
         "--types",
         metavar="TYPE,...",
-        help="Measure on these: accelerators like T4:1, or instance types. Repeatable.",
+        help="Measure on these types: accelerators like T4:1, or instance types. Repeatable.",
         show_default="the types of the job",
     ),
 ]
@@ -48,7 +48,7 @@ DevicesOption = Annotated[
 ]
 StepsOption = Annotated[
     int,
-    typer.Option("--steps", metavar="N", min=6, max=100_000, help="Measure this many steps after the first ones."),
+    typer.Option("--steps", metavar="N", min=6, max=100_000, help="Measure this many steps, without the first steps."),
 ]
 BudgetOption = Annotated[
     str | None, typer.Option("--budget", metavar="USD", help="Pay at most this much for all trainings together.")
@@ -66,7 +66,7 @@ MaxParallelOption = Annotated[
 ]
 TrialTimeoutOption = Annotated[
     str,
-    typer.Option("--trial-timeout", metavar="DURATION", help="How long each training may last, its start included."),
+    typer.Option("--trial-timeout", metavar="DURATION", help="How long each training may last, including its start."),
 ]
 SamplesOption = Annotated[
     float | None,
@@ -120,10 +120,10 @@ def bench(
     as_json: JsonOption = False,
 ) -> None:
     """
-    Measure how many samples a second and a dollar a job trains on several types.
+    Measure how many samples per second and per dollar a job trains on several instance types.
 
     Rents all types at once, each for some minutes, and ends all rented instances when the command ends. If the job
-    trains on this machine, its trainings run here, one after the other.
+    trains on this machine, its trainings run one after another.
 
     The first steps of each training do not count. Later runs of the same job use the measurements.
     """
@@ -172,7 +172,7 @@ def _measure_and_show(
     try:
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
             _measure(asked, steps, max_parallel, rows)
-    finally:  # show paid measurements, however the block ends
+    finally:  # show the measurements that were paid for, however the block ends
         if rows:
             _show(asked, rows, samples, html, as_json=as_json)
     if not any(row.measured for row in rows):

@@ -44,8 +44,8 @@ def bill(
     """
     Compare the cost of a run in its ledger with the cloud's bill.
 
-    Exits with 12 if a difference cannot be explained. If the bill has several files, repeat the option or quote a
-    pattern.
+    Exits with 12 if a difference cannot be explained. If the bill has several files, repeat the option, or write a
+    pattern in quotes.
     """
     from shlex import quote
 
@@ -106,7 +106,7 @@ def _correct(opened: OpenRun, found: Reconciliation, *, yes: bool) -> None:
     for each in wanted:
         say(correction(each))
     if not wanted:
-        say("no end is corrected: the whole bill has no other time for an end that the ledger only estimates")
+        say("no end is corrected: the bill has no different time for any end that the ledger only estimates")
         return
     confirm(yes, "Write these ends into the ledger?", default=False, declined="the ledger stays as it is")
     for each in wanted:
@@ -116,5 +116,5 @@ def _correct(opened: OpenRun, found: Reconciliation, *, yes: bool) -> None:
 
 
 def _as_decided(event: EndCorrected, _: RunState) -> EndCorrected:
-    """Return the event, even if other entries were written meanwhile: the fold checks it again."""
+    """Return the event, even if other entries were written meanwhile: the fold checks the event again."""
     return event

@@ -124,7 +124,7 @@ def export_checkpoint(
     if not commit.event.has_image:
         raise SpecInvalid(
             f"checkpoint {commit.number} of {opened.id} is the state of a command, and has no weights",
-            hint=f"`spotrun fetch {opened.typed}` brings its files",
+            hint=f"`spotrun fetch {opened.typed}` fetches its files",
         )
     with needs_extra("lightning", "a Lightning checkpoint"):
         from spotrun.checkpoint.snapshot import map_image
@@ -136,7 +136,7 @@ def export_checkpoint(
 
 
 def _commit_of(run_id: str, state: RunState, step: int | None) -> Commit:
-    """Return the newest checkpoint of `step`, even a suspect or cut-off one; or the newest usable one if it is None."""
+    """Return the newest checkpoint of `step`, even a suspect or cut-off one; without `step`, the newest usable one."""
     held = [commit for commit in state.commits if commit.retired_at is None]
     chosen = state.restore_candidates() if step is None else [c for c in reversed(held) if c.event.step == step]
     if chosen:
@@ -216,8 +216,8 @@ def prune(
 
 def _ask_the_agent(opened: OpenRun, keep: int, *, dry_run: bool) -> None:
     """
-    Request that the agent prunes, because only the current attempt may retire checkpoints of a run that has not ended
-    (protocol 23). `dry_run` prints how many checkpoints the agent would delete.
+    Request that the agent prune, because only the current attempt may retire checkpoints of a run that has not ended
+    (protocol 23). With `dry_run`, only print how many checkpoints the agent would delete.
     """
     from msgspec.structs import replace
 
@@ -232,10 +232,10 @@ def _ask_the_agent(opened: OpenRun, keep: int, *, dry_run: bool) -> None:
         state = opened.ledger.state
         asked = replace(state, prune=Prune(number=state.next_number, keep=keep))
         count = len(to_retire(asked, opened.spec.checkpoint, None))
-        print(f"{opened.id} has not ended: its agent would delete {count_of(count, 'checkpoint')} after the next one")
+        print(f"{opened.id} has not ended: its agent would delete {count_of(count, 'checkpoint')} after its next")
         return
     opened.ledger.append(lambda _: event)
-    print(f"{opened.id} has not ended: its agent will keep {keep} of these checkpoints after it has saved the next one")
+    print(f"{opened.id} has not ended: its agent will keep {keep} of these checkpoints after the next checkpoint")
 
 
 app = typer.Typer(

@@ -16,7 +16,7 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
     """
     End a run and its instances now, without a last checkpoint.
 
-    For the name of a sweep, all of its runs end.
+    If RUN is the name of a sweep, all of the sweep's runs end.
     """
     from spotrun.runs.asking import confirm, say
     from spotrun.runs.interrupts import told, what_is_left
@@ -51,7 +51,7 @@ def _end_sweep(sweep: NamedSweep, yes: bool) -> None:
     from spotrun.units import count_of
 
     going = [run for run in sweep.runs() if not _is_settled(run)]
-    question = f"End the sweep {sweep.record.name} ({count_of(len(going), 'run')} of it) and their instances now?"
+    question = f"End the sweep {sweep.record.name} ({count_of(len(going), 'run')}) and its instances now?"
     confirm(yes, question, default=True, declined="nothing was ended")
     sweep.request_stop()
     sweep.stop_all()

@@ -117,7 +117,7 @@ def _benched(job: Path, measured: Measured) -> BenchedSpeed:
 def _quotes(rented: Rented) -> Quotes:
     """
     Raises:
-        SpecInvalid: the cloud does not rent out this instance type there.
+        SpecInvalid: the cloud does not rent out this instance type in that region.
     """
     from spotrun.clouds.cloud import RentalFlags
     from spotrun.clouds.registry import cloud_named

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NAMED_MAX = 20
 FAILURES_NAMED_MAX = 5
 ELSEWHERE = (
-    "let the script write what you need under another name; or, if a folder here is at fault, name another by --to"
+    "let the script write what you need under another name; or, if your folder's name is at fault, name another by --to"
 )
 
 
@@ -41,7 +41,7 @@ StepOption = Annotated[
 ]
 ListedOption = Annotated[bool, typer.Option("--list", "-l", help="List the stored files, and fetch none.")]
 ForceOption = Annotated[
-    bool, typer.Option("--force", help="Also replace files that fetch did not write, or that have changed since.")
+    bool, typer.Option("--force", help="Also replace files that fetch did not write, or that changed after fetch.")
 ]
 
 
@@ -58,7 +58,7 @@ def fetch(
     """
     Fetch the files that the script has written, during the run and after it.
 
-    Files that are here already are not fetched again. The key `outputs` of the job names the stored files. Times: UTC.
+    Files that are already in the folder are not fetched again. The job's `outputs` names the stored files. Times: UTC.
 
     Files that a tool could run, or read as its configuration, are not fetched: hidden files, and files with names that
     git, Python, test runners, build tools, linters or coding assistants use. Nothing is written into hidden folders or
@@ -158,8 +158,8 @@ def _target(run_id: str, to: str | None) -> Path:
     """
     Return the folder to write into.
 
-    Refuse a folder that is hidden, or belongs to git or another tool, or is inside such a folder. The current folder
-    makes no difference. Names of folders above the user's home do not count.
+    Refuse a folder that is hidden, or belongs to git or another tool, or is inside such a folder. The full path counts,
+    whatever the current folder is; only the folders above the user's home do not count.
 
     Raises:
         SpecInvalid: the folder is refused, or `to` is empty.
@@ -179,7 +179,9 @@ def _target(run_id: str, to: str | None) -> Path:
             continue
         hint = "name a separate folder for the files, such as --to results"
         if current.is_relative_to(place):
-            hint = "the current folder lies in it, so name one elsewhere by its whole path, such as --to ~/results"
+            hint = (
+                "the current folder is inside that, so name a folder elsewhere by its full path, such as --to ~/results"
+            )
         raise SpecInvalid(
             f"nothing is fetched into {folder}: {reason.tools} may run or obey what is in {place}", hint=hint
         )
@@ -190,7 +192,7 @@ def _refuse_failures(found: Sequence[Fetched]) -> None:
     """
     Raises:
         CheckpointDamaged: a stored file is missing or damaged.
-        SpotrunError: a file or folder here is in the way, no file may be fetched, or a file is refused.
+        SpotrunError: a file or folder on this machine is in the way, no file may be fetched, or a file is refused.
     """
     from spotrun.folder.stored_files import Outcome
 
@@ -201,7 +203,9 @@ def _refuse_failures(found: Sequence[Fetched]) -> None:
             raise CheckpointDamaged(
                 message, hint="fetch an older checkpoint's files by --step, or the other files by patterns"
             )
-        raise SpotrunError(message, hint="move away what is there, or name another folder by --to")
+        raise SpotrunError(
+            message, hint="move away the file or folder that is in the way, or name another folder by --to"
+        )
     refused = [each for each in found if each.outcome is Outcome.REFUSED]
     if refused or (found and all(each.outcome is Outcome.LEFT for each in found)):
         raise SpotrunError(_could_not(refused or found), hint=ELSEWHERE)

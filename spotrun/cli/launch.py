@@ -28,7 +28,7 @@ MaxPriceOption = Annotated[
     str | None, typer.Option("--max-price", metavar="USD", help="Pay at most this much an hour for an instance.")
 ]
 MaxDurationOption = Annotated[
-    str | None, typer.Option("--max-duration", metavar="DURATION", help="Stop the run after this long, like 8h.")
+    str | None, typer.Option("--max-duration", metavar="DURATION", help="Stop the run after this time, e.g. 8h.")
 ]
 DeadlineOption = Annotated[
     str | None,
@@ -134,7 +134,7 @@ def _say_what_is_not_used(path: Path) -> None:
     from shlex import quote
 
     if path.suffix == ".py" and (job := path.with_suffix(".yaml")).is_file():
-        print(f"{job} is not used here; `spotrun launch {quote(str(job))}` uses it.")
+        print(f"{job} is not used; `spotrun launch {quote(str(job))}` would use it.")
 
 
 def _variables(assignments: list[str]) -> dict[str, object]:

@@ -149,7 +149,7 @@ def _title(state: RunState | None, name: MemberName) -> str:
 
 
 def _print_consoles(run: OpenRun, only: MemberName | None) -> None:
-    """Print the consoles of all instances, or of `only` that member. They are the only logs if no agent ever ran."""
+    """Print the consoles of all instances, or only of member `only`. If no agent ever ran, they are the only logs."""
     from spotrun.report.describe import printable
 
     for instance in run.driver.instances(run.created.uid, must_see=()):

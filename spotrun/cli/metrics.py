@@ -39,7 +39,7 @@ def metrics(
         typer.Option(
             "--within",
             metavar="DURATION",
-            help="Read the store for at most this long, or, with --listen, for each scrape.",
+            help="Read the store for at most this time; with --listen, at most this time for each scrape.",
         ),
     ] = "8s",
 ) -> None:

@@ -26,7 +26,7 @@ DaysOption = Annotated[
 ]
 DeadlineOption = Annotated[
     str | None,
-    typer.Option("--deadline", metavar="DURATION", help="Finish at most this long after the beginning, like 8h."),
+    typer.Option("--deadline", metavar="DURATION", help="Finish within this time from the beginning, e.g. 8h."),
 ]
 BudgetOption = Annotated[
     str | None, typer.Option("--budget", metavar="USD", help="Spend at most this much in a night.")
@@ -55,7 +55,7 @@ def install(
 
     The function begins each night as `launch --nightly` would, and looks after the run once a minute until the run has
     ended. Between nights nothing runs, and your machine may be off. To change the job, its files or its times, install
-    it again.
+    the night again.
     """
     from spotrun import address
     from spotrun.night.installation import Installation

@@ -79,7 +79,7 @@ def offers(
             or cloud_named(cloud).offers(RentalFlags()).quotes
         )
         missing = unmet([quote.offering for quote in everything], wishes)
-        reason, hint = (missing.message, missing.suggestion) if missing else ("nothing is offered there", None)
+        reason, hint = (missing.message, missing.suggestion) if missing else ("it offers nothing in this region", None)
         for kind in (*wish.instance_types, *absent[:1]):
             if (never := cloud_named(cloud).never_rented(kind)) is not None:
                 reason, hint = never.message, hint if kind in absent else never.suggestion

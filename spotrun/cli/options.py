@@ -1,4 +1,4 @@
-"""Arguments and flags that several commands share, and how answers are printed."""
+"""Arguments and flags that several commands share, and functions that write results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RunArgument = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="The run's id or name (the newest run of that name), its first letters, or the address of its folder.",
+        help="The run's id, its name (the newest run of that name), the beginning of either, or its folder's address.",
         autocompletion=run_names,
     ),
 ]
@@ -25,8 +25,8 @@ RunArgument = Annotated[
 
 def existing(context: typer.Context, store: str | None) -> str | None:
     """
-    Return the store in which to look for runs. A store named by the environment need not exist, because there may have
-    been no launch yet.
+    Return the store in which to look for runs. A store that the environment names need not exist, because there may
+    have been no launch yet.
 
     Raises:
         StoreError: the flag names a folder that does not exist.
@@ -86,7 +86,7 @@ ScriptArguments = Annotated[
 
 
 def print_json(value: object) -> None:
-    """Print the answer of a command. An error that follows is then reported only on the error output."""
+    """Print a command's result to stdout. Any later error is reported only on stderr."""
     import json
 
     from spotrun.runs import boundary

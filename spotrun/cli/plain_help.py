@@ -57,8 +57,8 @@ class ListedVerb(NamedTuple):
     """
     A verb whose module is imported only when the verb is chosen.
 
-    `short` is the first line of its docstring, for the list of verbs, and `arguments` are the arguments of its example.
-    `same_as` makes this an unlisted alias of another verb.
+    `short` is the first line of the verb's docstring, for the list of verbs. `arguments` are the arguments in its
+    example. If `same_as` names another verb, this verb is an alias of that verb, and is not listed.
     """
 
     short: str = ""

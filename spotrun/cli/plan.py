@@ -24,7 +24,8 @@ DeadlineOption = Annotated[
 ]
 BudgetOption = Annotated[str | None, typer.Option("--budget", metavar="USD", help="Use this budget.")]
 WorkOption = Annotated[
-    str | None, typer.Option("--work", metavar="DURATION", help="How long the training itself takes, like 3h.")
+    str | None,
+    typer.Option("--work", metavar="DURATION", help="How long the training takes without interruptions: 3h."),
 ]
 TracesOption = Annotated[
     Path | None,

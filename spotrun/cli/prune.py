@@ -15,7 +15,7 @@ from spotrun.runs.flags import read_flag
 
 def prune(
     older: Annotated[
-        str, typer.Option("--older", metavar="DURATION", help="Only runs that ended longer ago than this, like 30d.")
+        str, typer.Option("--older", metavar="DURATION", help="Only runs that ended longer ago than this: 30d.")
     ],
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="Only runs of this name.", autocompletion=run_names)

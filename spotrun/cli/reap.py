@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from spotrun.runs.open_run import OpenRun
 
     Runs = Callable[[], "StoredRuns"]
-    """The runs of the store; the first call reads it."""
+    """Returns the runs of the store; the first call reads the store."""
 
 
 class StoredRuns(NamedTuple):
@@ -127,7 +127,8 @@ def _end_lost(
     living = [each for each in found if each.alive and each.run_uid == run_uid]
     if not living:
         raise RunNotFound(
-            f"the cloud lists no running instance of a run {run_uid!r}", hint="`spotrun reap` shows all that it lists"
+            f"the cloud lists no running instance of a run {run_uid!r}",
+            hint="`spotrun reap` shows all listed instances",
         )
     _end(living, driver, guards, yes)
 

@@ -35,7 +35,7 @@ def report(
     """
     Show what each completed epoch cost, in dollars and in downtime.
 
-    For the name of a sweep, show the cost and the result of each of its trials.
+    If RUN is the name of a sweep, show the cost and the result of each of its trials.
     """
     from spotrun.account.summary import summarise
     from spotrun.folder.machine_use import machine_use

@@ -71,7 +71,7 @@ def simulate(
     as_csv: AsCsvOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare strategies on recorded markets: what they cost, and how often they are late."""
+    """Compare strategies on recorded markets: what they cost, and how often they miss the deadline."""
     with needs_extra("plan", "a simulation"):
         from spotrun.forecast.study import Options, records_in, study
         from spotrun.forecast.traces import AVAILABLE

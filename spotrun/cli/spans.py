@@ -27,7 +27,7 @@ def spans(
     """
     Send a run's life to OpenTelemetry, as spans with the times of its ledger.
 
-    For a run that has not ended, only spans that have ended are sent. Sending again sends the same spans.
+    For a run that has not ended, only spans that have ended are sent. A repeated command sends the same spans again.
     """
     from spotrun.metrics.spans import stretches
     from spotrun.runs.open_run import open_run

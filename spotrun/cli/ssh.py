@@ -82,7 +82,9 @@ def forwards_of(texts: Sequence[str]) -> list[Forward]:
             raise SpecInvalid(f"-L: {text!r} is not HERE:THERE, two ports from 1 to {PORT_MAX}", hint=hint)
         found.append(Forward(*ports))
         if sum(one.here == ports[0] for one in found) > 1:
-            raise SpecInvalid(f"-L: port {ports[0]} of this machine is given twice", hint="give each its own")
+            raise SpecInvalid(
+                f"-L: port {ports[0]} of this machine is given twice", hint="give each -L a different port"
+            )
     return found
 
 
@@ -118,11 +120,11 @@ def become(shell: Shell) -> None:
     Replace this process by the shell. Does not return.
 
     Raises:
-        NotInstalled: a program that the shell needs is not installed here.
+        NotInstalled: a program that the shell needs is not installed on this machine.
     """
     for program, advice in shell.needs.items():
         if shutil.which(program) is None:
-            raise NotInstalled(f"a session needs {program}, which is not installed here", hint=advice)
+            raise NotInstalled(f"a session needs {program}, which is not installed on this machine", hint=advice)
     if shell.advice:
         print(shell.advice, file=sys.stderr)
     if shell.folder is not None:

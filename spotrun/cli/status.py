@@ -145,7 +145,7 @@ def _rows(runs: list[OpenRun]) -> list[dict[str, Any]]:
 
 
 def _row(run: OpenRun) -> dict[str, Any]:
-    """Return the row of a run. If its figures cannot be computed, the row has that error."""
+    """Return the row of a run. If its figures cannot be computed, the row shows the error instead."""
     from spotrun.report.machine_readable import json_object
 
     base = {"run": run.id, "name": run.created.name, "started_at": run.created.clock_epoch, "uri": run.uri}

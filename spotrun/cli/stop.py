@@ -10,9 +10,9 @@ def stop(run: RunArgument, store: StoreOption = None) -> None:
     Commit a last checkpoint, then end a run.
 
     A command without checkpoints gets SIGTERM instead, and has 30 s to end. If the store is full, no last checkpoint is
-    saved. `spotrun resume` carries the run on.
+    saved. `spotrun resume` continues the run.
 
-    For the name of a sweep, all of its runs stop, and no other trial begins.
+    If RUN is the name of a sweep, all of the sweep's runs stop, and no further trial begins.
     """
     from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
     from spotrun.report.tables import plain
@@ -25,7 +25,7 @@ def stop(run: RunArgument, store: StoreOption = None) -> None:
     if sweep is not None:
         sweep.request_stop()
         asked = [each.id for each in sweep.stop_all()]
-        print(f"{run} has a request to stop: {', '.join(asked) or 'all its runs have ended'}; no other trial begins")
+        print(f"{run} has a request to stop: {', '.join(asked) or 'all its runs have ended'}; no further trial begins")
         return
     opened = open_run(run, store)
     if not request_stop(opened):

@@ -9,7 +9,8 @@ def tick(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
     """
     Look after a run once, then return.
 
-    Let cron call it, every two minutes for most runs. A run that was launched on another machine needs --yes once.
+    Let cron call this command, every two minutes for most runs. A run that was launched on another machine needs --yes
+    once.
     """
     from spotrun.account.outcome import status_word
     from spotrun.report.tables import plain

@@ -52,7 +52,7 @@ def validate(
     if spec_path is None:
         raise SpecInvalid("no file was named", hint="spotrun validate JOB.yaml")
     if write is not None and source is None:
-        raise SpecInvalid("--write goes with --from sky", hint="add --from sky, or leave out --write")
+        raise SpecInvalid("--write works only with --from sky", hint="add --from sky, or leave out --write")
     if source is not None:
         known_word("--from", source, ("sky",))
         spec, rents = _from_sky(spec_path, default_store(), write, as_json=as_json)
@@ -86,7 +86,7 @@ def _say_what_was_not_asked(spec: RunSpec) -> None:
         if isinstance(asked, Accelerators) and (meant := meant_by(asked.name)) is not None:
             say(f"note: spotrun knows no accelerator {asked.name}: did you mean {meant}:{asked.count}?")
     cloud = spec.resources.cloud
-    say(f"note: {cloud} was not asked whether it has these resources; `spotrun launch --dry-run` asks it")
+    say(f"note: {cloud} was not asked whether it has these resources; `spotrun launch --dry-run` asks the cloud")
 
 
 def _from_sky(path: Path, store: str, write: Path | None, *, as_json: bool) -> tuple[RunSpec, bool]:

@@ -37,9 +37,9 @@ def verify_resume(
     """
     Check that a resumed training ends with the same bits as an undisturbed one.
 
-    Trains the script twice on this machine, once with kills, and compares. If all steps are the same, but a metric, an
-    object or a file differs, it trains a third time, without kills: differences that occur without kills too do not
-    count. Exits with 9 if any other difference remains.
+    Trains the script twice on this machine, once with kills, and compares the two trainings. If all steps are the same,
+    but a metric, an object or a file differs, it trains a third time, without kills: a difference that also occurs
+    without kills does not count. Exits with 9 if any other difference remains.
 
     Epochs, batches and steps count from 1, in JSON too.
 

@@ -8,7 +8,7 @@ from spotrun.run import events as ev
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True):
-    """Write this event, unless the run has changed since the decision."""
+    """Write this event into the ledger, unless the run has changed since the decision."""
 
     event: ev.AnyEvent
 

@@ -7,19 +7,19 @@ from datetime import timedelta
 CHANGEOVER = timedelta(minutes=6)
 """Time from the request for an instance to its first new step: boot, set-up and restore."""
 CHANGEOVER_DOUBT = 1.2
-"""The next changeover may take this many times the longest that was measured."""
+"""The next changeover may take this many times as long as the longest measured changeover."""
 COMMIT = timedelta(seconds=60)
-"""Time from a snapshot to its commit, until the run has made a commit."""
+"""Time from a snapshot to its commit, assumed until the run has made a commit."""
 WARM_RESTORE = timedelta(seconds=5)
 """Time from a standby's takeover, with imports done and the checkpoint fetched, to its first new step."""
 NOTICED = 0.9
-"""Share of losses that come with a useful notice, until the run has had a loss."""
+"""Share of losses that come with a useful notice, assumed until the run has had a loss."""
 STALL = timedelta(seconds=1)
 UNPACK_SHARE = 0.1
 """
 Share of the first instance's set-up time that a later instance of the run needs to fetch and unpack the stored set-up
-(spotrun/folder/setup_cache.py). 353 MB that took 125 s to make took 12 s to unpack, and 6 s in a second run
-(benchmarks/setups.py, on two cores).
+(spotrun/folder/setup_cache.py). In benchmarks/setups.py on two cores, a set-up of 353 MB took 125 s to make, and 12 s
+to unpack (6 s in a second run).
 """
 TRIAL = timedelta(minutes=3)
 """Time from the first step on a kind of instance until its speed is known: three stretches between commits."""

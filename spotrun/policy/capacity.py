@@ -58,7 +58,7 @@ def keep_going(facts: Facts) -> Iterator[Action]:
     hurried = state.created.deadline_at is not None and not facts.world.unread
     pending, current = state.pending_launch, state.current
     if facts.world.no_room and pending is None and (current is None or current.leaving):
-        yield Wait(reason=f"no instance is requested, because it could not save: {facts.world.no_room}")
+        yield Wait(reason=f"no instance is requested, because it could not store checkpoints: {facts.world.no_room}")
         return
     if current is not None and not current.leaving and life_left(facts, current) < LAST_MINUTES:
         yield Append(event=ev.DrainRequested(attempt=current.number, reason="its time-to-live ends"))
@@ -73,10 +73,12 @@ def keep_going(facts: Facts) -> Iterator[Action]:
         return
     stands_still = current is None or current.leaving
     if stands_still and not lacking(facts):
-        return  # the present members take over without a decision
+        return  # the gang's present members take over without a decision
     if facts.world.unread:
         if current is None or current.leaving:
-            yield Wait(reason=f"no instance is requested, as it is unknown what is offered: {facts.world.unread}")
+            yield Wait(
+                reason=f"no instance is requested, because the cloud's offerings are unknown: {facts.world.unread}"
+            )
         return
     if stands_still and lacking(facts) < facts.size:
         yield from fill(facts)
@@ -87,7 +89,7 @@ def keep_going(facts: Facts) -> Iterator[Action]:
     if stays_at_home(facts):
         return  # no cloud takes back the user's own machine
     if starts_again_at_home(facts):
-        yield Wait(reason="the time-to-live at home ends: it starts there again")
+        yield Wait(reason="the time-to-live at home ends; training will start again on the same machine")
         return
     if hurried:
         yield from _in_time(facts)
@@ -112,7 +114,7 @@ def _reason_to_go_home(facts: Facts) -> str:
 
 
 def _in_time(facts: Facts) -> Iterator[Action]:
-    """Yield what the deadline requires. While a strategy waits for spot, the user's own machine trains anyway."""
+    """Yield the actions that the deadline requires. While the strategy waits for spot, the user's machine trains."""
     found: list[Action] = list(towards_deadline(facts)) or list(_before_a_loss(facts))
     current, home = facts.state.current, at_home_now(facts)
     if found == [WAIT_FOR_SPOT] and home is not None and (current is None or current.leaving):
@@ -122,8 +124,8 @@ def _in_time(facts: Facts) -> Iterator[Action]:
 
 def _before_a_loss(facts: Facts) -> Iterator[Action]:
     """
-    Request a standby for the running instance: in another pool, if the cloud recommends to leave and the move pays; or
-    of another kind, if that move pays.
+    Request a standby for the running instance: in another pool, if the cloud recommends leaving and the move pays; or
+    of another kind, if a move to that kind pays.
     """
     move = move_in_time(facts)
     other = move_to_another_kind(facts) if move is None else None
@@ -188,7 +190,7 @@ def _spot_to_return_to(facts: Facts) -> list[Offering]:
 
 
 def kept_since(state: RunState, current: Attempt) -> datetime:
-    """Return when the cool-down began: at the start on demand, or at the last request for spot."""
+    """Return when the cool-down began: at the start on demand or at the last request for spot, whichever was later."""
     return max([current.started_at, *(launch.intended_at for launch in spot_launches(state))])
 
 
@@ -196,20 +198,21 @@ def _return_choice(facts: Facts) -> Chosen | Wait:
     state, spot = facts.state, _spot_to_return_to(facts)
     assert state.current is not None
     if not spot:
-        return Wait(reason="no spot pool to ask yet")
+        return Wait(reason="no spot pool may be requested yet")
     dearer = state.launch_of(state.current).intent.offering.price_usd_per_hour - spot[0].price_usd_per_hour
     kept = to_the_second(facts.now - state.current.started_at)
-    saved = "a sample costs less there" if choice(facts) else f"${dearer} an hour may be saved"
+    saved = "a sample costs less on spot" if choice(facts) else f"${dearer} an hour may be saved"
     return Chosen(spot[0], f"on-demand was kept for {kept}, and {saved}")
 
 
 def choose_capacity(facts: Facts) -> Chosen | Wait:
     """
-    Return the offering to request now: on-demand, or the cheapest spot pool that has not just refused or lost an
-    instance.
+    Return the offering to request now: on-demand, or the cheapest spot pool that has not just refused a request or lost
+    an instance.
 
-    Spot is missing from the loss (or the notice) on. If it has been missing for too long, and spot has refused a
-    request since, the run changes to on-demand even if there are more pools to try. It does not wait in three cases:
+    Spot counts as missing from the loss (or the notice) on. If it has been missing for too long, and a spot pool has
+    refused a request in that time, the run changes to on-demand even if there are more pools to try. In three cases the
+    run changes without waiting:
 
     - there is no spot pool at all
     - nothing trains, and every pool has rejected the request
@@ -241,7 +244,8 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
 
 def _why_no_spot_helps(facts: Facts, spot: list[Offering]) -> str:
     """
-    Return why waiting for spot is useless; "" if it is not, or if the run trains. `spot`: what can be requested now.
+    Return why waiting for spot is useless; "" if it may help, or if the run trains. `spot` is what can be requested
+    now.
     """
     if not spot_offerings(facts):
         return "no spot pool suits"
@@ -251,7 +255,7 @@ def _why_no_spot_helps(facts: Facts, spot: list[Offering]) -> str:
 
 
 def _cheaper_than_on_demand(facts: Facts, on_demand: Offering) -> Offering | None:
-    """Return spot of a dearer kind than the kinds that refused, if it still costs less than on-demand; else None."""
+    """Return spot of a dearer kind than the kinds that refused, if this spot costs less than on-demand; else None."""
     work, limit = spot_work(facts), on_demand_work(facts)[on_demand]
     dearer = (found for found in spot_now(facts) if is_of_dearer_kind(facts, found))
     return next((found for found in dearer if work[found] < limit), None)
@@ -273,14 +277,14 @@ def _why_spot(facts: Facts, spot: list[Offering]) -> str:
     if (trial := trial_of(facts, spot[0])) is not None:
         return trial.because
     if len(spot) == 1:
-        return "the only spot pool that may be asked"
+        return "the only spot pool that may be requested"
     cheaper = [found for found in spot if found.price_usd_per_hour < spot[0].price_usd_per_hour]
     if not cheaper:
-        return f"the cheapest of {len(spot)} spot pools that may be asked"
+        return f"the cheapest of {len(spot)} spot pools that may be requested"
     far = all(transfer(facts, found.region) != NO_TRANSFER for found in cheaper)
     slow = any(times_first(facts, found) < times_first(facts, spot[0]) for found in cheaper)
     why = "train less for a dollar" if slow else "are far from the bucket" if far else "would last less"
-    return f"the first of {len(spot)} spot pools that may be asked, as cheaper ones {why}"
+    return f"the first of {len(spot)} spot pools that may be requested, as cheaper ones {why}"
 
 
 def _why_on_demand(policy: str, missing: timedelta, *, dying: bool, unsuited: str) -> str:
@@ -310,7 +314,7 @@ def _capacity_missing_since(facts: Facts) -> datetime:
 
 
 def _asked_in_vain(facts: Facts) -> bool:
-    """Return whether spot has refused since the need arose: a slow boot is no reason to pay more."""
+    """Return whether spot has refused a request since the need arose. A slow boot is no reason to pay more."""
     since = _capacity_missing_since(facts)
     intended = (launch for launch in spot_launches(facts.state) if launch.intended_at >= since)
     asked = (launch for launch in intended if not never_asked(launch))

@@ -9,7 +9,8 @@ from spotrun.run.state import RunState
 
 def changeover(state: RunState) -> float:
     """
-    Return the seconds from the request for an instance to its first new step: a little more than the longest measured.
+    Return the seconds from the request for an instance to its first new step: a little more than the longest measured
+    time.
 
     The longest start is usually the first, with the whole set-up; later starts unpack the stored set-up. But the whole
     set-up runs again on another instance type, or if the stored set-up is damaged, and a deadline has to be met then
@@ -25,7 +26,8 @@ def measured_starts(state: RunState) -> dict[int, float]:
     """
     Return how many seconds the start of each attempt took, by attempt number.
 
-    Standbys are left out, because they also wait until the run needs them. Gangs without a new member are left out too.
+    Standbys are left out, because their time would include the wait until the run needs them. Gangs without a new
+    member are left out too.
     """
     found: dict[int, float] = {}
     known: set[int] = set()

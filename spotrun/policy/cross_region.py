@@ -19,11 +19,11 @@ from spotrun.run import events as ev
 from spotrun.run.billing import SECONDS_PER_HOUR, ZERO
 
 COMMITS_BESIDE = 2
-"""Number of final commits, which may follow the commit before them without the usual gap."""
+"""Number of final commits, which may follow the previous commit without the usual gap."""
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """USD for each start (the data, and the checkpoint to resume from), and USD for an hour's commits."""
+    """Traffic cost in USD: of each start (the data, and the checkpoint to resume from), and of an hour's commits."""
 
     start_usd: float = 0.0
     usd_per_hour: float = 0.0
@@ -52,7 +52,7 @@ def transfer_of(created: ev.RunCreated, region: str, interval_s: float, restored
 
 
 def usd_per_hour(facts: Facts, offering: Offering) -> float:
-    """Return the price of an offering for all members of a gang, plus the cost of an hour's commits there."""
+    """Return the price of an offering for all members of a gang, plus the cost of an hour's commits from its region."""
     return facts.size * float(offering.price_usd_per_hour) + transfer(facts, offering.region).usd_per_hour
 
 
@@ -70,8 +70,8 @@ def transfer_limit(facts: Facts, region: str) -> TransferLimit:
     """
     Return the traffic cost that a budget reserves for an instance in `region`.
 
-    It assumes that the instance commits as often as it may, that each commit sends the whole state, and that each
-    stores as many of the script's files as any commit so far. The maximum size of these files counts once.
+    The limit assumes that the instance commits as often as it may, and that each commit sends the whole state and as
+    many bytes of the script's files as the largest commit so far. The maximum size of these files is added once.
     """
     created, newest = facts.state.created, facts.state.latest_commit()
     if not created.storage.charges(region):
@@ -81,7 +81,7 @@ def transfer_limit(facts: Facts, region: str) -> TransferLimit:
     restores = 1 + facts.spec.retry.max_restarts
     once = read * data_gb(created) + restores * usd(read, size) + COMMITS_BESIDE * usd(write, size)
     looked_gb = facts.spec.outputs.max_gb if facts.spec.outputs.files else 0
-    once += write * Decimal(str(max(looked_gb, facts.spec.checkpoint.files.max_gb)))  # a file in both is sent once
+    once += write * Decimal(str(max(looked_gb, facts.spec.checkpoint.files.max_gb)))  # sent once for both purposes
     sent = size + max((outputs.event.sent_bytes for outputs in facts.state.all_outputs()), default=0)
     return TransferLimit(once, usd(write, sent) * SECONDS_PER_HOUR / int(COMMIT_GAP.total_seconds()))
 

@@ -2,7 +2,7 @@
 Lets the strategy of a run with a deadline decide what to request, from the same `Situation` as for simulated jobs.
 
 A strategy assumes that every spot pool that it may choose has capacity. If a pool refuses the launch, the run does not
-request it for a while, and the strategy decides again without that pool.
+request this pool for a while, and the strategy decides again without it.
 
 If the job names a choice of kinds, the strategy receives only spot offerings of the kinds that come first, and only
 on-demand offerings of the keeper (`spotrun.policy.deadline_guarantee`). The run leaves an instance of a kind that is
@@ -79,7 +79,7 @@ def too_late_for_spot(facts: Facts, offering: Offering) -> bool:
 
 
 def leaves_time_to_move(facts: Facts) -> bool:
-    """Return whether spot has time for a handover, after which the strategy would keep the run on that pool."""
+    """Return whether the strategy would still keep the running instance if it decided after the time of a handover."""
     running = _kept(facts)
     if running is None:
         return False
@@ -111,7 +111,7 @@ def out_of_reach(facts: Facts) -> ev.DeadlineOutOfReach | None:
 
 def deadline_at(deadline: timedelta | time | datetime, launched_at: datetime) -> datetime:
     """
-    Return the moment of a deadline, in UTC, for a run that is launched at `launched_at`.
+    Return the time of a deadline, in UTC, for a run that is launched at `launched_at`.
 
     A time of day means the next such time after the launch. A time without a zone is in this machine's time zone.
     """
@@ -140,7 +140,7 @@ def unreachable(spec: RunSpec, time_left: timedelta) -> str | None:
 
 
 def _kept(facts: Facts) -> Launch | None:
-    """Return the launch of the running instance; None if it is at home and cannot meet the deadline there."""
+    """Return the launch of the instance that trains in the cloud and need not be replaced; else None."""
     current = facts.state.current
     if current is None or current.leaving or nearly_over(facts, current) or is_at_home(facts.state, current):
         return None
@@ -167,8 +167,8 @@ def _spot_to_ask(facts: Facts, running: Launch | None) -> list[Offering]:
     """
     Return the spot offerings to choose from. While an instance trains, the run requests spot only from time to time.
 
-    A pool in which the run has just lost an instance, or in whose zone the newest instance was stillborn, is included
-    only if there is no other pool.
+    A pool in which the run has just lost an instance, or whose zone's newest instance ended before it trained, is
+    included only if there is no other pool.
     """
     if running is not None and not (facts.spec.policy.return_to_spot and _cooled_down(facts)):
         return []
@@ -197,7 +197,7 @@ def _cooled_down(facts: Facts) -> bool:
 
 
 def _offering(facts: Facts, place: Choice, spot: list[Offering]) -> Offering | Wait:
-    """Return the offering at `place`; if there is no on-demand capacity, spot instead."""
+    """Return the offering at `place`; if that is on-demand and has no capacity, return spot."""
     if place is None:
         return WAIT_FOR_SPOT
     if place == ON_DEMAND:
@@ -234,7 +234,7 @@ def _reason_to_replace(state: RunState, current: Attempt | None) -> str:
 
 
 def _because(facts: Facts, moment: Situation, place: Choice, offering: Offering) -> str:
-    """Return why the strategy chose `place`, in the figures that it used."""
+    """Return why the strategy chose `place`, with the figures that the strategy used."""
     spec = facts.spec
     if offering.capacity_type is CapacityType.SPOT:
         if place == ON_DEMAND:
@@ -245,12 +245,12 @@ def _because(facts: Facts, moment: Situation, place: Choice, offering: Offering)
             return _because_it_pays(moment, name_of(offering.pool))
         if moment.running is not None and moment.running in moment.spot:
             if choice(facts):
-                return "a sample costs less there"
+                return "a sample costs less on that offering"
             return f"${offering.price_usd_per_hour} an hour instead of {to_the_cent(moment.spot[moment.running])}"
     elif spec.resources.spot_policy == "on-demand":
         return "spot_policy is on-demand"
     elif workload(facts) is None:
-        return "the work is not known yet"
+        return "the amount of work is not known yet"
     slack = timedelta(seconds=max(0.0, moment.slack_s))
     return f"strategy {spec.policy.strategy}, with {to_the_second(slack)} of slack"
 

@@ -10,9 +10,9 @@ sure, the keeper is the kind most likely to be in time, and the run moves to it 
 
 a kind is sure if z >= 2, and out of the question if z < -2. A measured kind that is not sure is too slow.
 
-So the run trains on an uncertain kind only until its speed is measured, and the replacement starts while that kind
-still trains. Therefore the run meets any deadline that the best kind alone would meet with enough time left for a start
-and a trial of each other kind.
+So the run trains on an uncertain kind only until its speed is measured, and a replacement starts while the instance of
+this kind still trains. Therefore the run meets any deadline that the best kind alone would meet with enough time left
+for a start and a trial of each other kind.
 
 None of this applies to a run without a deadline or without a choice of kinds.
 """
@@ -37,7 +37,7 @@ from spotrun.policy.workload import rework_max_s, workload
 from spotrun.spec.kinds import Kind
 
 SURE = 2.0
-"""Standard deviations to either side: an interval this wide holds the truth in 19 of 20 cases."""
+"""Standard deviations on either side of the expected value. This interval holds the true value in 19 of 20 cases."""
 HANDOVERS = 2
 """Maximum handovers of a trial: to the tried kind, and perhaps back."""
 
@@ -46,8 +46,8 @@ class Keeper(msgspec.Struct, frozen=True):
     """
     The kind that has to meet the deadline; it is expected to be `times` as fast as the first kind.
 
-    All the work left takes `left_s` on this kind, and `doubt_s` more at worst. While the work is unknown, both are
-    infinite, and the keeper is the kind to begin with.
+    The work left takes `left_s` on this kind, and at worst `doubt_s` more. While the amount of work is unknown, both
+    are infinite, and the keeper is the kind that the run begins with.
     """
 
     kind: Kind
@@ -87,7 +87,7 @@ def keeper(facts: Facts) -> Keeper | None:
 
 @once
 def too_slow(facts: Facts) -> frozenset[Kind]:
-    """Return the kinds that must not train: they would be late, or another kind has to be measured first."""
+    """Return the kinds that must not train: they would be late, or the keeper has to be measured first."""
     kept = keeper(facts)
     if kept is None or workload(facts) is None:
         return frozenset()
@@ -101,9 +101,9 @@ def is_enough(facts: Facts, offering: Offering) -> bool:
     """
     Return whether to keep an on-demand instance that trains. One of these conditions is enough:
 
-    - it will surely be in time
+    - the instance will surely be in time
     - no other kind is likelier to be in time
-    - it is on trial, and there is time left to finish on the keeper
+    - the instance is on trial, and there is time left to finish on the keeper
     """
     kept, kind = keeper(facts), kind_of(facts, offering)
     if kept is None or kind is None or workload(facts) is None or kind == kept.kind or _z(facts, kind) >= SURE:
@@ -113,8 +113,8 @@ def is_enough(facts: Facts, offering: Offering) -> bool:
 
 def leaves_time_to_try(facts: Facts, kind: Kind) -> bool:
     """
-    Return whether a trial of `kind` that makes no progress leaves time to finish, including the start there and the
-    start of the return.
+    Return whether there would be time to finish even after a trial of `kind` that makes no progress. Count the start of
+    the trial's instance, and the start of the keeper after it.
     """
     kept = keeper(facts)
     if kept is None:
@@ -124,14 +124,15 @@ def leaves_time_to_try(facts: Facts, kind: Kind) -> bool:
 
 
 def _on_trial(facts: Facts, kept: Keeper, kind: Kind) -> bool:
-    """Return whether `kind` has to be tried to learn its speed, and the kind to return to was measured."""
+    """Return whether the speed of `kind` has yet to be learned by a trial, and the speed of the keeper was measured."""
     known = workload(facts) is not None and is_measured(facts, kept.kind)
     return known and not is_measured(facts, kind)
 
 
 def _spare_s(facts: Facts, kept: Keeper, kind: Kind) -> float:
     """
-    Return the seconds to spare before the deadline at worst, if an instance of `kind` is lost with its newest work.
+    Return the seconds to spare before the deadline at worst, if an instance of `kind` is lost with its uncommitted
+    steps.
     """
     deadline_at = facts.state.created.deadline_at
     assert deadline_at is not None
@@ -140,21 +141,22 @@ def _spare_s(facts: Facts, kept: Keeper, kind: Kind) -> float:
 
 
 def times_in_time(facts: Facts, kind: Kind) -> float:
-    """Return the share of its expected speed at which `kind` would be just in time; 0 without a keeper."""
+    """Return the share of its expected speed that `kind` needs to be just in time; 0 without a keeper."""
     if not promises(facts) or workload(facts) is None:
         return 0.0
     return exp(-_z(facts, kind) * _spread(facts, kind))
 
 
 def rework_s(facts: Facts, kept: Keeper, *kinds: Kind) -> float:
-    """Return the most work that one loss of an instance of these kinds undoes, in seconds on the keeper."""
+    """Return the maximum rework that one loss of an instance of these kinds causes, in seconds on the keeper."""
     known = speeds(facts)
     return rework_max_s(facts) * max([1.0, *(known[kind].times / kept.times for kind in kinds)])
 
 
 def hopeful_s(facts: Facts) -> float:
     """
-    Return the least seconds that the work may take on any kind of the choice, at the upper end of its speed interval.
+    Return the least seconds that the work may take on any kind of the choice, at the upper end of that kind's speed
+    interval.
     """
     left = workload(facts)
     assert left is not None
@@ -166,7 +168,7 @@ def is_measured(facts: Facts, kind: Kind) -> bool:
 
 
 def _is_known(facts: Facts, kind: Kind) -> bool:
-    """Return whether `kind` was measured. Until any kind was, `expected_work` makes the first kind count as known."""
+    """Return whether `kind` was measured. While no kind was, `expected_work` makes the first kind count as known."""
     return is_measured(facts, kind) or (kind == choice(facts)[0] and not _any_measured(facts))
 
 
@@ -190,7 +192,7 @@ def _times(facts: Facts, kind: Kind, deviations: float) -> float:
 
 
 def _z(facts: Facts, kind: Kind) -> float:
-    """Return by how many standard deviations the expected speed of `kind` exceeds the speed that it needs."""
+    """Return by how many standard deviations the expected speed of `kind` exceeds the speed needed for the deadline."""
     left, deadline_at = workload(facts), facts.state.created.deadline_at
     assert left is not None
     assert deadline_at is not None
@@ -204,7 +206,7 @@ def _z(facts: Facts, kind: Kind) -> float:
 
 
 def _trains_on_demand(facts: Facts) -> Kind | None:
-    """Return the kind of the instance that trains, if it is on demand and does not leave; else None."""
+    """Return the kind of the instance that trains, if it is on demand and is not leaving; else None."""
     state, current = facts.state, facts.state.current
     if current is None or current.leaving or nearly_over(facts, current):
         return None

@@ -1,8 +1,8 @@
 """
 Decides what to do next: one pure decision over the state of a run, the world around it, and the time.
 
-`decide` returns actions for the runner to carry out in order. Each is safe to repeat, and each event is checked again
-when it is folded, so two runners that decide the same do no harm.
+`decide` returns actions for the runner to carry out in order. Each action is safe to repeat, and the fold checks each
+event again, so two runners that decide the same do no harm.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def decide(
     state: RunState, spec: RunSpec, world: World, now: datetime, strategies: Mapping[str, Strategy] = STRATEGIES
 ) -> list[Action]:
     """
-    Return everything to do now, in order. An event that changes what follows is the last of its list.
+    Return everything to do now, in order. If an event changes what has to follow, the list ends with this event.
 
     `strategies` are the strategies that the run may name.
     """

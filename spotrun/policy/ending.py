@@ -95,7 +95,7 @@ def _never_accepted(facts: Facts, newest: Launch) -> bool:
 
 
 def _has_trained(state: RunState) -> bool:
-    """Return whether an attempt began since the run was opened: the cloud may then allow another."""
+    """Return whether an attempt began since the run was opened: then the cloud may accept another launch."""
     return any(attempt.started_at >= state.opened_at for attempt in state.attempts.values())
 
 

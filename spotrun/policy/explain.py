@@ -29,8 +29,8 @@ class ConsideredOffering(msgspec.Struct, frozen=True):
 
 def considered(facts: Facts) -> list[ConsideredOffering]:
     """
-    Return the offerings that suit a run before its launch, with reasons: first the offerings that the run may request,
-    in order.
+    Return the offerings that suit a run before its launch, with reasons. The offerings that the run may request come
+    first, in the order in which it would request them.
     """
     spec = facts.spec
     spot = [] if spec.resources.spot_policy == "on-demand" else spot_now(facts)
@@ -59,11 +59,11 @@ def _of_speed(offering: Offering, facts: Facts) -> str:
     first, kind = next(iter(choice(facts)), None), kind_of(facts, offering)
     if kind is None or kind == first:
         return ""
-    return f"; taken for {times_first(facts, offering):.2g} x {first}"
+    return f"; assumed to train {times_first(facts, offering):.2g} x as fast as {first}"
 
 
 def _far_away(offering: Offering, facts: Facts) -> str:
-    """Describe the known cost of the distance between `offering` and the bucket; "" in the bucket's region."""
+    """Describe the known cost of the traffic between `offering` and the bucket; "" in the bucket's region."""
     created, there = facts.state.created, transfer(facts, offering.region)
     if not _far(offering, facts):
         return ""

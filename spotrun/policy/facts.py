@@ -55,8 +55,8 @@ class Facts:
 
 def once(question: Callable[[Facts], T]) -> Callable[[Facts], T]:
     """
-    Return a function that computes `question` at most once for the same facts, because a ledger of weeks has thousands
-    of commits from which a pace is measured.
+    Return a function that computes `question` at most once for the same facts. For example, a pace is measured from all
+    commits, and a ledger of weeks has thousands.
     """
 
     @wraps(question)

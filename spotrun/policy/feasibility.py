@@ -1,4 +1,4 @@
-"""Checks before a launch whether a run can finish on spot, from the measurements of an earlier run of its name."""
+"""Checks before a launch whether a run can finish on spot, from the measurements of an earlier run of the same name."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ COMMITS_LOOKED_AT = 5
 
 class Earlier(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Measurements of an earlier run, in the run time of the next one; None for each figure that the earlier run did not
-    measure.
+    Measurements of an earlier run, in the run time of the run to launch; None for each figure that the earlier run did
+    not measure.
 
-    `commit` is the time from a snapshot to its commit, and `stall` is how long training stands still for a snapshot.
+    `commit` is the time from a snapshot to its commit, and `stall` is how long a snapshot stops training.
     `bare` is how long the training took, if it completed without any checkpoint.
     """
 
@@ -96,10 +96,10 @@ def _without_checkpoints(known: Earlier, life: timedelta) -> Hopeless | None:
         return None
     reason = (
         f"{known.run} took {to_the_second(known.bare)} and made no checkpoint: half of all spot instances are "
-        f"taken within {to_the_second(life)}, and after each loss it would start from zero"
+        f"taken within {to_the_second(life)}, and after each loss the run would start from the beginning"
     )
     fix = (
-        "train with Lightning, whose state is checkpointed, or --on-demand; if the job has changed, give another --name"
+        "train with Lightning, whose state spotrun stores, or --on-demand; if the job has changed, give another --name"
     )
     return Hopeless(reason, fix)
 
@@ -114,10 +114,10 @@ def _too_seldom(spec: RunSpec, known: Earlier, life: timedelta) -> Hopeless | No
         return None
     reason = (
         f"a checkpoint every {to_the_second(interval)} is lost with most spot instances, which last "
-        f"{to_the_second(life)} in the median: one took {to_the_second(known.commit)} to become durable in "
-        f"{known.run}, too long for a notice of {to_the_second(notice)}"
+        f"{to_the_second(life)} in the median: in {known.run}, one took {to_the_second(known.commit)} to become "
+        f"durable, too long for a notice of {to_the_second(notice)}"
     )
-    return Hopeless(reason, "write checkpoint.every: auto, or a duration well below that, or --on-demand")
+    return Hopeless(reason, "write checkpoint.every: auto, or a much shorter duration, or --on-demand")
 
 
 def interval_between(spec: RunSpec, known: Earlier) -> timedelta | None:

@@ -30,7 +30,7 @@ from spotrun.units import count_of, to_the_second
 WINDOW_MIN = timedelta(minutes=10)
 """Minimum time for which a ready member is kept, although no attempt uses it (protocol 45)."""
 SPEAKS_WITHIN = timedelta(seconds=60)
-"""Maximum time for a member that an attempt did not reach to report that it is ready; after that it is replaced."""
+"""Time in which a member that an attempt did not reach has to report that it is ready, or else it is replaced."""
 TIMES_MISSING = 2
 """A member that this many attempts in a row did not reach is cut off (protocol 39)."""
 
@@ -70,19 +70,19 @@ def fill(facts: Facts) -> Iterator[Action]:
     if given_up := _why_given_up(facts, offered):
         yield from _released(idle(facts.state), given_up)
     elif offered is None:
-        yield Wait(reason=f"{why}, and no capacity where the others are at the moment")
+        yield Wait(reason=f"{why}, and no capacity in the pool of the other members now")
     else:
-        yield from intend(facts, offered, f"{why_needed(facts.state)}: {why}, where the others are", lacks)
+        yield from intend(facts, offered, f"{why_needed(facts.state)}: {why}, in the pool of the other members", lacks)
 
 
 def dismiss(facts: Facts) -> Iterator[Action]:
-    """End the members that the others do not reach, or that no attempt uses."""
+    """End the members that the other members do not reach, or that no attempt uses."""
     state = facts.state
     if not state.of_gangs or state.terminal is not None:
         return
     for name in _cut_off(state):
         if state.is_wanted(name):
-            detail = f"the others did not reach it in {TIMES_MISSING} attempts in a row"
+            detail = f"the other members did not reach it in {TIMES_MISSING} attempts in a row"
             yield Append(event=condemned(state, name, Cause.EXTERNAL, detail))
     if state.pending_launch is None:
         window = at_least_real(_window(state), state)
@@ -121,7 +121,7 @@ def _why_given_up(facts: Facts, offered: Offering | None) -> str:
 
 
 def _short_since(state: RunState) -> datetime:
-    """Return since when the gang has lacked this many members, not counting losses of members never ready."""
+    """Return since when the gang has lacked as many members as now. Losses of members never ready do not count."""
     ends = [one.gone.ended_at for one in state.members() if one.gone is not None and one.ready is not None]
     begun = [_idle_since(state, name) for name in idle(state)]
     return max([state.opened_at, *ends, *begun])
@@ -133,7 +133,7 @@ def _released(names: list[MemberName], reason: str) -> Iterator[Action]:
 
 
 def _window(state: RunState) -> timedelta:
-    """Return how long a ready member is kept: boot and set-up of the slowest start so far."""
+    """Return how long a ready member is kept: the time of boot and set-up in the slowest start so far."""
     starts = (known.at - known.launch.intended_at for known in state.setups())
     return max([WINDOW_MIN, *starts])
 
@@ -152,8 +152,8 @@ def _cut_off(state: RunState) -> set[MemberName]:
 
 def _not_met(attempt: Attempt) -> set[MemberName]:
     """
-    Return the members that the others did not reach. If there are several others and none of them reached the lead, the
-    lead is cut off.
+    Return the members that the other members did not reach. If there are several others and none of them reached the
+    lead, the lead is cut off.
     """
     missing = set() if attempt.end is None else set(attempt.end.missing)
     lead, *others = attempt.names

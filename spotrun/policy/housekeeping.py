@@ -31,9 +31,9 @@ SILENCE = timedelta(minutes=4)
 Time after which an agent counts as gone, if its heartbeat has not changed while the runner's own writes succeeded
 (protocol 16).
 
-An agent writes a heartbeat every 2 s. A write that hangs takes up to 70 s, and 2 minutes of a store outage may count;
-together that is less than this limit. The runner detects the silence two polls of 15 s later, and so within five
-minutes.
+An agent writes a heartbeat every 2 s. A write that hangs takes up to 70 s, and an outage of the store may add 2 minutes
+of silence; together this is less than the limit. The runner detects the silence two polls of 15 s later, and so within
+five minutes.
 """
 MUTE_MAX = timedelta(minutes=14)
 """
@@ -63,7 +63,7 @@ def instances(facts: Facts) -> dict[MemberName, Instance]:
     Return the instance that the cloud shows for each member.
 
     Other instances may have the same tags, because consoles copy tags when a user launches "like this". So the instance
-    in the ledger counts, and until an instance is recorded, the oldest.
+    that the ledger records counts, and before one is recorded, the oldest.
     """
     found: dict[MemberName, Instance] = {}
     for instance in sorted(facts.world.instances, key=lambda each: each.launched_at):
@@ -90,8 +90,8 @@ def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceG
     assert instance.ended_at is not None
     assert instance.ended_by is not None
     member, launch = state.member(name), state.launches[name.launch]
-    # The record counts, because it was made nearer to the start than this observation; but not if the cloud could not
-    # start the instance.
+    # The ledger's record counts, because it was made nearer to the start than this observation; but not if the cloud
+    # could not start the instance.
     is_told = member.recorded is None or (instance.never_ran and not launch.came_up)
     billed_from = instance.billed_from if is_told or member.recorded is None else member.recorded.billed_from
     return ev.InstanceGone(
@@ -99,7 +99,7 @@ def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceG
         member=state.told(name),
         instance_id=instance.instance_id,
         billed_from=billed_from,
-        # Two runners, with different clocks, may have observed its start and its end.
+        # Two runners, with different clocks, may have observed the instance's start and its end.
         ended_at=max(instance.ended_at, billed_from or instance.ended_at),
         ended_by=instance.ended_by,
         prices=_until_it_was_off(_prices(state, name, instance, billed_from), instance.off_since),
@@ -113,7 +113,7 @@ def _prices(
     """
     Return the prices of an instance, from the cloud or from its record.
 
-    If both lack prices, the price of the request counts: a cloud may deny access to its price history, and a deleted
+    If both lack prices, the price in the request is used: a cloud may deny access to its price history, and a deleted
     instance has no tags.
     """
     found = instance.prices or state.member(name).prices
@@ -124,9 +124,7 @@ def _prices(
 
 
 def _until_it_was_off(prices: tuple[PriceSegment, ...], off_since: datetime | None) -> tuple[PriceSegment, ...]:
-    """
-    Add a machine price of 0 from the moment when the instance was switched off, if its disk was billed after that.
-    """
+    """Add a machine price of 0 from the time when the instance was switched off, if its disk was billed after that."""
     if off_since is None or not prices or switched_off_at(prices) is not None:
         return prices
     charged = [each for each in prices if each.since < off_since] or prices[:1]
@@ -138,7 +136,7 @@ def _told(reason: str) -> str:
 
 
 def clean_up(facts: Facts) -> Iterator[Action]:
-    """End what should not run, and give up launches that did not succeed."""
+    """End instances that should not run, and give up launches that did not succeed."""
     state = facts.state
     for instance in facts.world.instances:
         if instance.alive and (reason := _reason_to_end(facts, instance)):
@@ -214,7 +212,7 @@ def _is_settled_without(facts: Facts, launch: Launch) -> bool:
     """
     Return whether the cloud had time to show an instance that the run no longer requests.
 
-    A launch cannot be closed once one of its members has reported ready; its other members may never appear.
+    Once one member of a launch has reported ready, the launch cannot be closed; its other members may never appear.
     """
     had_time = facts.now - launch.intent.not_after > FORGOTTEN_AFTER
     if launch.closed is not None:
@@ -223,7 +221,7 @@ def _is_settled_without(facts: Facts, launch: Launch) -> bool:
 
 
 def _not_launched(facts: Facts, launch: Launch) -> Iterator[Action]:
-    """Repeat the request of a launch for which the cloud has shown no instance, or close it once it is too late."""
+    """Repeat the request of a launch for which the cloud has shown no instance; if it is too late, close the launch."""
     state, now = facts.state, facts.now
     if state.terminal is not None or state.stop_requested:
         return
@@ -256,12 +254,14 @@ def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
     if replace(intent.offering, price_usd_per_hour=offered.price_usd_per_hour) != offered:
         return f"{intent.offering} is offered with another image, network or launch template now"
     if intent.time_to_live_s > TIME_TO_LIVE.total_seconds():
-        return f"it would live for {to_the_second(timedelta(seconds=intent.time_to_live_s))}, longer than any instance"
+        return (
+            f"it would live for {to_the_second(timedelta(seconds=intent.time_to_live_s))}, longer than any instance may"
+        )
     return None
 
 
 def _never_seen(state: RunState, name: MemberName) -> ev.InstanceGone:
-    """Record the end of a member that the cloud never showed and the run no longer requests: its reservation ends."""
+    """Record the end of a member that the cloud never showed and the run no longer requests, to end its reservation."""
     return ev.InstanceGone(
         launch=name.launch,
         member=state.told(name),
@@ -278,7 +278,7 @@ def _give_up_mute(facts: Facts) -> Iterator[Action]:
     """
     End members that do not train yet, and whose agent is silent or has never reported.
 
-    Until one of its members has been ready, a launch is given up as a whole (protocol 46).
+    A launch none of whose members has been ready yet is given up with all its members (protocol 46).
     """
     state = facts.state
     for name in _not_training(state):
@@ -292,7 +292,7 @@ def _give_up_mute(facts: Facts) -> Iterator[Action]:
 
 
 def _not_training(state: RunState) -> list[MemberName]:
-    """Return the members that boot, or that wait for an attempt to name them."""
+    """Return the members that boot, or that wait for an attempt that uses them."""
     if not state.of_gangs:
         return [] if state.pending_launch is None else [*state.pending_launch.names]
     training = () if state.current is None else state.current.names
@@ -301,7 +301,7 @@ def _not_training(state: RunState) -> list[MemberName]:
 
 
 def _mute(facts: Facts, name: MemberName) -> str | None:
-    """Return why the agent of a member that does not train is given up; None if it is not."""
+    """Return why the agent of a member that does not train is given up; None if it is not given up."""
     state, world = facts.state, facts.world
     if world.silent.get(name, timedelta()) >= at_least_real(SILENCE, state):
         return "its agent is silent"
@@ -310,7 +310,7 @@ def _mute(facts: Facts, name: MemberName) -> str | None:
         return None
     shown = instances(facts).get(name)
     launched_at = recorded.billed_from if shown is None else shown.launched_at
-    return "its agent never spoke" if facts.now - launched_at > at_least_real(MUTE_MAX, state) else None
+    return "its agent never reported" if facts.now - launched_at > at_least_real(MUTE_MAX, state) else None
 
 
 def _condemn_silent(facts: Facts) -> Iterator[Action]:

@@ -11,10 +11,10 @@ from spotrun.run.state import Attempt, RunState
 
 def is_still(state: RunState, shown: Iterable[Instance]) -> bool:
     """
-    Return whether nothing changes: one attempt trains, or all instances have ended; the cloud's last list `shown` has
-    no other instance of the run; no launch, notice, stop or end is under way.
+    Return whether the run is idle, which requires all of this: one attempt trains, or all instances have ended; the
+    cloud's newest list `shown` has no other instance of the run; and no launch, notice, stop or end is under way.
 
-    `state` may be newer than `shown`: after an entry about an instance, the run is not still.
+    `state` may be newer than `shown`: if an entry about an instance was added since, the run is not idle.
     """
     if state.stop_requested or state.terminal is not None:
         return False
@@ -30,6 +30,8 @@ def is_still(state: RunState, shown: Iterable[Instance]) -> bool:
 
 
 def _running(current: Attempt, members: Iterable[Member]) -> set[tuple[str, InstanceState]]:
-    """Return the instances and states that a cloud lists while an attempt trains. An agent reports its own instance."""
+    """
+    Return the instances and states that a cloud lists while an attempt trains. The attempt names the lead's instance.
+    """
     _, *others = (member.recorded.instance_id for member in members if member.recorded is not None)
     return {(each, InstanceState.RUNNING) for each in (current.instance_id, *others)}

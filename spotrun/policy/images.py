@@ -1,8 +1,8 @@
 """
 Chooses the machine image to start with: the publisher's newest; if that fails, the image with which the run trained.
 
-A new image may not boot, or may lack a program that the bootstrap needs: then each launch would pay for a machine that
-never trains.
+A new image may not boot, or may lack a program that the bootstrap needs. Then each launch with it would pay for a
+machine that never trains.
 """
 
 from __future__ import annotations

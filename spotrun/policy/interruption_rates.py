@@ -1,6 +1,4 @@
-"""
-Reads the cloud's published interruption rates of a type in a region, for pools without any observation yet.
-"""
+"""Reads the cloud's published interruption rates of a type in a region, for pools without any observation yet."""
 
 from __future__ import annotations
 
@@ -16,8 +14,9 @@ def relative_hazard(band: str) -> float:
     from the middles of the bands.
 
     The prior of a pool without observations (strategies/history.py) is for the highest band, so a band can only make
-    its pool look better; an unknown band counts as 1. A band covers a month and a whole region, while lives here last
-    hours. So a band decides only between pools of about the same price, and only until there are observations.
+    its pool look better; an unknown band counts as 1. A band covers a month and a whole region, while the instances of
+    a run last hours. So a band decides only between pools of about the same price, and only until there are
+    observations.
     """
     bounds = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", band)]
     match bounds:

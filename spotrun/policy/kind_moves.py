@@ -4,8 +4,8 @@ less per sample, or of a kind whose cost is unknown, to measure it.
 
 The standby starts while the old instance trains, so a move costs the standby's start and a handover. The saving counts
 only until the old instance would have been lost, or left for spot: the next instance is of the best kind in any case.
-Between two measured kinds, a move pays if the saving until then exceeds its cost, even at the smallest likely
-difference between the kinds.
+Between two measured kinds, a move pays if the saving until then exceeds the cost of the move, even at the smallest
+likely difference between the kinds.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _work_until_lost_h(facts: Facts, here: Offering) -> float | None:
 
 def _on_demand_h(facts: Facts) -> float:
     """
-    Return the expected hours on demand: if the run may return to spot, as long as spot has been missing so far.
+    Return the expected hours on demand. If the run may return to spot, assume as long as spot has been missing so far.
     """
     current, spec = facts.state.current, facts.spec
     assert current is not None
@@ -98,7 +98,7 @@ def _known_to_be_cheaper(facts: Facts, work: Work, here: Offering) -> KindMove |
     if saved <= _move_usd(facts, here, there):
         return None
     times = stays_usd / moves_usd if moves_usd else 0.0
-    return KindMove(there, f"a sample costs {times:.1f} x as much on {kind} as on {best}, by what was measured")
+    return KindMove(there, f"a sample costs {times:.1f} x as much on {kind} as on {best}, as measured in this run")
 
 
 def _move_usd(facts: Facts, here: Offering, there: Offering) -> float:
@@ -110,8 +110,8 @@ def _move_usd(facts: Facts, here: Offering, there: Offering) -> float:
 
 def _worth_a_trial(facts: Facts, work: Work, here: Offering) -> KindMove | None:
     """
-    Return a move to try a kind. Only the best known kind is left for a trial: from another kind, the move to the best
-    comes first, or no move pays.
+    Return a move to try a kind. Only an instance of the best known kind is replaced for a trial: an instance of another
+    kind is first replaced by one of the best known kind, or no move pays.
     """
     left_h = _work_until_lost_h(facts, here)
     if best_known(facts, work) != kind_of(facts, here) or left_h is None:
@@ -122,7 +122,8 @@ def _worth_a_trial(facts: Facts, work: Work, here: Offering) -> KindMove | None:
 
 def _usd_here(facts: Facts, work: Work, here: Offering) -> float:
     """
-    Return the USD of an hour's work of the first kind in the current pool, at its price now, even if the pool rests.
+    Return the USD of an hour's work of the first kind in the current pool, at its price now, even if the run may not
+    request that pool at the moment.
     """
     offered = next((each for each in work if each.pool == here.pool), None)
     if offered is not None:

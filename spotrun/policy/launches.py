@@ -11,15 +11,15 @@ from spotrun.run.state import Launch, RunState
 from spotrun.spec.model import RunSpec
 
 STILLBORN_MAX = 3
-"""Number of instances in a row that ended before an attempt, after which the next is expected to end so too."""
+"""Number of instances in a row that ended before an attempt, after which the next is expected to end likewise."""
 NO_CAPACITY = "no capacity"
 CANNOT_START = "the cloud cannot start an instance"
 
 
 def why_needed(state: RunState) -> str:
     """
-    Return why a run requests an instance while nothing trains. If an instance was billed before, this one replaces it,
-    even if the earlier one never trained.
+    Return why a run requests an instance while nothing trains. If an earlier instance was billed, the new instance is a
+    replacement, even if the earlier one never trained.
     """
     had_one = state.attempts or any(launch.billed_from is not None for launch in state.launches.values())
     return "replacement" if had_one else "first launch"
@@ -40,13 +40,15 @@ def may_be_of(spec: RunSpec, capacity_type: CapacityType) -> bool:
 
 
 def refused(launch: Launch) -> bool:
-    """Return whether the cloud had no capacity, or a quota of the account is full."""
+    """Return whether the launch failed because the cloud had no capacity, or because an account quota is full."""
     closed = launch.closed is not None and launch.closed.cause is not Cause.EXTERNAL
     return closed or launch.taken_before_it_ran or launch.over_quota
 
 
 def rejected(launch: Launch) -> bool:
-    """Return whether the cloud rejected the request, in its answer or at the start; a repeat would fail too."""
+    """
+    Return whether the cloud rejected the request, at once or when it started the instance. A repeat would fail too.
+    """
     refused = launch.closed is not None and launch.closed.cause is Cause.EXTERNAL and launch.closed.refused
     return refused or launch.failed_to_start
 
@@ -91,7 +93,7 @@ def stillborn(launch: Launch) -> bool:
 
 
 def _never_began(launch: Launch) -> bool:
-    """Return whether all members of a gang stood ready, and were released because no lead began an attempt."""
+    """Return whether all members of a gang were ready, and were released because no lead began an attempt."""
     stood = all(member.ready is not None and member.released is not None for member in launch.members)
     return stood and launch.attempt is None and launch.intent.beside is None
 

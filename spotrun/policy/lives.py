@@ -10,7 +10,7 @@ from spotrun.policy.facts import Facts
 from spotrun.run.state import Attempt, RunState
 
 BLIND_FOR = timedelta(hours=24)
-"""Time that a runner may be away (expired credentials, machine off) without the end of an instance's time-to-live."""
+"""Time for which a runner may be away (expired credentials, machine off) before an instance's time-to-live ends."""
 HANDOVER_BEFORE_END = timedelta(minutes=15)
 """Minimum time from the launch of a standby to the end of the old instance's time-to-live."""
 REPLACED_AFTER = timedelta(hours=24) - HANDOVER_BEFORE_END
@@ -20,7 +20,7 @@ LAST_MINUTES = timedelta(minutes=3)
 
 
 def lives_until(state: RunState, attempt: Attempt) -> datetime:
-    """Return when the time-to-live ends the first instance of an attempt."""
+    """Return when the first of the attempt's instances reaches the end of its time-to-live."""
     return min(ends_at for ends_at, _ in _lives(state, attempt))
 
 
@@ -50,9 +50,9 @@ def nearly_over(facts: Facts, current: Attempt) -> bool:
 
 def kept_for_handover(state: RunState, life: timedelta) -> timedelta:
     """
-    Return the part of a time-to-live that is reserved for a standby to take over. It is at least the time that a
-    standby needs to start, but at most half of a short life. In a life that is long enough it is a day, because the
-    runner may be away.
+    Return the part of a time-to-live that is reserved for a standby to take over. This part is at least the time that a
+    standby needs to start, but at most half of a short life. In a long life the part is a day, because the runner may
+    be away.
     """
     start = timedelta(seconds=changeover(state)) + LAST_MINUTES
     return max(min(HANDOVER_BEFORE_END, life / 4), min(start, life / 2), life - REPLACED_AFTER)

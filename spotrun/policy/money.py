@@ -33,7 +33,7 @@ from spotrun.units import bounded
 WARN_AT = Decimal("0.8")
 """Share of a budget at which to warn, if the job does not name one."""
 INTENT_LIFETIME = timedelta(minutes=10)
-"""Maximum age at which any runner may execute a LaunchIntended; an older one may only be looked up (protocol 8)."""
+"""Maximum age at which a runner may execute a LaunchIntended; then it may only look for its instance (protocol 8)."""
 TIME_TO_LIVE_MIN = timedelta(minutes=10)
 """Minimum life of an instance: a shorter one does not pay for its boot, unless this run's starts were faster."""
 STARTS_IN_A_LIFE = 2
@@ -48,7 +48,7 @@ predecessor leaves, so the two get equal shares if the predecessor got a third.
 NEEDED_TIMES = 2
 """Maximum life that a budget allows, as a multiple of the time that the remaining work may take."""
 WORTH_PLACES = Decimal("0.0001")
-"""Rounding, in USD, of the estimated price in the cloud of an hour's work at home."""
+"""Rounding, in USD, of the estimated price in the cloud of the work that takes an hour at home."""
 STORAGE_SHARE = Decimal("0.01")
 """
 Minimum share of a budget that stays reserved for storage and requests; more is reserved once they are known to cost
@@ -61,8 +61,8 @@ OUT_OF_BUDGET = "the rest of the budget does not pay for another instance"
 
 def intend(facts: Facts, offering: Offering, reason: str, count: int | None = None) -> Iterator[Action]:
     """
-    Request `offering`, unless the budget or failed standbys forbid it: for all instances that train together, or for
-    `count` members that their gang lacks.
+    Request `offering` for all instances that train together, or for `count` members that their gang lacks. Do not
+    request it if the budget or failed standbys forbid it.
     """
     failed = failed_standbys(facts.state, offering.capacity_type)
     if failed is not None and facts.now < failed.again_at:
@@ -74,7 +74,7 @@ def intend(facts: Facts, offering: Offering, reason: str, count: int | None = No
         return
     launched = surrounded(facts.state, offering)
     if launched.image != offering.image:
-        reason = f"{reason}; with {launched.image}, which has trained here, as {offering.image} has failed"
+        reason = f"{reason}; with {launched.image}, which has trained in this region, as {offering.image} has failed"
     if launched.subnet != offering.subnet:
         reason = f"{reason}; in {launched.subnet}, as the last instance in {offering.subnet} never trained"
     reason += another_kind(facts, offering)
@@ -125,7 +125,7 @@ def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | N
 
 def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timedelta | None:
     """
-    Return how long new instances may live; None if the budget allows too little to be worth a boot.
+    Return how long new instances may live; None if the budget allows too short a life to be worth a boot.
 
     A bench's instances are not replaced and save nothing, so they live only a little longer than the bench: if its
     process is killed, only the timers of the instances end them.
@@ -153,13 +153,13 @@ def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta,
     released.
 
     If the budget is ample, an instance gets half of the money that is neither spent nor reserved. The other half is for
-    a standby, which may be needed at any moment, and which gets half of the money then left. An instance whose life
-    ends before its work is done is replaced; an ample budget pays for that.
+    a standby, which may be needed at any time, and which gets half of the money then left. An instance whose life ends
+    before its work is done is replaced; an ample budget pays for that.
 
     Each change of instances costs money. So if the budget is not ample, the half has to pay for all the work that is
     left, or for a useful time on demand until spot is back. If the half is too little, the instance gets all the money.
     If that is too little too, the run requests the instance only after the previous instance and its reservation have
-    ended: standing still costs nothing.
+    ended: waiting costs nothing.
     """
     whole, enough = affordable_life(facts, ceiling, offering.region, count=count), least
     needed = life_needed(facts, offering)
@@ -250,7 +250,7 @@ def affordable_life(
 
 
 def life_needed(facts: Facts, offering: Offering) -> timedelta | None:
-    """Return how long one instance would live to do the work left, its start included; None if unknown."""
+    """Return how long one instance would have to live to do the work left, including its start; None if unknown."""
     work = workload(facts)
     if work is None:
         return None
@@ -282,7 +282,9 @@ def _on_demand(state: RunState, attempt: Attempt) -> bool:
 
 
 def _for_want_of_money(facts: Facts, offering: Offering) -> Iterator[Action]:
-    """Drain spot if on-demand has to replace it and the budget then pays for all the work; else stop or wait."""
+    """
+    Drain the spot instance if on-demand has to replace it and the budget then pays for all work; else stop or wait.
+    """
     current = facts.state.current
     if current is not None and _makes_way(facts, current, offering):
         yield Append(event=ev.DrainRequested(attempt=current.number, reason=ONE_AT_A_TIME))
@@ -309,4 +311,4 @@ def _out_of_budget(state: RunState) -> Iterator[Action]:
     if state.current is None and not held:
         yield Append(event=ev.RunStopped(reason=OUT_OF_BUDGET))
     else:
-        yield Wait(reason="the budget is reserved until the instance before has ended")
+        yield Wait(reason="the budget is reserved until the previous instance has ended")

@@ -6,8 +6,8 @@ and can meet the deadline:
 
     time left >= start + work left at home + possible error of that work + the rework of one fault
 
-If it cannot, the deadline's strategy rents in the cloud until it can. While the strategy waits for spot, the machine
-trains anyway: slow progress is better than none.
+If the machine cannot meet the deadline, the deadline's strategy rents in the cloud until the machine can. While the
+strategy waits for spot, the machine trains anyway: slow progress is better than none.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def work_at_home(facts: Facts) -> Workload | None:
 
 def holds(facts: Facts, *, there: bool) -> bool:
     """
-    Return whether the machine at home can meet the deadline without the cloud. `there`: the run trains there already.
+    Return whether the machine at home can meet the deadline without the cloud. `there`: the run already trains at home.
     """
     spare = spare_s(facts, there=there)
     return spare is not None and spare >= 0
@@ -112,9 +112,7 @@ def why_home(facts: Facts, offering: Offering) -> str:
 
 
 def _pays_to_return(facts: Facts, current: Attempt) -> bool:
-    """
-    Return whether a return home pays: the start there is free, but must finish well before the training would.
-    """
+    """Return whether a return home pays: whether the training left takes longer than the start and the handover."""
     if facts.now - current.started_at < facts.spec.policy.return_cooldown:
         return False
     work = workload(facts)

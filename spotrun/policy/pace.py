@@ -1,7 +1,7 @@
 """
 Measures the duration of a run's steps, from the reports of its agents.
 
-A *stretch* lies between two moments at which the step of one trainer is known: its first new step, each of its
+A *stretch* lies between two times at which the step of one trainer is known: its first new step, each of its
 snapshots, and the last report of its agent. So the pace includes validation, checkpoints and slow spells.
 """
 
@@ -59,7 +59,7 @@ def _stretches(state: RunState, world: World, counts: Callable[[Attempt], bool])
 def _marks(
     state: RunState, world: World, counts: Callable[[Attempt], bool]
 ) -> dict[tuple[int, int], list[tuple[int, datetime]]]:
-    """Return the known (step, moment) pairs of each trainer that made a step, by attempt and incarnation."""
+    """Return the known (step, time) pairs of each trainer that made a step, by attempt and incarnation."""
     found = {
         (attempt.number, trainer.incarnation): [(trainer.step + 1, trainer.started_at)]
         for attempt in state.attempts.values()

@@ -9,7 +9,7 @@ from spotrun.run.state import Launch, RunState
 
 CLOCKS_APART = timedelta(minutes=10)
 """
-Maximum difference between the clocks of two machines. A time further ahead of the runner's clock is not believed.
+Maximum difference between the clocks of two machines. A time that is further ahead of the runner's clock is ignored.
 """
 REAL_PATIENCE = timedelta(seconds=90)
 """Minimum patience in system time: a slow disk is not evidence, even if run time passes fast."""
@@ -23,14 +23,15 @@ Run time in seconds between two ticks: each second of delay in finding a notice 
 boot.
 """
 TICK_SYSTEM_MIN_S = 0.1
-"""Minimum system time in seconds between two ticks: however fast run time passes, a tick costs something."""
+"""Minimum system time in seconds between two ticks: a tick needs system time, however fast run time passes."""
 
 TICKS_TO_LAUNCH = 3
 """Ticks until a refusal is known: one each to intend the launch, to request it, and to give it up."""
 
 LOOK_S = 0.5
 """
-Run time in seconds between two reads of the ledger between ticks: so a notice need not wait for the next tick.
+Interval of run time in seconds at which the ledger is read between ticks, so that a notice need not wait for the next
+tick.
 """
 LOOK_SYSTEM_MIN_S = 0.05
 """Minimum system time in seconds between two reads of the ledger."""
@@ -63,9 +64,10 @@ def unanswered_for_too_long(state: RunState, launch: int, now: datetime) -> bool
 
 def age(facts: Facts) -> timedelta:
     """
-    Return how long the run has been open. While it was stopped or failed, its clock stood still.
+    Return how long the run has been open, without its pauses, in which it was stopped or failed.
 
-    A pause that ends in the future does not count, because in a run without a key anyone may have written that entry.
+    A pause that ends in the future is not subtracted, because in a run without a key anyone may have written that
+    entry.
     """
     over = [pause for pause in facts.state.pauses if pause.until <= facts.now + CLOCKS_APART]
     pauses = (pause.until - pause.since for pause in over)

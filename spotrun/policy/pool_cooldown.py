@@ -2,9 +2,10 @@
 Finds which pools rest after a refusal, until when, and why.
 
 A pool *rests* while the run does not request it. A pool without capacity, or one that denied access, rests for minutes,
-because that may soon change. A full quota, or a request that the cloud rejects (in its answer, or when it starts the
-instance), lasts until the user changes something: each such rest is longer than the one before, but the run never gives
-a pool up. If the subnet, image or template of a rejected request has changed since, the pool does not rest.
+because that may soon change. A full quota lasts until the user changes something, and so does the rejection of a
+request (in the cloud's response, or when the cloud starts the instance). So each such rest is longer than the one
+before, but the run never gives up a pool. A pool does not rest if its subnet, image or template has changed since a
+rejected request.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class Rest(msgspec.Struct, frozen=True):
 
 def within_price(facts: Facts) -> list[Offering]:
     """
-    Return the offerings that the job allows: at most max_price (the user's own machine has no limit), and, if the job
-    wants the same bits to the end, of the kind of its first checkpoint.
+    Return the offerings that the job allows: at most max_price (the user's own machine has no limit), and, with
+    `checkpoint.exact: bits`, only of the kind that made the first checkpoint.
     """
     bound = bound_kind(facts)
     allowed = [found for found in facts.world.offerings if bound is None or kind_of(facts, found) == bound]
@@ -94,7 +95,7 @@ def all_reject(facts: Facts, types: Collection[CapacityType]) -> bool:
 
 
 def no_spot_accepts(facts: Facts) -> bool:
-    """Return whether every spot pool has rejected the request, and enough in a row did: waiting does not help."""
+    """Return whether every spot pool has rejected the request, enough of them in a row: then waiting does not help."""
     return enough_rejections(facts) and all_reject(facts, (CapacityType.SPOT,))
 
 
@@ -116,7 +117,7 @@ def why_none(facts: Facts, capacity_type: CapacityType) -> str:
     if not lasting:
         return lacking
     first = min(lasting, key=lambda rest: rest.until)
-    head = f"no {kind} pool may be asked just now" if len(lasting) == len(found) else lacking
+    head = f"no {kind} pool may be requested just now" if len(lasting) == len(found) else lacking
     return f"{head}; {_refusal(first, scale)}"
 
 
@@ -139,7 +140,7 @@ def _resting(facts: Facts) -> dict[Pool, Rest]:
 
 
 def _refusals(state: RunState, now: datetime) -> dict[Pool, Rest]:
-    """Return the pools that have just refused, and have given no instance since, each with its rest."""
+    """Return the rest of each pool that has just refused a request, and has given no instance since."""
     found: dict[Pool, Rest] = {}
     for launch in since_opened(state):
         pool = launch.intent.offering.pool
@@ -159,7 +160,7 @@ def _lasts(launch: Launch) -> bool:
 
 
 def _lasting_rest(launch: Launch, before: Rest | None) -> Rest:
-    """Double the previous rest, if the pool was not requested during it and refuses again."""
+    """Double the previous rest, if the pool was not requested during that rest and refuses again."""
     if before is None or not _lasts(before.launch):
         return _rest(launch, LASTING_REST)
     lasted = before.until - before.began_at

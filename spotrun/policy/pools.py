@@ -12,7 +12,7 @@ from spotrun.policy.interruption_rates import relative_hazard
 from spotrun.strategies.history import MarketHistory, Past
 
 TROUBLE_LASTS = timedelta(minutes=10)
-"""Time after a loss or a refusal for which a pool counts as empty. At its end the pool has capacity with p = 0.23."""
+"""Time after a loss or refusal for which a pool counts as empty. After this time it has capacity with p = 0.23."""
 
 
 def name_of(pool: Pool) -> str:

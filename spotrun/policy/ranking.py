@@ -9,8 +9,8 @@ checkpoint. The price covers all instances that train together; the traffic cost
 An instance's life is estimated from the observations of its pool by this run and others. A pool that has just refused
 this run is left out. A pool comes last, whatever it costs, if one of these happened recently:
 
-- the pool was lost, refused any run, or was reported to be in danger
-- a request was rejected in its zone, or an instance there was stillborn
+- the pool lost an instance, refused any run, or was reported to be in danger
+- a request was rejected in its zone, or an instance in its zone ended before it trained
 
 The speed is 1, unless the job names a choice of kinds: then an hour of progress is the work that the first kind does in
 an hour. So the ranking is by dollars per sample.
@@ -70,7 +70,7 @@ def spot_now(facts: Facts) -> list[Offering]:
 
 def spot_of_first_kinds(facts: Facts) -> list[Offering]:
     """
-    Return the spot to request first, if the job names a choice of kinds: the offerings of the first tier. If that is
+    Return the spot offerings to request first, if the job names a choice of kinds: those of the first tier. If that is
     the tier of dearer kinds, leave out offerings that cost more than on-demand.
     """
     spot, tier = spot_now(facts), _tiers(facts, all_spot_work(facts), spot_work(facts))
@@ -97,9 +97,7 @@ def _no_tiers(_: Offering) -> int:
 
 
 def _tiers(facts: Facts, work: Work, asked: Work) -> Callable[[Offering], int]:
-    """
-    Return a function from each offering in `asked` to its tier. `work` also contains offerings whose pools rest.
-    """
+    """Return a function from each offering in `asked` to its tier. `work` also contains offerings whose pools rest."""
     trial = worth_a_trial(facts, work, asked)
     known = best_known(facts, work)
     best, cheapest = known or begun_with(facts, work), cheapest_of_kinds(facts, work)
@@ -126,7 +124,7 @@ def trial_of(facts: Facts, offering: Offering) -> KindTrial | None:
 
 @once
 def worthwhile_spot(facts: Facts) -> list[Offering]:
-    """Return spot whose progress costs less per hour than on-demand, which needs no start if it trains already."""
+    """Return spot that costs less per hour of progress than on-demand, which needs no start if it trains already."""
     stays, all_work = facts.state.current is not None and not facts.state.current.leaving, horizon_s(facts)
     on_demand = [_price_of_progress(facts, found, all_work, starts=not stays) for found in on_demand_now(facts)]
     limit = min(on_demand, default=inf)

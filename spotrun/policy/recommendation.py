@@ -4,13 +4,13 @@ Decides whether to replace an instance when its cloud warns that it might take i
 A move before a loss saves training time: the part of a changeover that exceeds the notice; or, without a notice, the
 whole changeover and the rework. If no loss follows, the cost of the move is wasted. The move pays if
 
-    q * saved * price of time  >  (1 - q) * (changeover * price there + handover * price of time + what it is dearer
-                                             + what crosses regions at its start)
+    q * saved * price of time  >  (1 - q) * (changeover * price there + handover * price of time
+                                             + extra price there + regional traffic at its start)
 
 The price of time is the on-demand price, because time can be bought at that price. q is the probability that a loss
-follows within `FOLLOWS_WITHIN`, from the outcomes of this run's recommendations so far. Its prior is a weak assumption,
-because EC2 publishes no figure (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: a
-recommendation "can arrive sooner" than the notice, or along with it).
+follows within `FOLLOWS_WITHIN`, from the outcomes of this run's recommendations so far. The prior of q is a weak
+assumption, because EC2 publishes no figure (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html:
+a recommendation "can arrive sooner" than the notice, or along with it).
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class Move(msgspec.Struct, frozen=True):
     @property
     def because(self) -> str:
         return (
-            f"{self.followed:.0%} likely within {FOLLOWS_WITHIN // timedelta(minutes=1)} min; to leave before then is "
-            f"expected to save {to_the_cent(self.saves_usd)} of time, to stay would save {to_the_cent(self.costs_usd)}"
+            f"a loss is {self.followed:.0%} likely within {FOLLOWS_WITHIN // timedelta(minutes=1)} min; leaving first "
+            f"should save {to_the_cent(self.saves_usd)} of time, staying {to_the_cent(self.costs_usd)}"
         )
 
 
 def move_in_time(facts: Facts) -> Move | None:
-    """Return the move for a recommendation, if it pays; None without a recommendation, or once the run acted on it."""
+    """Return the move for a recommendation, if it pays; None if there is none, or the run has acted on it."""
     current = facts.state.current
     if current is None or not _calls_for_a_decision(facts, current):
         return None
@@ -109,7 +109,9 @@ def _elsewhere(facts: Facts) -> Offering | None:
 
 
 def _affordable(facts: Facts, found: Offering) -> bool:
-    """Return whether the budget allows the move. If it is tight, the run stays: a move reserves a second life."""
+    """
+    Return whether the budget allows the move. If it is tight, the run stays, because a move pays for a second life.
+    """
     current, life = facts.state.current, life_of(facts, found)
     assert current is not None
     if life is None or facts.state.created.budget_usd is None:
@@ -162,7 +164,7 @@ def _starts_s(state: RunState) -> list[float]:
     assumed one.
 
     For a standby that was ready in time, the wait for its predecessor is included: the value is at most the notice, and
-    its exact size does not matter here.
+    its exact size does not matter.
     """
     measured = [
         (attempt.trainers[0].started_at - state.asked_last(attempt).intended_at).total_seconds()

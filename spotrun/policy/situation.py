@@ -20,14 +20,15 @@ from spotrun.strategies.port import ON_DEMAND, Choice, Job, Situation
 
 def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) -> Situation:
     """
-    Return these facts for a strategy. `running` is the launch that trains or is about to train; None after a loss.
-    `spot` are the offerings that may be requested.
+    Return the facts as a strategy needs them. `running` is the launch that trains or is about to train; None after a
+    loss. `spot` are the offerings that may be requested.
 
     While the work left is unknown, it counts as all that could still be done in time. So no time is left to wait, or to
     try spot.
 
-    If the job names a choice of kinds, times are counted on the keeper (`spotrun.policy.deadline_guarantee`), and the
-    price of another kind is the price of the same work there. Without a keeper, times are counted on the first kind.
+    If the job names a choice of kinds, times are counted on the keeper (`spotrun.policy.deadline_guarantee`), and an
+    offering of another kind has the price of the same work on it. Without a keeper, times are counted on the first
+    kind.
     """
     state = facts.state
     deadline_at, elapsed_s, changeover_s = state.created.deadline_at, facts.now_s, changeover(state)
@@ -73,7 +74,7 @@ def _work_on(facts: Facts, kept: Keeper | None, running: Launch | None, spot: It
 
 def on_demand_usd_per_hour(facts: Facts) -> float:
     """
-    Return the price of the cheapest on-demand offering, its commits included; if there is none, the price that spot is
+    Return the price of the cheapest on-demand offering, including commits; if there is none, the price that spot is
     compared with.
 
     If the job names a choice of kinds, return the price of an hour's work of the first kind, on the keeper if there is

@@ -1,8 +1,8 @@
 """
 Measures how fast a run trains on its user's own machine, and in the cloud.
 
-Each has its own measurement. Until both were measured, the job's own figure (`hardware.NAME.speed`) is the machine's
-speed as a multiple of the cloud's.
+The two are measured separately. Until both were measured, the machine's speed is the job's own figure
+(`hardware.NAME.speed`), a multiple of the cloud's speed.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def failed_standbys(state: RunState, capacity_type: CapacityType) -> FailedStand
     Return the standbys of one capacity type that failed while the current attempt trained; None for fewer than three.
 
     Standbys that the market refused or took are left out: they are not evidence about the next boot. A notice resets
-    the count: without a standby, training would stand still once the instance is lost, so another try is worth it.
+    the count: without a standby, training would stop once the instance is lost, so another try is worth it.
     """
     current = state.current
     if current is None:

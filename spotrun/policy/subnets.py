@@ -1,5 +1,6 @@
 """
-Chooses the subnet to start in: the best of the zone; after a stillborn instance another subnet, then another zone.
+Chooses the subnet to start in: the best of the zone; if an instance there ended before it trained, another subnet, and
+then another zone.
 
 A subnet may lack a route, so that no instance in it can install what its agent needs. Then each launch there would pay
 for a machine that never trains.
@@ -20,11 +21,11 @@ from spotrun.policy.launches import rejected, stillborn
 from spotrun.run.state import Launch, RunState
 
 AVOIDED_FOR = timedelta(hours=1)
-"""Run time for which a zone without another subnet comes last after its newest instance was stillborn."""
+"""Run time for which a zone comes last if its newest instance ended before it trained and it has no other subnet."""
 
 
 def surrounded(state: RunState, offering: Offering) -> Offering:
-    """Return `offering` with the image and the subnet of a launch now."""
+    """Return `offering` with the image and the subnet that a launch would use now."""
     found = with_good_image(state, offering)
     failed = _failed_subnets(state)
     subnet = next((each for each in found.subnets if each not in failed), found.subnet)
@@ -33,7 +34,9 @@ def surrounded(state: RunState, offering: Offering) -> Offering:
 
 @once
 def failing_zones(facts: Facts) -> set[str]:
-    """Return the zones whose newest instance was stillborn within the last hour, and where no other subnet is left."""
+    """
+    Return the zones without an untried subnet whose newest instance ended before it trained, within the last hour.
+    """
     failed = _failed_subnets(facts.state)
     untried = {found.zone for found in facts.world.offerings if {*found.subnets} - failed - {""}}
     newest = {launch.intent.offering.zone: launch for launch in _telling(facts.state)}
@@ -46,7 +49,7 @@ def _just_failed(facts: Facts, launch: Launch) -> bool:
 
 
 def _failed_subnets(state: RunState) -> set[str]:
-    """Return the subnets whose newest conclusive instance was stillborn."""
+    """Return the subnets in which the newest instance that counts as evidence ended before it trained."""
     newest = {launch.intent.offering.subnet: launch for launch in _telling(state)}
     return {subnet for subnet, launch in newest.items() if not launch.came_up}
 
@@ -54,7 +57,7 @@ def _failed_subnets(state: RunState) -> set[str]:
 def _telling(state: RunState) -> Iterator[Launch]:
     """
     Yield the launches whose outcome is evidence about their zone and subnet, oldest first: their agent came up, or they
-    ran and were stillborn. A failure before the run was resumed is ignored.
+    ran and ended before they trained. A failure before the run was resumed is ignored.
     """
     for launch in state.launches.values():
         failed = launch.intended_at >= state.opened_at and stillborn(launch) and not rejected(launch)

@@ -69,9 +69,7 @@ def kind_of(facts: Facts, offering: Offering) -> Kind | None:
 
 @once
 def bound_kind(facts: Facts) -> Kind | None:
-    """
-    Return the kind of the first checkpoint, if the job wants the same bits to the end; None if any kind may train.
-    """
+    """Return the kind that made the first checkpoint, if `checkpoint.exact` is `bits`; None if any kind may train."""
     if facts.spec.checkpoint.exact != "bits" or not choice(facts):
         return None
     state = facts.state
@@ -104,7 +102,8 @@ def times_first(facts: Facts, offering: Offering) -> float:
 
 def works_of_hours(facts: Facts, offerings: Sequence[Offering]) -> dict[Offering, Decimal]:
     """
-    Return the USD on each offering for an hour's work of the first kind, from the price alone; empty without a choice.
+    Return, for each offering, the USD for the work that takes an hour on the first kind, from the price alone; empty
+    if the job does not name a choice.
     """
     if not choice(facts):
         return {}
@@ -131,7 +130,7 @@ def another_kind(facts: Facts, offering: Offering) -> str:
 
 
 def pace_on(facts: Facts, kind: Kind) -> Pace | None:
-    """Return the pace of `kind` from the run's own steps, else from `spotrun bench`; None until there is either."""
+    """Return the pace of `kind` from the run's own steps, else from `spotrun bench`; None if there is neither."""
     state = facts.state
     own = measured_pace(state, facts.world, lambda attempt: is_of(state.launch_of(attempt).intent.offering, kind))
     step_s = None if state.created.benched is UNSET else state.created.benched.get(str(kind))

@@ -21,8 +21,8 @@ The *reserve* of a kind is the cost of a known kind below which the trial would 
 reserve is tried first; trials end when the best known cost is below all reserves. That is optimal (Weitzman 1979,
 Optimal search for the best alternative).
 
-All trials together are expected to lose at most EXPLORED of the run's cost, way back included. The first kind of the
-list is what a job would have requested without a choice, so these limits apply relative to it:
+All trials together, including the returns from them, are expected to lose at most EXPLORED of the run's cost. The first
+kind of the list is what a job would have requested without a choice, so these limits apply relative to it:
 
 - a trial of the first kind is always allowed
 - if the first kind is the best known, no trial of another kind may lose more than EXPLORED, even without any progress
@@ -59,9 +59,7 @@ Work = Mapping[Offering, float]
 
 
 class KindTrial(msgspec.Struct, frozen=True):
-    """
-    A kind that is worth a try, with the expected saving, the loss if it turns out dearer, and its reserve.
-    """
+    """A kind that is worth a try, with the expected saving, the loss if it turns out dearer, and its reserve."""
 
     kind: Kind
     saves_usd: float
@@ -71,7 +69,7 @@ class KindTrial(msgspec.Struct, frozen=True):
     @property
     def because(self) -> str:
         saved, lost = to_the_cent(self.saves_usd), to_the_cent(self.loses_usd)
-        return f"{self.kind} is tried: it is expected to save {saved}, and loses {lost} if it does not"
+        return f"{self.kind} is tried: this is expected to save {saved}, and loses {lost} if the kind is dearer"
 
 
 def begun_with(facts: Facts, work: Work) -> Kind | None:
@@ -186,9 +184,7 @@ def _expected_usd(facts: Facts, tried: Offering, known: Offering, starts: int, d
 
 
 def _there_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> float:
-    """
-    Return the cost of the start of `tried`; at an interruption, only the part that exceeds the start of `known`.
-    """
+    """Return the cost of the start of `tried`; at an interruption, only the part that exceeds the start of `known`."""
     instead_usd = 0.0 if starts > 1 else _start_usd(facts, known)
     return max(0.0, _start_usd(facts, tried) - instead_usd)
 
@@ -207,7 +203,7 @@ def _hours(seconds: float) -> float:
 
 
 def lost_usd(facts: Facts, best: Kind, usd: float) -> float:
-    """Return what trials have cost beyond the same work on the best kind. The first kind to train was not a trial."""
+    """Return what trials have cost beyond the same work on the best kind. The first kind that trained is no trial."""
     tried = [kind for kind in trained_kinds(facts.state, choice(facts))[1:] if kind != best]
     return sum(max(0.0, _paid_usd(facts, kind) - usd * _made_h(facts, kind)) for kind in tried)
 

@@ -1,8 +1,8 @@
 """
-Estimates the end of an instance that the cloud no longer lists, if no runner observed its end.
+Estimates when an instance ended that the cloud no longer lists, if no runner observed its end.
 
 A cloud stops listing an instance about an hour after its end. A runner that was away for longer records the earliest
-moment by which the instance may have ended. The entry names the source of that moment; `spotrun bill --correct` enters
+time by which the instance may have ended. The entry names the source of that time; `spotrun bill --correct` enters
 the cloud's figure later.
 
 The last heartbeat is such a source if the agent has reported the end, or if the instance is spot, which the cloud may
@@ -27,7 +27,7 @@ POWER_OFF_GRACE = timedelta(minutes=3)
 """Time within which an instance powers itself off after its attempt; after that a runner ends it."""
 HEARTBEATS_APART = timedelta(seconds=30)
 """
-Upper bound of the time between two heartbeats: if a heartbeat is this recent at some moment, the agent still ran then.
+Upper bound of the time between two heartbeats: an agent whose newest heartbeat is at most this old was still running.
 """
 
 
@@ -44,7 +44,7 @@ def unseen_end(facts: Facts, name: MemberName) -> ev.InstanceGone:
         ended_at=max(recorded.billed_from, ended_at),
         ended_by=EndedBy.CLOUD if _was_taken(facts, name) else EndedBy.FAULT,
         prices=recorded.prices,
-        evidence=f"the cloud's list no longer has it; no runner saw its end, which is taken from {bound}",
+        evidence=f"the cloud no longer lists it; no runner saw its end, which is estimated from {bound}",
         bounded_by=bound,
         stopped_at=heard_at if heard_at is not None and heard_at < ended_at else None,
     )
@@ -52,8 +52,8 @@ def unseen_end(facts: Facts, name: MemberName) -> ev.InstanceGone:
 
 def over_by(state: RunState, name: MemberName) -> datetime | None:
     """
-    Return the moment by which an instance has powered itself off, or was taken after a notice (protocol 15). None
-    during its attempt, or while it waits for the next attempt.
+    Return the time by which an instance has powered itself off, or was taken after a notice (protocol 15). None during
+    its attempt, or while it waits for the next attempt.
     """
     if not has_left(state, name):
         return None
@@ -76,7 +76,7 @@ def _bounds(facts: Facts, name: MemberName) -> Iterator[tuple[datetime, str]]:
     state, recorded = facts.state, facts.state.member(name).recorded
     assert recorded is not None
     life = timedelta(seconds=state.launches[name.launch].intent.time_to_live_s)
-    yield facts.now, "the look that missed it"
+    yield facts.now, "the first list without it"
     yield recorded.billed_from + life, "its time-to-live"
     over_at = over_by(state, name)
     if over_at is not None:

@@ -74,10 +74,11 @@ def pace(facts: Facts) -> Pace | None:
 
 def _trained_s(facts: Facts) -> float:
     """
-    Return the seconds of training that are kept: up to the newest checkpoint, and since then by the running trainer.
+    Return the seconds of training whose result is kept: up to the newest checkpoint, plus those that the running
+    trainer has trained since.
     """
     kept = [commit for commit in facts.state.commits if commit.usable]
-    if kept and not kept[-1].event.has_image:  # a command, whose work is measured by time
+    if kept and not kept[-1].event.has_image:  # a command: its work is measured by time
         return _productive_s(facts)
     measured = pace(facts)
     committed_s = kept[-1].event.step * measured.step_s if kept and measured is not None else 0.0
@@ -115,7 +116,7 @@ def commit_interval_s(facts: Facts) -> float:
     else:
         hazard = observed_hazard(facts.state, facts.now)
         stalls = (commit.event.stall_s for commit in facts.state.commits if commit.event.has_image)
-        stall_s = max(stalls, default=0.0)  # a command stands still only at its end
+        stall_s = max(stalls, default=0.0)  # a command stalls only at its end
         stall = max(assumptions.STALL, timedelta(seconds=stall_s))
         interval = auto_interval(stall, hazard.mean_time_between, hazard.saved)
     return max(interval, COMMIT_GAP).total_seconds()

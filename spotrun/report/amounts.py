@@ -1,10 +1,10 @@
 """
 Rounds dollars in tables so that the amounts shown add up to the sums shown, in each row and in each column.
 
-Each amount is rounded up or down to the same decimals, and zero stays zero. The amounts that still have a remainder
-form cycles through rows and columns. Along a cycle the remainders are shifted, alternately up and down, until one of
-them is zero; so all sums stay the same. Statistical offices use this method (B. D. Causey, L. H. Cox, L. R. Ernst,
-"Applications of Transportation Theory to Statistical Problems", JASA 80, 1985).
+Each amount is rounded up or down to the same number of decimals, and zero stays zero. The amounts that still have a
+remainder form cycles through rows and columns. Along a cycle the remainders are shifted, alternately up and down, until
+one of them is zero; so all sums stay the same. Statistical offices use this method (B. D. Causey, L. H. Cox, L. R.
+Ernst, "Applications of Transportation Theory to Statistical Problems", JASA 80, 1985).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Money(NamedTuple):
     """
     The dollars of an account as tables show them.
 
-    `kept` is for storage, requests and egress together. `waiting` is the part of spot and on demand that paid for
-    waiting members.
+    `kept` is the sum of storage, requests and egress. `waiting` is the part of `spot` and `on_demand` that paid for
+    members that only waited.
     """
 
     cost: str

@@ -22,8 +22,8 @@ def budget_forecast(
 
 def budget_line(found: BudgetForecast) -> str:
     """
-    Return `$12.30 of $40: passes it in epoch 37 at 11-22 02:10 UTC, and needs $51.20`; without the forecast if nothing
-    is forecast.
+    Return `$12.30 of $40: passes it in epoch 37 at 11-22 02:10 UTC, and needs $51.20`, or only the part before the
+    colon if there is no forecast.
     """
     spent = dollars(found.spent_usd) if found.spent_usd else "$0"
     clock = f" {zone(found.time_scale)}"
@@ -36,7 +36,7 @@ def budget_line(found: BudgetForecast) -> str:
 def passing(at: datetime | None, epoch: int | None, what: str, clock: str = "") -> str:
     """
     Return `: passes it in epoch 37 at 11-22 02:10 UTC`; "" if `at` is None. `clock` is the text that follows the
-    moment, such as ` UTC`.
+    time, such as ` UTC`.
     """
     if at is None:
         return ""

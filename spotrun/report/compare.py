@@ -39,8 +39,8 @@ class ComparedRun:
     """
     One of the compared runs.
 
-    `ratio_to_first` is its cost divided by the first run's; None if the first run cost nothing. `unlike_first` names
-    the differences between its work and the first run's.
+    `ratio_to_first` is this run's cost divided by the first run's; None if the first run cost nothing. `unlike_first`
+    names the differences between this run's work and the first run's.
     """
 
     summary: RunSummary

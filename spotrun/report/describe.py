@@ -37,12 +37,12 @@ def describe(entry: Entry, ordinals: Mapping[int, int] = {}) -> str:
 
 
 def timestamp(at: datetime) -> str:
-    """Return the moment as a line about a run begins with it: `11-22 02:10:05`."""
+    """Return a time in the form that begins a line about a run: `11-22 02:10:05`."""
     return f"{at:%m-%d %H:%M:%S}"
 
 
 def dated(what: str, time_scale: float) -> str:
-    """Return the head of a column of moments: `started (UTC)`, `started (run time)`."""
+    """Return the head of a column of times: `started (UTC)`, `started (run time)`."""
     return f"{what} ({zone(time_scale).removeprefix('of ')})"
 
 
@@ -139,7 +139,7 @@ def _deadline_lost(event: ev.DeadlineOutOfReach) -> str:
 
 def nearly_spent(event: ev.BudgetNearlySpent, clock: str = "") -> str:
     """
-    Return the sentence of the event. `clock` is the text after its time (such as ` UTC`), where no other time is shown.
+    Return the sentence of the event. `clock` is the text to put after the time, such as ` UTC`; "" next to other times.
     """
     return f"{dollars(event.spent_usd)} is spent{passing(event.passes_at, event.epoch, 'the budget', clock)}"
 
@@ -147,7 +147,7 @@ def nearly_spent(event: ev.BudgetNearlySpent, clock: str = "") -> str:
 def _resumed(event: ev.ResumedFrom) -> str:
     if event.commit is None:
         return "beginning at the start: there is no checkpoint to resume from"
-    skipped = f"; {len(event.skipped)} newer could not be used" if event.skipped else ""
+    skipped = f"; {len(event.skipped)} of the newer checkpoints could not be used" if event.skipped else ""
     if event.in_place:
         return "beginning again with the files that are on this instance"
     if not event.step:
@@ -174,7 +174,7 @@ def _committed(event: ev.CheckpointCommitted) -> str:
 def _state_committed(event: ev.CheckpointCommitted, files: ev.CommittedFiles) -> str:
     sent = f"{count_of(files.files, 'file')} of {size(files.size_bytes)}, {size(files.sent_bytes)} sent"
     final = " (final)" if event.final else ""
-    return f"state of the command durable: {sent}, {span(event.durable_s)} after it was at rest{final}"
+    return f"state of the command durable: {sent}, {span(event.durable_s)} after its files stopped changing{final}"
 
 
 def _training_started(event: ev.TrainingStarted) -> str:
@@ -208,7 +208,7 @@ def _exited(event: ev.TrainerExited) -> str:
 
 def _completed(event: ev.RunCompleted) -> str:
     if event.final_commit is None and not event.step:
-        return "run completed: its command ended well"
+        return "run completed: its command succeeded"
     return f"training completed at step {event.step:,}"
 
 

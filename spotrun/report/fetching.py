@@ -74,8 +74,8 @@ def text(
     patterns: Sequence[str] = (),
 ) -> str:
     """
-    Return lines on the fetched files, one by one; on the files of `patterns` that were not fetched; and a sentence on
-    the files that are here now. Times are wall-clock times, like the times of files.
+    Return a line for each fetched file, lines on the files of `patterns` that were not fetched, and a sentence on the
+    files that are in the folder now. Times are wall-clock times, like the times of files.
     """
     fetched, same, changed = (
         [each.file for each in found if each.outcome is outcome]
@@ -85,16 +85,16 @@ def text(
     if len(fetched) > SHOWN_MAX:
         lines.append(f"{'':>10}  and {len(fetched) - SHOWN_MAX:,} more")
     lines += [
-        f"{plain(each.file.path)} was longer here; the longer one is kept next to it as {plain(each.kept_as)}"
+        f"{plain(each.file.path)} in the folder was longer; the longer file is kept next to it as {plain(each.kept_as)}"
         for each in found
         if each.kept_as
     ]
     lines += [
-        f"{plain(file.path)} here was changed, or not written by fetch, and is kept; --force replaces it"
+        f"{plain(file.path)} in the folder was changed, or not written by fetch, and is kept; --force replaces it"
         for file in changed[:SHOWN_MAX]
     ]
     if len(changed) > SHOWN_MAX:
-        lines.append(f"{len(changed) - SHOWN_MAX:,} more are kept for the same reason")
+        lines.append(f"{len(changed) - SHOWN_MAX:,} more files are kept for the same reason")
     lines += _not_fetched([each for each in found if each.outcome in (Outcome.LEFT, Outcome.REFUSED)])
     where = plain(str(folder))
     here = f"; {count_of(len(same), 'file')} already there" if same else ""
@@ -120,7 +120,8 @@ def _amount(files: Sequence[OutputFile]) -> str:
 
 def _left_out(outputs: Outputs, listing: Listing, patterns: Sequence[str]) -> list[str]:
     """
-    Return lines on files that were left out. The listing names some of them; with patterns, only matching ones count.
+    Return lines on files that were left out. The listing names some of them; with patterns, only files that match
+    count.
     """
     asked = chooser(patterns or ["**"])
     found = [left for left in listing.left_out if asked(left.path)]
@@ -172,5 +173,5 @@ def as_json(
 def why_nothing(state: RunState, typed: str) -> str:
     """Return what to do if a run has no stored files."""
     if state.terminal is None:
-        return f"try later: the first are stored minutes after the script has written them (`spotrun logs {typed}`)"
+        return f"try later: spotrun stores files minutes after the script has written them (`spotrun logs {typed}`)"
     return "let the script write into its work folder, and let `outputs` of the job name the files"

@@ -31,8 +31,8 @@ def report(summary: RunSummary) -> dict[str, Any]:
     """
     Return the part of `spotrun report --json` that comes from the ledger, as plain values.
 
-    The figures outside of completed epochs are under `unfinished`. A completed run has them too, for the time after its
-    last epoch.
+    The figures outside of completed epochs are under `unfinished`. A completed run has these figures too, for the time
+    after its last epoch.
     """
     return json_object(
         run=summary.run,
@@ -93,7 +93,9 @@ def _interruption(found: Interruption) -> dict[str, Any]:
 
 
 def setup_figures(attempt: int, setup: SetUp) -> dict[str, Any]:
-    """Return the figures of a set-up. `how` is "run" if the command ran, "unpacked" if its kept files were unpacked."""
+    """
+    Return the figures of a set-up. `how` is "run" if the command ran, "unpacked" if its stored files were unpacked.
+    """
     how, size_bytes = plain(setup.how), setup.packed_bytes
     return {"attempt": attempt, "how": how, "seconds": round(setup.seconds, 3), "packed_bytes": size_bytes}
 
@@ -116,7 +118,7 @@ def json_object(usd: Callable[[Decimal], str] = usd_text, /, **fields: object) -
     Return the fields of a report as plain values for JSON.
 
     A Struct, a dataclass and a named tuple become an object of their fields; `usd` formats amounts, durations are
-    seconds, and moments are in ISO 8601.
+    seconds, and dates with times are in ISO 8601.
     """
     return {name: _plain_value(value, usd) for name, value in fields.items()}
 

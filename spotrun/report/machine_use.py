@@ -14,7 +14,7 @@ from spotrun.report.machine_readable import rounded
 from spotrun.report.tables import FiguresTable, add_row, figures_table, percent, plain, short_duration
 
 TITLE = "How busy the machines were"
-HEADS = ("looked\nat for", "CPUs\nbusy", "memory\nused", "GPUs\nbusy", "GPU memory\nused", "waited\nfor data")
+HEADS = ("measured\nfor", "CPUs\nbusy", "memory\nused", "GPUs\nbusy", "GPU memory\nused", "waited\nfor data")
 
 
 def machine_table(found: Sequence[TypeUse]) -> FiguresTable:

@@ -39,8 +39,8 @@ def left_undone(coming: str, run: str, created: RunCreated) -> str:
         return f"has no runner, and the bench that it measured for is over: `spotrun down {run}` ends it"
     command = f"`spotrun resume {run}`"
     if created.sweep:
-        command = f"the command that began the sweep {plain(created.sweep)} is given again"
-    return f"has no runner, so nothing of this happens before {command}: {coming}"
+        command = f"the command that began the sweep {plain(created.sweep)} is repeated"
+    return f"has no runner; after {command}, it {coming}"
 
 
 def _coming(state: RunState, spec: RunSpec, now: datetime, no_room: str) -> str:
@@ -61,7 +61,7 @@ def _coming(state: RunState, spec: RunSpec, now: datetime, no_room: str) -> str:
     if failing is not None and now < failing.again_at:
         return failing.sentence
     if current.leaving:
-        return "hands over: the instance is leaving, and spotrun asks for another"
+        return "hands over: the instance is leaving, and spotrun asks for another instance"
     if spec.resources.spot_policy == "auto" and _on_demand(state.launch_of(current)) and spec.policy.return_to_spot:
         return _back_to_spot(state, spec, current)
     life = timedelta(seconds=state.launch_of(current).intent.time_to_live_s)
@@ -81,7 +81,7 @@ def _without_an_instance(state: RunState, spec: RunSpec) -> str:
     if state.of_gangs and (there := len(available(state))):
         return _with_some(there, state.created.size)
     if spec.resources.spot_policy == "spot":
-        return "asks each spot pool again when it has rested"
+        return "asks each spot pool again when the pool has rested"
     if spec.resources.spot_policy == "on-demand":
         return "asks each on-demand pool in turn"
     if spec.policy.deadline is not None:
@@ -94,7 +94,7 @@ def _with_some(there: int, size: int) -> str:
     """Return the sentence for a gang that lacks members, or whose members are not all ready."""
     if there >= size:
         return f"trains once all of its {size} members are ready"
-    return f"asks for what it lacks: of {size} members {there} wait as long as a start takes, and are released then"
+    return f"asks for the missing members: {there} of {size} wait as long as a start takes, and are then released"
 
 
 def _back_to_spot(state: RunState, spec: RunSpec, current: Attempt) -> str:

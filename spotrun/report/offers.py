@@ -17,7 +17,7 @@ from spotrun.report.tables import FiguresTable, dollars, print_figures
 
 ROWS_MAX = 15
 NO_CHOICE: Mapping[Offering, Decimal] = MappingProxyType({})
-_SAME = "$ for the same: what an hour of the first kind trains, by published speeds until a bench or a run has measured"
+_SAME = "$ for the same: the training that takes an hour on the first kind, by published speeds until they are measured"
 
 
 def show(

@@ -59,7 +59,7 @@ def _of_command(row: dict[str, Any]) -> Iterator[str]:
     if row.get("unprotected"):
         yield f"unprotected: {UNPROTECTED}; {PROTECT}"
     elif row.get("keeps_nothing") and row.get("next"):
-        yield "keeps nothing so far, so that an interruption restarts it; train: {state: [out/]} names what it keeps"
+        yield "stores nothing so far, so an interruption restarts it; train: {state: [out/]} names the files to store"
 
 
 def prices(rows: Rows) -> list[str]:

@@ -79,7 +79,7 @@ def headline(summary: RunSummary) -> str:
 def cost_table(summary: RunSummary) -> FiguresTable:
     """
     Return the dollars of each epoch. One column has all costs of keeping and moving checkpoints. For a gang, the last
-    column has the part of its instances' cost that paid only for waiting.
+    column has the cost of instances while they only waited.
     """
     kept = "storage,\nrequests,\negress"
     own = ["own\nmachine"] if summary.total.at_home else []
@@ -173,7 +173,7 @@ def _filled(table: FiguresTable, summary: RunSummary, cells: Sequence[list[str]]
 
 
 def setups(summary: RunSummary) -> str:
-    """Return how long the set-up took on each instance: the first runs it, later ones only unpack its files."""
+    """Return how long the set-up took on each instance: the first runs it, later instances only unpack its files."""
     each = (f"attempt {summary.ordinals[attempt]} {_setup(setup)}" for attempt, setup in summary.setups.items())
     return f"Setup: {', '.join(each)}."
 
@@ -186,10 +186,10 @@ def _setup(setup: SetUp) -> str:
 def _no_comparison(summary: RunSummary) -> str:
     if summary.state == "running":
         if summary.plain:
-            return " so far; the time of a command without checkpoints counts as work once the command has ended well"
+            return " so far; the time of a command without checkpoints counts as work once the command has succeeded"
         return " so far; nothing was trained yet that could be compared with on-demand"
     if summary.plain:
-        return "; the command has not ended well and has no checkpoints, so none of its time counts as work"
+        return "; the command has not succeeded and has no checkpoints, so none of its time counts as work"
     return "; nothing was trained that could be compared with on-demand"
 
 

@@ -45,19 +45,19 @@ def left_alone(run: str, state: RunState) -> str:
 
 
 def _carried_on(run: str, created: RunCreated) -> str:
-    """Return the command that carries the run on, as the beginning of a sentence that also names the alternative."""
+    """Return the first half of a sentence: the command that continues the run. The second half is the alternative."""
     if created.is_bench:
         return "The bench that it measured for is over: "
     if created.sweep:
-        return f"The command that began the sweep {plain(created.sweep)} carries it on, "
-    return f"`spotrun resume {run}` carries it on, "
+        return f"The command that began the sweep {plain(created.sweep)} continues it, "
+    return f"`spotrun resume {run}` continues it, "
 
 
 def _running(state: RunState) -> str:
     launches = [launch for launch in state.launches.values() if not launch.settled]
     left = [_instance(launch, each) for launch in launches for each in launch.members if each.gone is None]
     if not left:
-        return "No instance of it is running"
+        return "No instance of the run is running"
     return f"Still running, as far as is known: {', '.join(left)}"
 
 

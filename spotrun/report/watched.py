@@ -17,7 +17,7 @@ def worth_watching(entries: list[Entry]) -> list[Entry]:
 
 
 def watched_line(entry: Entry, state: RunState) -> str:
-    """Return one line for an event, like `event_line`; but a cloud's message is not repeated."""
+    """Return one line for an event, like `event_line`, but without a cloud's message that an earlier line has shown."""
     event = entry.event
     if isinstance(event, LaunchClosed) and (launch := state.launches.get(event.launch)) and launch.closed == event:
         return line_of(entry, plain(f"launch {launch.number} given up ({event.cause}){_why(launch, state)}"))
@@ -30,7 +30,7 @@ def _why(launch: Launch, state: RunState) -> str:
     words = _words(launch)
     before = (each.number for each in state.launches.values() if each.number < launch.number and _words(each) == words)
     as_before = next(before, None)
-    return f": {words}" if as_before is None or not words else f": refused as launch {as_before} was"
+    return f": {words}" if as_before is None or not words else f": refused for the same reason as launch {as_before}"
 
 
 def _words(launch: Launch) -> str:

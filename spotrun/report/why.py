@@ -154,7 +154,7 @@ class _Narrator:
         offering = event.offering
         price = f"${offering.price_usd_per_hour}/h" + (" simulated" if offering.simulated else "")
         below = event.on_demand_usd_per_hour - offering.price_usd_per_hour
-        cheaper = f", ${below} an hour below on-demand there" if below > 0 else ""
+        cheaper = f", ${below} an hour below on-demand" if below > 0 else ""
         what = f"{'' if event.instances == 1 else f'{event.instances} x '}{offering_text(offering)} at {price}"
         sentence = f"asked for {what}{cheaper}{self._after_wait(before, entry)}: {event.reason}"
         return _kind_of_launch(before, event), sentence
@@ -173,7 +173,7 @@ class _Narrator:
             return "; ".join(told)
         if isinstance(self._newest, ev.InstanceGone) and before.created.budget_usd is not None:
             return "the budget was reserved until the previous instance had ended"
-        return "the ledger does not say why: perhaps no runner attended, or none could reach the cloud"
+        return "the ledger does not say why: perhaps no runner attended, or no runner could reach the cloud"
 
     def _closed(self, before: RunState, entry: Entry, event: ev.LaunchClosed) -> Narrated:
         offering = before.launches[event.launch].intent.offering
@@ -185,7 +185,7 @@ class _Narrator:
         attempt = self._end.attempts[event.attempt]
         where = _where(before, _noticed(attempt, event))
         if event.deadline_at is None:
-            return "notice", f"the cloud said that it may take {where} ({event.kind}): training goes on"
+            return "notice", f"the cloud said that it may take {where} ({event.kind}); training continues"
         given = to_the_second(max(timedelta(), event.deadline_at - entry.at))
         saved = _saved_after(self._end, attempt, entry.at)
         return "notice", f"the cloud gave {given} of notice for {where}: {saved}{_what_followed(self._end, attempt)}"
@@ -223,7 +223,7 @@ class _Narrator:
             return None
         if event.in_place:
             return "resume", "continued with the files that were on this instance"
-        skipped = f", as {len(event.skipped)} newer could not be used" if event.skipped else ", the newest"
+        skipped = f", as {len(event.skipped)} of the newer ones could not be used" if event.skipped else ", the newest"
         commit = before.commit(event.commit)
         if commit is not None and not commit.event.has_image:
             return "resume", f"continued with the files as of {commit.event.taken_at:%H:%M:%S}{skipped}"
@@ -259,7 +259,7 @@ def _rented_wish(spec: RunSpec) -> str:
         return f"{policy} only"
     if spec.policy.deadline is not None:
         return "spot and on-demand as the deadline allows"
-    return f"spot where possible, on-demand after {to_the_second(spec.policy.on_demand_after)} without it"
+    return f"spot where possible, on-demand after {to_the_second(spec.policy.on_demand_after)} without spot"
 
 
 def _kind_of_launch(before: RunState, event: ev.LaunchIntended) -> str:
@@ -320,10 +320,10 @@ def _who_took_over(end: RunState, attempt: Attempt, successor: Attempt) -> str:
 
 
 def _time_lost(end: RunState, stopped_at: datetime, number: int | None) -> str:
-    """Describe a command's lost time: since the copy of its state that the next attempt begins with."""
+    """Describe the time that a command lost: since the copy of its state that the next attempt begins with."""
     commit = None if number is None else end.commit(number)
     if commit is None:
-        return "all of it had to be done again"
+        return "all of its work had to be done again"
     lost = stopped_at - commit.event.taken_at
     return f"{to_the_second(lost)} had to be done again" if lost >= timedelta(seconds=1) else "nothing was lost"
 

@@ -1,4 +1,4 @@
-"""Asks the person at the terminal, and writes to the error output."""
+"""Asks the user questions at the terminal, and writes to the error output."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ YES_NO = ("yes", "no")
 
 def confirm(yes: bool, question: str, *, default: bool, declined: str) -> None:
     """
-    Ask for confirmation, unless a flag has given it (`yes`). `default` is the meaning of Enter. If the answer is no,
-    print `declined` and end the command with exit code 1.
+    Ask for confirmation, unless a flag has given it (`yes`). `default` is the answer if the user only presses Enter. If
+    the answer is no, print `declined` and end the command with exit code 1.
 
     Raises:
         SpecInvalid: there is no terminal to ask on, or the input has ended.
@@ -41,7 +41,7 @@ def confirm(yes: bool, question: str, *, default: bool, declined: str) -> None:
 
 def choose(question: str, answers: Sequence[str], default: str | None = None) -> str:
     """
-    Ask until the user types one of `answers`, or the beginning of one, and return it. An empty answer means `default`.
+    Ask until the user types one of `answers`, or its beginning; return that answer. An empty answer means `default`.
 
     Raises:
         EOFError: the input has ended.
@@ -57,6 +57,6 @@ def choose(question: str, answers: Sequence[str], default: str | None = None) ->
 
 
 def say(line: str) -> None:
-    """Print a line on the error output. It is not an error if that output is closed."""
+    """Print a line on the error output. A closed error output is not an error."""
     with contextlib.suppress(OSError):
         print(shown_lines(line), file=sys.stderr, flush=True)

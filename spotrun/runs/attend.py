@@ -110,7 +110,7 @@ def _report_end(run: OpenRun, last: Tick) -> None:
 
 
 def _of_member(state: RunState) -> str:
-    """Return the flag of `spotrun logs` for the member that failed; "" if the lead failed, or without a gang."""
+    """Return the flag of `spotrun logs` for the member that failed; "" if the lead failed, or the run has no gang."""
     named = member_in(state.terminal.detail) if state.terminal is not None and state.of_gangs else ""
     return f" --member {named}" if named else ""
 
@@ -118,16 +118,16 @@ def _of_member(state: RunState) -> str:
 def launch_again(run: OpenRun, state: RunState) -> str:
     """Return advice on how to train a changed script, starting from the run's newest checkpoint if it has one."""
     if not state.has_weights:
-        return "to train a change, launch again"
+        return "to train the changed code, launch again"
     file = quote(f"{run.created.name}.ckpt")
     return (
-        "to train a change, launch again, or from the newest checkpoint: "
+        "to train the changed code, launch again, or from the newest checkpoint: "
         f"`spotrun checkpoints export {run.typed} {file}`, then `spotrun launch JOB.yaml --init-from {file}`"
     )
 
 
 def changed_script(run: OpenRun) -> str | None:
-    """Return a note if the script on this machine has changed since the launch; None if it cannot be compared."""
+    """Return a note if the script on this machine has changed since the launch; None if not, or if this is unknown."""
     launched, train = run.created.script_sha256, run.spec.train
     source = train.source(Path(run.spec.workdir))
     if not launched or source is None:
@@ -143,7 +143,7 @@ def changed_script(run: OpenRun) -> str | None:
 
 
 def _show_or_go_on(view: View[Tick]) -> Callable[[Tick], None]:
-    """Return a function that shows a tick. It ignores a closed output (`| head`, a closed terminal)."""
+    """Return a function that shows a tick. The function ignores a closed output (`| head`, a closed terminal)."""
 
     def show(tick: Tick) -> None:
         say_that_it_attends()

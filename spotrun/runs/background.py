@@ -22,7 +22,7 @@ LOGS = Path("~/.spotrun/runners")
 STARTER_FD = "SPOTRUN_STARTER_FD"
 """Environment variable with the descriptor of the pipe through which a background runner reports that it attends."""
 ATTENDS_WITHIN_S = 60.0
-"""Maximum seconds of system time until a runner attends. It first reads the ledger and the cloud."""
+"""Maximum seconds of system time until a runner attends. The runner first reads the ledger and the cloud."""
 LOG_TAIL_BYTES = 500
 
 
@@ -37,7 +37,9 @@ def leave_behind(run: OpenRun) -> None:
     what.start(["resume", run.uri, "--foreground"], otherwise=f"attend with `spotrun resume {run.typed}`")
     log = what.log
     with contextlib.suppress(BrokenPipeError):
-        print(f"{run.id} is attended in the background ({log}); see `spotrun status` and `spotrun logs {run.typed} -f`")
+        print(
+            f"a background runner attends to {run.id} ({log}); see `spotrun status` and `spotrun logs {run.typed} -f`"
+        )
 
 
 class Background(NamedTuple):
@@ -52,7 +54,8 @@ class Background(NamedTuple):
 
     def start(self, words: Sequence[str], *, otherwise: str) -> None:
         """
-        Start the process, and wait until it reports that it attends. `otherwise` is the advice to give if it does not.
+        Start the process, and wait until it reports that it attends. `otherwise` is advice to give if it does not
+        report.
 
         Raises:
             SpotrunError: the process ended, or did not report for ATTENDS_WITHIN_S, or its log cannot be written.

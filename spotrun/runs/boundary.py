@@ -1,8 +1,8 @@
 """
 Turns every error of a command into text on the error output, and an exit code.
 
-With `--json`, the standard output is always JSON: the command's answer, or after an error without an answer, one line
-of this form. A field that an error lacks is null.
+With `--json`, the standard output is always JSON: the command's result, or, if there is an error and no result, one
+line of this form. A field that does not apply to the error is null.
 
     {"error": "…", "exit_code": 2, "problems": [{"file", "line", "column", "key", "problem", "fix"}, …]}
 """
@@ -23,7 +23,7 @@ INTERRUPTED = 130
 LIKE = 0.75
 """Minimum similarity at which another flag is suggested: --follow for --fllow, but not --store for --json."""
 answered = False
-"""True once the command has printed its JSON answer. After that, an error must not add JSON to the standard output."""
+"""True once the command has printed its JSON result. After that, an error must not add JSON to the standard output."""
 
 
 def exit_code(app: typer.Typer, words: Sequence[str]) -> int | str | None:

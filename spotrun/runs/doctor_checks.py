@@ -83,13 +83,13 @@ def _engine() -> Iterator[Finding]:
     if found.rootless:
         what = f"{engine.name} {found.version} runs rootless: a training could not enter its containers"
         raise NotInstalled(what, hint="use the engine of root, without DOCKER_HOST and DOCKER_CONTEXT")
-    yield ok("container engine", f"{engine.name} {found.version} answers, and is root's")
+    yield ok("container engine", f"{engine.name} {found.version} responds, and runs as root")
     if found.gpus is None:
-        yield ok("container gpus", "this machine has none of Nvidia's")
+        yield ok("container gpus", "this machine has no Nvidia GPU")
     elif found.gpus:
-        yield ok("container gpus", f"{engine.name} knows how they get into a container")
+        yield ok("container gpus", f"{engine.name} can give Nvidia GPUs to a container")
     else:
-        what = f"{engine.name} does not know how they get into a container"
+        what = f"{engine.name} cannot give Nvidia GPUs to a container"
         yield failed("container gpus", NotInstalled(what, hint=INSTALL[engine.name]))
 
 
@@ -104,7 +104,7 @@ def _image(spec: RunSpec) -> Iterator[Finding]:
 def _store(uri: str, region: str | None) -> Iterator[Finding]:
     """
     Raises:
-        StoreError: the trial or the questions about the store failed. The store passes only after both.
+        StoreError: a trial of the store, or a check of its settings, failed. The store passes only after both.
     """
     opened = open_store(uri)
     yield from StoreTrial(opened, system_clock()).findings()

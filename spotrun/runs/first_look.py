@@ -1,6 +1,4 @@
-"""
-Reads the market for a job before it runs, and refuses a job without a suitable offering. Writes nothing.
-"""
+"""Reads the market for a job before it runs, and refuses a job without a suitable offering. Writes nothing."""
 
 from __future__ import annotations
 
@@ -94,7 +92,7 @@ class Market(NamedTuple):
             found = too_dear(self.world.offerings, self.spec.resources)
             return SpecInvalid(found.message, hint=found.suggestion, key=found.at)
         hint = f"see `spotrun offers --cloud {self.spec.resources.cloud}`"
-        reason = "no offering suits resources: nothing is offered there"
+        reason = "no offering suits resources: the cloud offers nothing"
         return not_offered(self.spec) or CloudError(reason, hint=hint, key=("resources",))
 
     def _too_little(self, why: str) -> SpecInvalid:
@@ -113,9 +111,9 @@ class Market(NamedTuple):
         if offerings and not any(reservable(facts, found) for found in offerings):
             raise SpecInvalid(
                 f"a budget cannot be kept: the bucket is in {self.unborn.created.storage.region}, every offering is "
-                "elsewhere, and the transfer cost of checkpoints is not known before the first one",
-                hint=f"add that region to {self.spec.resources.cloud}.regions, use a bucket in one of them, "
-                "or leave out budget.max_usd",
+                "elsewhere, and the transfer cost of checkpoints is not known before the first checkpoint",
+                hint=f"add the bucket's region to {self.spec.resources.cloud}.regions, use a bucket in one of those "
+                "regions, or leave out budget.max_usd",
                 key=("budget", "max_usd"),
             )
 

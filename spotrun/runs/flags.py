@@ -26,7 +26,7 @@ RENAMED = {
 def read_flag(flag: str, read: Callable[[object], Value], text: str, hint: str | None = None) -> Value:
     """
     Raises:
-        SpecInvalid: `read` cannot read the flag's value. Its hint is `hint`, or else the suggestion of `read`.
+        SpecInvalid: `read` cannot read the flag's value. The error's hint is `hint`, or else the suggestion of `read`.
     """
     try:
         return read(text)
@@ -57,7 +57,7 @@ def known_word(flag: str, word: str, words: Collection[str]) -> str:
 def with_new_names(words: Sequence[str], known: Container[str]) -> list[str]:
     """
     Replace old names of flags by new names, if the command accepts the new names. Words after `--` belong to the script
-    and stay.
+    and are not changed.
 
     Raises:
         SpecInvalid: a flag is given under both of its names.

@@ -1,5 +1,5 @@
 """
-Handles Ctrl-C and signals to a runner. Before its process ends, it prints the state of the run, and what to type.
+Handles Ctrl-C and signals to a runner. Before its process ends, the runner prints the run's state and what to type.
 
     Ctrl-C    ask whether to stop or to detach, for ANSWER_WITHIN_S; without a terminal: stop
     SIGTERM   stop, within STOP_WITHIN_S
@@ -39,7 +39,7 @@ Interrupt = KeyboardInterrupt | Signalled
 
 
 class Interrupts:
-    """Handles the interrupts of one runner. `background`: it has no terminal, and took over from one that had."""
+    """Handles the interrupts of one runner. `background`: it has no terminal, and replaced a runner that had one."""
 
     def __init__(self, run: OpenRun, *, background: bool) -> None:
         self._run = run

@@ -70,8 +70,8 @@ def check_machine(spec: RunSpec) -> None:
 
 def check_script(spec: RunSpec, *, here: bool) -> str | None:
     """
-    Return a note on a script that this Python cannot read; None if it can. An instance elsewhere may have a newer
-    Python.
+    Return a note on a script that this Python cannot read; None if it can. An instance may have a newer Python than
+    this machine.
 
     Raises:
         SpecInvalid: this Python cannot read the script and would have to run it (`here`), or the script spreads its
@@ -95,8 +95,8 @@ def check_script(spec: RunSpec, *, here: bool) -> str | None:
 
 def left_behind(spec: RunSpec, *, all_of_them: bool = False) -> str | None:
     """
-    Return a note on files of the work folder that are not uploaded; None if there are none. It names the first ones, or
-    all of them.
+    Return a note on files of the work folder that are not uploaded; None if there are none. The note names the first
+    files, or all of them.
 
     Raises:
         SpecInvalid: the script is not uploaded, or an ignore file cannot be read.
@@ -109,17 +109,17 @@ def left_behind(spec: RunSpec, *, all_of_them: bool = False) -> str | None:
 
 def without_checkpoints(spec: RunSpec) -> str | None:
     """
-    Return a note on a job that may have no checkpoints; None for any other job. Only a framework's training and named
-    state have checkpoints.
+    Return a note on a job that may have no checkpoints; None for any other job. Checkpoints exist only for trainings
+    with a framework, and for files that the job names as state.
     """
     if spec.train.state or _names(spec, SAVED):
         return None
     source = spec.train.source(Path(spec.workdir)) or spec.train.module
-    what = "The job is a plain command" if spec.train.run else f"{source} names none of these"
+    what = "The job is a plain command" if spec.train.run else f"{source} uses none of the frameworks below"
     return (
-        f"{what}: spotrun makes checkpoints of trainings by Lightning, by the Trainer of transformers or with a Loop, "
-        "and of files that a job names as state. Unless it starts one of these or writes into $SPOTRUN_STATE_DIR, it "
-        "starts again after each interruption, and the repeated time is rework. To keep what it writes: "
+        f"{what}: spotrun makes checkpoints of trainings with Lightning, the Trainer of transformers or a Loop, and of "
+        "files that a job names as state. Any other job starts from the beginning after each interruption, unless it "
+        "writes into $SPOTRUN_STATE_DIR, and the repeated time is rework. To store the files that it writes: "
         "train: {state: [out/]}."
     )
 

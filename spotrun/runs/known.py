@@ -1,9 +1,10 @@
 """
-Remembers the runs that this user created or confirmed on this machine; only these are carried on without confirmation.
+Remembers the runs that this user created or confirmed on this machine; only these continue without confirmation.
 
 To carry a run on means to execute the contents of its folder: `notify.command` in the user's shell, and the job itself,
-on this machine for the local cloud, elsewhere at the user's expense. Another user with write access to the store can
-make a folder that looks like a run. So the digest of entry 0, which never changes, is kept where only this user writes.
+on this machine if the cloud is local, else on rented machines at the user's expense. Another user with write access to
+the store can make a folder that looks like a run. So the digest of entry 0, which never changes, is kept where only
+this user writes.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def remember(run: OpenRun) -> None:
 
 
 def _write(run_uid: str, first_sha256: str, run_id: str) -> None:
-    """Store that the run is known. If the home folder cannot be written to, a later command asks again."""
+    """Store that the run is known. If this cannot be stored, a later command asks whether the run is the user's."""
     path = _path(run_uid)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -71,7 +72,7 @@ def forget(run_uid: str) -> None:
 
 
 def is_known(run: OpenRun) -> bool:
-    """Return True if this user created the run here, or confirmed that it is theirs."""
+    """Return True if this user created the run on this machine, or confirmed that it is theirs."""
     try:
         return _path(run.created.uid).read_text() == run.first_sha256
     except (OSError, UnicodeDecodeError):

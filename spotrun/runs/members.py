@@ -34,7 +34,9 @@ def member_named(run: OpenRun, state: RunState, text: str) -> MemberName:
     name = None if found is None else MemberName(int(found[1]), int(found[2]))
     if name is None or name not in known:
         newest = ", ".join(map(str, known[-NAMED_MAX:]))
-        advice = f"its newest are {newest}" if known else f"`spotrun events {run.typed}` shows what it waits for"
+        advice = (
+            f"its newest members are {newest}" if known else f"`spotrun events {run.typed}` shows what it waits for"
+        )
         raise RunNotFound(f"{run.id} has no member {text}", hint=advice)
     return name
 
@@ -51,7 +53,7 @@ def instance_of(run: OpenRun, state: RunState, text: str) -> str:
 
 def living_instance_of(run: OpenRun, state: RunState, text: str) -> str:
     """
-    Return the id of a member's instance, which has not ended according to the ledger.
+    Return the id of a member's instance, if the instance has not ended according to the ledger.
 
     Raises:
         RunNotFound: the run does not have this member, or the member's instance does not exist yet or has ended.
@@ -63,7 +65,7 @@ def living_instance_of(run: OpenRun, state: RunState, text: str) -> str:
     if gone is not None:
         living = [str(other) for other in state.names() if _lives(state, other)]
         advice = f"its running members are {', '.join(living)}" if living else f"see `spotrun why {run.typed}`"
-        raise RunNotFound(f"member {name} of {run.id} has ended at {timestamp(gone.ended_at)}", hint=advice)
+        raise RunNotFound(f"member {name} of {run.id} ended at {timestamp(gone.ended_at)}", hint=advice)
     return _recorded(run, state, name)
 
 

@@ -98,11 +98,11 @@ def _unfinished(run: OpenRun) -> bool:
 
 def may_carry_on(run: OpenRun, as_now: Callable[[], RunCreated]) -> bool:
     """
-    Return True if the run may be carried on without confirmation: it is known here, or its code runs elsewhere and its
-    entry 0 equals the one that would be created now.
+    Return True if the run may be carried on without confirmation: this machine knows it; or its code runs on other
+    machines, and its entry 0 equals the entry that would be created now.
 
-    The comparison is for a scheduler that starts each night on a new machine, where no run is known. It is made again
-    each time, and the run is not remembered, because the job may change.
+    The comparison is for a scheduler that starts each night on a new machine, where no run is known. It is repeated for
+    each night, and the run is not remembered, because the job may change.
     """
     return is_known(run) or (not run.cloud.here and not differences(run.created, as_now()))
 
@@ -129,9 +129,7 @@ def _if_late(run: OpenRun) -> str:
 
 
 def clean_up(run: OpenRun) -> None:
-    """
-    End all instances of a run that has ended or was requested to stop, and send all its notifications.
-    """
+    """End all instances of a run that has ended or was requested to stop, and send all its notifications."""
     with told(run), notifying(run, ours=True) as notifier:
         last = run.runner.run(lambda _: notifier.show(run.ledger.entries))
         notifier.tell(night(last.state, summarise(last.state, run.clock.now())))

@@ -15,7 +15,7 @@ from spotrun.runs.open_run import OpenRun
 @contextlib.contextmanager
 def notifying(run: OpenRun, *, ours: bool = False) -> Iterator[Notifier]:
     """
-    Send notifications in this block, to the receivers that the job names. At its end, print each failure.
+    Send notifications in this block, to the receivers that the job names. At the end of the block, print each failure.
 
     An unknown run (known.py) sends no notifications, because its job may name any command. `ours`: the run is known, or
     was compared with the job.

@@ -136,10 +136,12 @@ def _require_its_name(uri: str, created: RunCreated) -> None:
     """
     run_id = f"{created.name}-{created.uid}"
     if uri.rpartition("/")[2] != run_id:
-        raise RunMisnamed(f"{uri} says that it is the run {run_id}", hint=f"a run's folder is called {run_id}")
+        raise RunMisnamed(f"{uri} contains the ledger of the run {run_id}", hint=f"a run's folder is called {run_id}")
     if not re.fullmatch(NAME_PATTERN, created.name) or not _UID.fullmatch(created.uid):
         hint = "delete the folder: spotrun did not make it"
-        raise RunMisnamed(f"{uri} says that it is the run {run_id}, which is not a valid name of a run", hint=hint)
+        raise RunMisnamed(
+            f"{uri} contains the ledger of the run {run_id}, which is not a valid name of a run", hint=hint
+        )
 
 
 def default_store() -> str:
@@ -250,7 +252,7 @@ def _refuse_sweep(reference: str, folder: str) -> None:
         raise RunNotFound(
             f"{reference} is a sweep, whose runs are {record.run_name(1)}"
             + (f" to {last}" if record.trials > 1 else ""),
-            hint="name one of them; the command that began the sweep carries it on",
+            hint="name one of these runs; the command that began the sweep continues the sweep",
         )
 
 

@@ -52,7 +52,7 @@ def with_baseline_price(spec: RunSpec) -> RunSpec:
     if price is None:
         nearest = get_close_matches(kind, {each.instance_type for each in on_demand}, 1)
         raise SpecInvalid(
-            f"report.baseline: {spec.resources.cloud} does not rent out {kind} there",
+            f"report.baseline: {spec.resources.cloud} does not rent out {kind} in the job's regions",
             hint=f"did you mean {nearest[0]}?" if nearest else "see `spotrun offers`, or write US dollars per hour",
             key=("report", "baseline"),
         )
@@ -81,7 +81,7 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
     if here and (digest := _digest_here(image)):
         return spec.with_image(image.with_digest(digest)), []
     theirs = cloud_behind(image.host)
-    own = spec.resources.cloud == theirs  # instances have an identity there
+    own = spec.resources.cloud == theirs  # instances have an identity in this registry
     try:
         login, why_not = _login(spec, environment, theirs if here or own else "")
         if image.digest and why_not:
@@ -89,7 +89,7 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
         found = find(image, login, this_machine() if here else INSTANCES)
     except RegistryUnavailable as error:
         if here and (image.is_local or not image.digest):
-            hint = f"build or pull it here, as {image.name}, or see whether the registry runs"
+            hint = f"build or pull the image on this machine, as {image.name}, or check that the registry runs"
             raise RegistryUnavailable(f"this machine has no {image}, and {error.message}", hint=hint) from error
         if not image.digest:
             raise
@@ -98,7 +98,7 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
         if here:
             raise
         if not own:
-            hint = f"instances on {spec.resources.cloud} have no identity there: name an image of another registry"
+            hint = f"instances on {spec.resources.cloud} have no identity in this registry: use an image of another one"
             raise ImageRefused(error.message, hint=hint, key=error.key) from error
         # instances have another identity than the launching user
         if not image.digest:
@@ -133,8 +133,8 @@ def _login(spec: RunSpec, environment: Mapping[str, str], cloud: str) -> tuple[C
     job's credentials ("" otherwise). The user's identity on `cloud` may log in too, unless that is "".
 
     Raises:
-        RegistryUnavailable: the credentials cannot be read here although the digest of a tag is needed, or the cloud
-            does not answer.
+        RegistryUnavailable: the credentials cannot be read on this machine although the digest of a tag is needed, or
+            the cloud does not answer.
         NotForThisUser: this machine has no identity for the registry.
     """
     references = {name: place for name, place in spec.secret_references.items() if name in CREDENTIALS}

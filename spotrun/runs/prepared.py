@@ -1,6 +1,6 @@
 """
-Prepares a run: gathers everything that has to be known before the run begins, shows it, and creates the run. Until
-then, nothing is written or rented.
+Prepares a run: gathers everything that has to be known before the run begins, shows it, and creates the run. Before
+the creation, nothing is written or rented.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def prepare(spec: RunSpec, start: Path | None = None, *, dry_run: bool = False, 
 
     Raises:
         SpecInvalid: no offering suits the job, none is within max_price now, or the run would never complete.
-        SpotrunError: something that the run needs is missing here, in its store or on its cloud.
+        SpotrunError: something that the run needs is missing on this machine, in the run's store or on its cloud.
     """
     prepared = prepare_later(spec, cloud_of(spec), all_left_behind=dry_run, world=world)
     pinned, of_image = with_image(prepared.spec, os.environ)
@@ -138,7 +138,7 @@ def prepare(spec: RunSpec, start: Path | None = None, *, dry_run: bool = False, 
     notes = [*prepared.notes, *of_image]
     if dry_run and not spec.cloud.here:
         doctor = f"spotrun doctor {spec.resources.cloud} JOB.yaml"
-        notes.append(f"rights, quotas and secrets are not checked here: `{doctor}` does")
+        notes.append(f"this command does not check rights, quotas and secrets: `{doctor}` does")
     return prepared._replace(spec=pinned, notes=notes, start=start, later=False)
 
 

@@ -54,7 +54,7 @@ def removable(run: OpenRun) -> Removable:
     if state.terminal is None:
         raise StillThere(f"{run.id} has not ended", hint=f"`spotrun down {run.typed}` ends it")
     if unsettled := [str(launch.number) for launch in state.launches.values() if not launch.settled]:
-        hint = f"`spotrun tick {run.typed}` finds out what became of it"
+        hint = f"`spotrun tick {run.typed}` finds out whether it has ended"
         raise StillThere(f"{run.id}: an instance of launch {', '.join(unsettled)} may be left", hint=hint)
     regions = {launch.intent.offering.region for launch in state.launches.values()}
     instances = run.driver.instances(run.created.uid, must_see=regions)
@@ -82,7 +82,7 @@ def removable(run: OpenRun) -> Removable:
 
 def remove_all(found: Sequence[Removable], *, yes: bool, dry_run: bool) -> None:
     """
-    Show which runs will be deleted and what stays of them, ask, and delete.
+    Show which runs will be deleted and what they leave behind, ask for confirmation, and delete them.
 
     Raises:
         SpecInvalid: there is no terminal to ask on.

@@ -38,7 +38,7 @@ def heeding() -> Iterator[None]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ignore signals and Ctrl-C in this block, so that they do not interrupt the work that a first one requested."""
+    """Ignore signals and Ctrl-C in this block, so that they do not interrupt work that an earlier signal requested."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *HEEDED)}
     # Not SIG_IGN, because a process started in this block would inherit it.
     _handle([number for number, handler in before.items() if handler != signal.SIG_IGN], lambda *_: None)
@@ -71,7 +71,7 @@ def _leave_terminal() -> None:
 
 
 def _hung_up(descriptor: int) -> bool:
-    """Return True if the descriptor is a terminal that is gone. It is still a character device."""
+    """Return True if the descriptor is a terminal that is gone. Such a terminal is still a character device."""
     try:
         return stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor)
     except OSError:  # it is closed

@@ -32,7 +32,7 @@ class NamedSweep:
 
     @property
     def typed(self) -> str:
-        """The reference of the sweep for other commands, quoted for a shell."""
+        """The sweep's reference, as other commands accept it, quoted for a shell."""
         elsewhere = self.store.uri != address.absolute(default_store()).rstrip("/")
         return self.record.name + (f" --store {quote(self.store.uri)}" if elsewhere else "")
 
@@ -53,7 +53,7 @@ class NamedSweep:
         has = "ended" if all_over else "begun"
         stopped = f"; {record.stopped_by} has asked it to stop" if record.stopped_by else ""
         said = f"{len(begun)} of {record.trials} trials of the sweep {record.name} have {has}{stopped}."
-        attend = "" if all_over and not stopped else " The command that began it carries it on."
+        attend = "" if all_over and not stopped else " The command that began the sweep continues it."
         return f"{said} `spotrun report {self.typed}` shows their results.{attend}"
 
     def run(self, number: int, role: str = "cli") -> OpenRun | None:
@@ -99,7 +99,7 @@ class NamedSweep:
         return []
 
     def runs(self, role: str = "cli") -> list[OpenRun]:
-        """Return the runs that have begun. They begin in the order of their numbers."""
+        """Return the runs that have begun. Trials begin in the order of their numbers."""
         found: list[OpenRun] = []
         while len(found) < self.record.trials and (run := self.run(len(found) + 1, role)) is not None:
             found.append(run)
@@ -122,9 +122,7 @@ class NamedSweep:
 
     @property
     def with_all(self) -> str:
-        """
-        Return the author for each run's stop request, which marks that the run was stopped with the whole sweep.
-        """
+        """Return the author for each run's stop request, which marks that the run was stopped with the whole sweep."""
         return f"{self.record.stopped_by or who()}{self._with_all}"
 
     @property

@@ -23,13 +23,13 @@ def take_down(opened: OpenRun) -> None:
     End a run and its instances, and wait until they have ended.
 
     Raises:
-        CloudUnavailable: they have not ended within `DOWN_WITHIN_S`.
+        CloudUnavailable: the instances have not ended within `DOWN_WITHIN_S`.
     """
     try:
         _ask_to_stop(opened)
     except (StoreError, KeyMissing):
         ended = end_instances(opened)  # no runner can append, and the user should not pay for that
-        print(f"ended {', '.join(ended)}" if ended else "the cloud lists no running instance of it")
+        print(f"ended {', '.join(ended)}" if ended else "the cloud lists no running instance of the run")
         for remark in opened.driver.remarks:
             print(remark)
         raise
@@ -64,7 +64,7 @@ def _ask_to_stop(opened: OpenRun) -> None:
 
 def _unended(run: OpenRun) -> str:
     """
-    End the run's instances. Return why this has to be repeated; "" if it succeeded.
+    End the run's instances. Return why the caller has to try again; "" if all have ended.
 
     Raises:
         LoginNeeded: the next try would fail too, because the user cannot log in while this command waits.
@@ -80,8 +80,8 @@ def _unended(run: OpenRun) -> str:
 
 def end_instances(run: OpenRun) -> list[str]:
     """
-    End all instances of the run that have not ended. If a region in which the run has something does not answer, the
-    runner's tick reports that.
+    End all instances of the run that have not ended. If a region in which the run has instances or other resources does
+    not answer, the runner's tick reports that.
 
     Returns:
         The ids of the instances that it ended.

@@ -63,12 +63,10 @@ def end_nameless(reference: str, store: str | None, yes: bool) -> None:
 
 
 def end_listed(store: Store, run_uid: str) -> None:
-    """End the instances with the tag `run_uid`, in every region where the run's ledger has requested one."""
+    """End the instances with the tag `run_uid`, in every region where the run's ledger has requested an instance."""
     places = sorted(set(_places(store)))
     if not places:
-        print(
-            f"its ledger names no cloud; `spotrun reap --cloud CLOUD --run {shown(run_uid)}` ends its instances there"
-        )
+        print(f"the ledger names no cloud; `spotrun reap --cloud CLOUD --run {shown(run_uid)}` ends them on CLOUD")
     for place in places:
         try:
             driver = _account(place).driver

@@ -19,9 +19,9 @@ from typing import NamedTuple
 from spotrun.spec.model import RunSpec
 
 FILES_MAX = 200
-"""Maximum number of files of the work folder that are read. Few scripts have more."""
+"""Maximum number of Python files of the work folder that are read. Few work folders have more."""
 OPEN_PARSERS = ("LightningCLI", "jsonargparse", "HfArgumentParser", "fire.Fire", "tyro", "simple_parsing")
-"""Libraries that create arguments which a script does not name itself."""
+"""Libraries that create arguments whose names the script itself does not contain."""
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*", re.ASCII)
 
 
@@ -44,7 +44,7 @@ def replaced(args: Sequence[str], name: str, value: str) -> tuple[str, ...] | No
 
 
 def _names(flag: str, name: str, *, given: bool) -> bool:
-    """Return whether a word of the arguments names this parameter: --lr, -b, or lr and +lr before an equals sign."""
+    """Return whether the argument word `flag` names the parameter: --lr, -b, or lr and +lr before an equals sign."""
     dashes = len(flag) - len(flag.lstrip("-"))
     return (dashes > 0 or given) and plain(flag.lstrip("-+")) == plain(name)
 
@@ -91,9 +91,7 @@ class DefinedNames(NamedTuple):
         return cls(frozenset(flags), frozenset(words), is_open)
 
     def flag_for(self, name: str) -> str | None:
-        """
-        Return the longest flag that equals `name` except for dashes; None if the files define no such flag.
-        """
+        """Return the longest flag that equals `name` except for dashes; None if the files define no such flag."""
         return max((flag for flag in self.flags if plain(flag.lstrip("-")) == plain(name)), key=len, default=None)
 
 
@@ -106,7 +104,7 @@ def _nodes(text: str) -> Iterator[ast.AST]:
 
 
 def _texts(workdir: Path) -> Iterator[str]:
-    """Yield the texts of the Python files that a script of the work folder may import from there."""
+    """Yield the texts of the work folder's Python files that a script there may import."""
     found = (path for pattern in ("*.py", "*/*.py") for path in sorted(workdir.glob(pattern)))
     for path in islice(found, FILES_MAX):
         with suppress(OSError):
@@ -115,8 +113,8 @@ def _texts(workdir: Path) -> Iterator[str]:
 
 class Script:
     """
-    The names that a job's script defines (none for a command), and the names in all Python files of the work folder.
-    Each file is read once, when it is first needed.
+    The argument names that a job's script defines (none for a command), and those that all Python files of the work
+    folder define. Each file is read once, when it is first needed.
     """
 
     def __init__(self, spec: RunSpec) -> None:
@@ -140,5 +138,5 @@ class Script:
         return DefinedNames.of(_texts(self._workdir))
 
     def flag_for(self, name: str) -> str | None:
-        """Return the spelling of an argument `name` on the command line; None if no file has it."""
+        """Return the spelling of an argument `name` on the command line; None if no file defines the argument."""
         return self.itself.flag_for(name) or self.beside.flag_for(name)

@@ -1,5 +1,5 @@
 """
-Finds the cloud that a job names, and defines the rules of a specification that each cloud has.
+Finds the cloud that a job names, and declares the rules that each cloud has for a job's specification.
 
 A cloud is one object, described by `spotrun.clouds.cloud.Cloud`. A built-in cloud is `CLOUD` in
 `spotrun.clouds.NAME.cloud`; others are entry points of the group `spotrun.clouds`. So a program that reads a job
@@ -32,14 +32,14 @@ _Spec = TypeVar("_Spec", contravariant=True)
 
 class CloudRules(Protocol[_Spec]):
     """
-    The rules of a cloud: the values that a job may have there, and the delays to expect before the first instance.
+    The rules of a cloud: the values that a job may have on it, and the delays to expect before the first instance.
     """
 
     name: str
     here: bool
-    """True if instances are processes of this machine, with its folders and the variables of the launching user."""
+    """True if instances are processes of this machine, with its folders and the launching user's environment."""
     simulated: bool
-    """True if no user is ever billed for its prices."""
+    """True if no user is ever billed for this cloud's prices."""
     shares_folders: bool = False
     """True if instances are other machines that see the folders of this machine."""
     notice: timedelta
@@ -51,7 +51,7 @@ class CloudRules(Protocol[_Spec]):
 
     @abstractmethod
     def refusals(self, spec: _Spec) -> Iterator[Unreadable]:
-        """Yield a problem for each part of the job that this cloud does not allow; `at` is the key."""
+        """Yield a problem for each part of the job that this cloud does not allow; its `at` is the part's key."""
 
     @abstractmethod
     def secret(self, name: str) -> Reference:
@@ -59,7 +59,7 @@ class CloudRules(Protocol[_Spec]):
 
     @abstractmethod
     def boot(self, spec: _Spec) -> timedelta:
-        """Return the usual boot time of an instance, used until one was measured."""
+        """Return the usual boot time of an instance, which is used until a boot was measured."""
 
     @abstractmethod
     def interrupts(self, spec: _Spec) -> bool:
@@ -89,7 +89,8 @@ def find_cloud(name: str) -> Any:
     if not found:
         known = ", ".join(known_clouds())
         raise SpecInvalid(
-            f"no cloud is called {name} here", hint=f"name one of {known}, or install the package that defines {name}"
+            f"no installed cloud is called {name}",
+            hint=f"name one of {known}, or install the package that defines {name}",
         )
     return _brought(found[0])
 
@@ -106,7 +107,7 @@ def _brought(entry: EntryPoint) -> Any:
     if missing := sorted({part for part in parts if not hasattr(cloud, part)}):
         raise _unusable(entry, f"{entry.value} lacks {', '.join(missing)}")
     if cloud.name != entry.name:
-        raise _unusable(entry, f"{entry.value} calls itself {cloud.name}")
+        raise _unusable(entry, f"{entry.value} has the name {cloud.name}")
     return cloud
 
 
@@ -127,8 +128,8 @@ def known_clouds() -> tuple[str, ...]:
 
 def _read(value: object, info: ValidationInfo) -> str:
     """
-    Read the name of a cloud. In a stored run any name is accepted: the run may come from a machine with more clouds,
-    and its events can be read without its cloud.
+    Read the name of a cloud. In a stored run any name is accepted: the run may come from a machine with more clouds
+    installed, and its events can be read even if its cloud is not installed.
     """
     if value in BUILT_IN or (info.context == STORED and isinstance(value, str)):
         return str(value)
@@ -146,7 +147,7 @@ def _read(value: object, info: ValidationInfo) -> str:
 
 
 class _Schema:
-    """The schema of a cloud's name for editors: the clouds that are installed here."""
+    """The schema of a cloud's name for editors: the installed clouds."""
 
     def __get_pydantic_json_schema__(self, *_: object) -> dict[str, Any]:
         return {"enum": list(known_clouds())}

@@ -56,7 +56,7 @@ class Comparison:
     in_percent: bool = False
 
     def holds(self, found: Figures) -> bool:
-        """Return whether the comparison holds, or the run lacks the figure: a limit on a missing figure fails."""
+        """Return True if the comparison holds or the run lacks the figure: a missing figure counts as a failure."""
         value = found[self.figure]
         return value is None or _OPERATORS[self.operator](value, self.number)
 
@@ -71,7 +71,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition. It holds if all comparisons of one alternative hold."""
+    """A condition. It holds if all comparisons of at least one alternative hold."""
 
     alternatives: tuple[tuple[Comparison, ...], ...]
 

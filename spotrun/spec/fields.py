@@ -151,7 +151,7 @@ SecretNames = Annotated[
         },
     ),
 ]
-"""Variables, each with the place of its value; "" if the place follows from the variable's name."""
+"""Maps variables to the places of their values; "" if the place follows from the variable's name."""
 
 # --- times and amounts --------------------------------------------------------------------------------------
 

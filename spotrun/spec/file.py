@@ -1,6 +1,4 @@
-"""
-Makes a RunSpec from a YAML file and the flags of the command line, or lists every problem with its line.
-"""
+"""Makes a RunSpec from a YAML file and the flags of the command line, or lists every problem with its line."""
 
 from __future__ import annotations
 
@@ -50,9 +48,7 @@ _FLAGS = {
 
 @dataclass(frozen=True)
 class PlacedProblem:
-    """
-    A problem and its place: a line and column of the file, or a flag, in which case `key` is the flag.
-    """
+    """A problem and its place: a line and column of the file, or a flag, in which case `key` is the flag."""
 
     file: str | None
     key: str
@@ -95,9 +91,9 @@ def load_spec(
     arguments: Sequence[str] = (),
 ) -> RunSpec:
     """
-    Return the resolved spec of a job file. A Python script counts as a job file next to it that names only the script.
-    The spec has all defaults. `workdir`, `checkpoint.uri` and `aws.advisor`, which are relative to the file's folder in
-    the file, are absolute in the spec.
+    Return the resolved spec of a job file. A Python script is treated as a job file in the same folder that names only
+    this script. The spec has all defaults. In the file, `workdir`, `checkpoint.uri` and `aws.advisor` are relative to
+    the file's folder; in the spec they are absolute.
 
     `overrides` are flags by key path: {"resources.max_price": "2.50", "resources.spot_policy": "spot", "envs.LR":
     "0.1"}; None means that the flag was not given. They are checked like the file, and problems name the flag
@@ -145,7 +141,7 @@ def _resolved(
 def resolve(
     draft: Draft, overrides: Mapping[str, object], default_store: str, arguments: Sequence[str]
 ) -> RunSpec | None:
-    """Return the job of a draft; None if the draft has problems. The draft is changed."""
+    """Return the job of a draft, and change the draft; return None if the draft has problems."""
     if not draft.hopeless():
         _leave_out_own_keys(draft)
         _take_places(draft)
@@ -169,7 +165,8 @@ def resolve(
 @contextlib.contextmanager
 def placed(path: Path, overrides: Mapping[str, object] | None = None) -> Iterator[None]:
     """
-    Add the place in the file at `path`, or the flag, to an error from the `with` block that concerns a key of the job.
+    If the `with` block raises an error about a key of the job, add the key's place in the file at `path`, or its flag,
+    to the error.
     """
     try:
         yield
@@ -198,9 +195,9 @@ class Draft:
     spelled: dict[Key, Key] = field(default_factory=dict)
     """Maps a key to the key that the user wrote for it."""
     taken: dict[Key, str] = field(default_factory=dict)
-    """Maps a SkyPilot key to the text on how it was translated."""
+    """Maps a SkyPilot key to a text that says how the key was translated."""
     ours: dict[str, Any] = field(default_factory=dict)
-    """The file after its translation to spotrun's keys, once `resolve` has begun."""
+    """The file's content in spotrun's keys, once `resolve` has begun."""
     of_sky: bool = False
     """True if the file has keys that only SkyPilot has."""
     flags: dict[Key, str] = field(default_factory=dict)
@@ -250,7 +247,7 @@ class Draft:
     def _as_spelled(self, key: Key) -> Key:
         """
         Map a key of the model to the key that the user wrote. This takes two steps, because the result of a shorthand
-        may itself be part of another shorthand's result.
+        may be part of another shorthand's result.
         """
         for _ in range(2):
             above = next((above for above in _self_and_above(key) if above in self.spelled), None)
@@ -275,9 +272,9 @@ def _self_and_above(key: Key) -> list[Key]:
 
 SCRIPT = ".py"
 _NOTEBOOK = ("is a notebook, and spotrun trains scripts", "`jupyter nbconvert --to script {}` converts it")
-_SHELL = ("is a shell script, not a job", 'write "run: bash {}" into a JOB.yaml, and name that')
+_SHELL = ("is a shell script, not a job", 'write "run: bash {}" into a JOB.yaml, and name that file')
 _NO_JOBS = {".ipynb": _NOTEBOOK, ".sh": _SHELL, ".bash": _SHELL}
-"""Files that users name instead of a job, by suffix, with what each file is and what to do instead."""
+"""Files that users name by mistake instead of a job, by suffix: what each file is, and what to do instead."""
 _NAME_A_JOB = "name a JOB.yaml or a Python script; `spotrun init SCRIPT` writes a JOB.yaml for one"
 
 
@@ -321,7 +318,9 @@ def read_text(path: Path) -> str:
     except OSError as error:
         raise _cannot_be_read(path, error) from error
     if len(content) > BYTES_MAX:
-        raise _unreadable(path, f"is larger than {BYTES_MAX >> 20} MiB", "a spec is a few lines; is it the right file?")
+        raise _unreadable(
+            path, f"is larger than {BYTES_MAX >> 20} MiB", "a spec has a few lines; is this the right file?"
+        )
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -350,7 +349,7 @@ def _files_like(path: Path) -> str | None:
 
 
 def _leave_out_own_keys(draft: Draft) -> None:
-    """Remove the user's own keys, which start with `x-`, except names of variables."""
+    """Remove the user's own keys, which start with `x-`. Variables may have such names, and are kept."""
 
     def leave_out(value: object, at: Key) -> None:
         if isinstance(value, dict) and at not in (("envs",), ("secrets",)):
@@ -377,7 +376,9 @@ def _take_sky(draft: Draft) -> None:
 
 
 def _take_run(draft: Draft) -> None:
-    """Move `run:` at the top to train.run. The section `train` may have the keys that belong to a command."""
+    """
+    Move the top-level `run:` to train.run. The section `train` may then have only the keys that go with a command.
+    """
     if "run" in draft.data:
         command, train = draft.data.pop("run"), draft.data.setdefault("train", {})
         if not isinstance(train, dict) or set(train) - {"state"}:
@@ -392,7 +393,9 @@ def _take_run(draft: Draft) -> None:
 
 
 def _take_places(draft: Draft) -> None:
-    """Move the cloud's keys of a choice to `resources`, and the user's own machine to resources.home."""
+    """
+    Replace a choice in `any_of`: move the cloud's keys to `resources`, and the user's own machine to resources.home.
+    """
     resources, key = draft.data.get("resources"), ("resources", ANY_OF)
     if not isinstance(resources, dict):
         return
@@ -445,8 +448,8 @@ def _take_outputs(draft: Draft) -> None:
 
 def _spell_choice(draft: Draft) -> None:
     """
-    Map each kind of a choice to its key in `any_of`, also if it is written in one of SkyPilot's forms: `{T4:1, V100:1}`
-    and `{T4, V100}`, which YAML reads as names without values.
+    Map each kind of a choice to its key in `any_of`. The choice may also be in one of SkyPilot's forms: `{T4:1,
+    V100:1}` and `{T4, V100}`, which YAML reads as names without values.
     """
     resources, key = draft.data.get("resources"), ("resources", "accelerators")
     value = resources.get("accelerators") if isinstance(resources, dict) else None
@@ -460,12 +463,16 @@ def _spell_choice(draft: Draft) -> None:
 
 
 def _take_arguments(draft: Draft, arguments: Sequence[str]) -> None:
-    """Replace the script's own arguments with the arguments of the command line."""
+    """Replace the script's arguments in the job with the arguments of the command line."""
     train = draft.data.get("train")
     if not arguments or not isinstance(train, dict):
         return
     if "run" in train:
-        draft.add(("train", "run"), "is a command, and takes no arguments from the command line", "change the command")
+        draft.add(
+            ("train", "run"),
+            "is a full command, so arguments cannot be added on the command line",
+            "put them into the command",
+        )
         return
     train["args"] = list(arguments)
     draft.flags[("train", "args")] = "--"
@@ -500,9 +507,7 @@ def flag_of(path: str, value: object) -> str:
 
 
 def resolve_paths(draft: Draft, default_store: str) -> None:
-    """
-    Fill in the name and the paths that depend on the place of the file, and check the values that need the file system.
-    """
+    """Fill in the name, and the paths that depend on where the file is. Check the values that need the file system."""
     draft.data.setdefault("name", name_from(draft.path.stem))
     folder = _expanded(draft, ("workdir",), draft.data.get("workdir", "."))
     if folder is not None:
@@ -524,7 +529,7 @@ def resolve_paths(draft: Draft, default_store: str) -> None:
 
 
 def _name_this_machine(draft: Draft) -> None:
-    """Set the host of the user's own machine to this machine, unless the job names another."""
+    """Set the host of the user's own machine to this machine, unless the job names another host."""
     resources, hardware = draft.data.get("resources"), draft.data.get("hardware")
     home = resources.get(HOME) if isinstance(resources, dict) else None
     machine = hardware.get(home) if isinstance(hardware, dict) and isinstance(home, str) else None
@@ -543,8 +548,8 @@ def _expanded(draft: Draft, key: Key, value: object) -> Path | None:
     fault = None
     if "://" in text or mistyped(text):
         fault = (
-            f"{shown(text)} is an address, and a path of this machine belongs here",
-            "download it, and write its path",
+            f"{shown(text)} is an address, not a path of this machine",
+            "download the file, and write its path",
         )
     elif text.startswith("~"):
         fault = f"{shown(text)} names no home folder", "write the folder's full path"
@@ -580,9 +585,11 @@ def _check_state(draft: Draft, workdir: Path, index: int, value: object) -> None
     try:
         path = workdir / read_state_path(value)
         if not path.resolve().is_relative_to(workdir.resolve()):
-            draft.add(key, "is a link out of workdir", "name a folder of workdir itself")
+            draft.add(key, "is a link out of workdir", "name a folder that is really in workdir")
         elif _count_of_files(path, STATE_FILES_MAX) > STATE_FILES_MAX:
-            draft.add(key, f"holds more than {STATE_FILES_MAX:,} files", "name a folder with fewer, or pack them")
+            draft.add(
+                key, f"holds more than {STATE_FILES_MAX:,} files", "name a folder with fewer files, or pack the files"
+            )
     except Unreadable:
         return
     except (OSError, ValueError) as error:
@@ -625,7 +632,7 @@ def _check_module(draft: Draft, workdir: Path, value: object) -> None:
         folder = (workdir / name.replace(".", "/")).parent
         names = sorted(entry.stem for entry in folder.iterdir() if entry.suffix == ".py") if folder.is_dir() else []
         close = difflib.get_close_matches(name.rpartition(".")[2][:100], names[:200], 1, cutoff=0.4)
-        hint = f"did you mean {name.rpartition('.')[0]}.{close[0]}?" if close else "write its name as in an import"
+        hint = f"did you mean {name.rpartition('.')[0]}.{close[0]}?" if close else "write the name as in an import"
         draft.add(("train", "module"), f"no such module in {shown(workdir, 200)}: {name}", hint)
 
 

@@ -69,7 +69,7 @@ class Image(NamedTuple):
 
 
 def read_image(value: object) -> str:
-    """Return the name of an image if `image_of` can parse it. Raises Unreadable."""
+    """Return the name of a container image. Raise Unreadable if `image_of` cannot parse it."""
     if not isinstance(value, str) or not value.strip():
         raise Unreadable("must be the name of a container image", f"write {LIKE}")
     text = value.strip()
@@ -79,7 +79,7 @@ def read_image(value: object) -> str:
 
 def image_of(text: str, server: str = "") -> Image:
     """
-    Parse the name of an image. An image whose name has no host is on `server`, if that is given.
+    Parse the name of an image. If the name has no host, the image is on `server`; without `server`, on Docker Hub.
 
     Raises:
         Unreadable: `text` is not the name of a container image.
@@ -131,6 +131,6 @@ def refused_login(envs: Mapping[str, str], secrets: Mapping[str, str]) -> Unread
     named = USERNAME in envs or USERNAME in secrets
     if named != (PASSWORD in secrets):
         missing, where = (PASSWORD, "secrets") if named else (USERNAME, "envs")
-        reason = f"a registry wants a name and a password, and {missing} is missing"
+        reason = f"the login for a registry needs a name and a password, and {missing} is missing"
         return Unreadable(reason, f"name it under {where}", at=("resources", "image_id"))
     return None

@@ -29,7 +29,7 @@ Kind = Accelerators | NamedType
 
 @dataclass(frozen=True)
 class AnyOf:
-    """A choice: an instance of any of these kinds may train. The others are compared with the first."""
+    """A choice: an instance of any of these kinds may train. The other kinds are compared with the first kind."""
 
     kinds: tuple[Kind, ...]
 
@@ -40,7 +40,7 @@ class AnyOf:
 def read_kinds(value: object) -> Accelerators | AnyOf:
     """
     Read one kind, or a choice of kinds. A choice is `{any_of: […]}` or one of SkyPilot's forms: a list, or a mapping of
-    several names. A choice of only one kind of accelerators is that kind.
+    several names. A choice with only one kind of accelerators is read as that kind.
     """
     if isinstance(value, AnyOf):
         return value
@@ -55,7 +55,7 @@ def read_kinds(value: object) -> Accelerators | AnyOf:
     names = [str(kind).casefold() for kind in kinds]
     for index, (at, _) in enumerate(entries):
         if names[index] in names[:index]:
-            raise Unreadable(f"{shown(kinds[index])} is there twice", "remove one of them", at=at)
+            raise Unreadable(f"{shown(kinds[index])} is listed twice", "remove one of them", at=at)
     only = kinds[0]
     return only if len(kinds) == 1 and isinstance(only, Accelerators) else AnyOf(kinds)
 

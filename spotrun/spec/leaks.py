@@ -1,8 +1,8 @@
 """
 Refuses secrets in `envs` of a job, because all readers of the ledger could read them forever.
 
-A value with the form of a credential counts as a secret, whatever its name. The value of a name like PASSWORD counts
-too, unless it is a short word, a number or a path.
+A value with the form of a credential counts as a secret, whatever the variable's name is. The value of a variable with
+a name like PASSWORD counts too, unless this value is a short word, a number or a path.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from spotrun.spec.problems import Problem
 NAMED = re.compile(r"(?:^|_)(?:DSN|WEBHOOK)$", re.IGNORECASE)
 KEY = re.compile(r"(?:^|_)KEY$", re.IGNORECASE)
 """
-The end of names that may also be the key of a mapping (`SORT_KEY: timestamp`), so only a long value with digits counts
-as a secret.
+The end of names whose value may also be the key of a mapping (`SORT_KEY: timestamp`). So such a value counts as a
+secret only if it is long and has digits.
 """
 SECRET_MIN, KEY_MIN = 8, 16
 """Minimum lengths, in characters, of a value that counts as a secret because of its name."""

@@ -34,7 +34,7 @@ class Action(StrEnum):
     REBALANCE = "rebalance"
     """The cloud only recommends leaving the spot instance, as EC2 may before it takes one."""
     CUT_OFF = "cut-off"
-    """One member of a gang still reaches the store; the other members no longer do."""
+    """One member of a gang can no longer reach the other members. It still reaches the store."""
     SPOT_RETURNS = "spot-returns"
 
     @property

@@ -1,11 +1,11 @@
 """
 Defines RunSpec: a job with all of its values resolved. It is immutable.
 
-`spotrun.spec.file.load_spec` makes one from YAML and flags; `RunSpec.from_dict(spec.to_dict())` stores it in the run's
-folder and reads it back. The models have one spelling for each setting: `load_spec` has already replaced the shorthands
-of the file (`run:` at the top, `use_spot`). Nothing here touches the file system.
+`spotrun.spec.file.load_spec` makes a RunSpec from YAML and flags. `to_dict` converts it to JSON for the run's folder,
+and `from_dict` reverses this. The models have one spelling for each setting: `load_spec` has already replaced the
+shorthands of the file (`run:` at the top, `use_spot`). This module never touches the file system.
 
-The descriptions are shown by editors and in the reference of job files.
+Editors and the reference of job files show the descriptions.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-
 
 WAIT_MAX = timedelta(minutes=10)
 """
-Maximum time for which a launch may be requested (protocol 8), and so for which a Slurm job may wait in a queue.
+Maximum time for which a launch may be requested (protocol 8), and therefore for which a Slurm job may wait in a queue.
 """
 MAX_TIME_LEAST = timedelta(minutes=10)
-"""Minimum `max_time`: in a shorter life the start of an instance does not pay off."""
+"""Minimum `max_time`: if an instance lives for less, its start does not pay off."""
 STATE_DIR = "spotrun-state"
 """The name of a folder that spotrun makes in the work folder."""
 _EVERY = ("checkpoint", "every")
@@ -60,8 +60,8 @@ _EVERY = ("checkpoint", "every")
 
 class TrainSpec(Model):
     """
-    The program to run: a Python script or module with arguments, or a shell command; and the files in which it keeps
-    state.
+    The program to run: a Python script or module with arguments, or a shell command; and the files that hold the
+    program's state.
     """
 
     script: fields.ScriptPath | None = Field(
@@ -69,8 +69,8 @@ class TrainSpec(Model):
     )
     module: fields.ModuleName | None = Field(
         default=None,
-        description="A module to run instead of a script, as python -m does: package.train. It may be in workdir or "
-        "installed.",
+        description="A module to run instead of a script, as python -m does: package.train. It may be a file in "
+        "workdir or an installed module.",
     )
     args: fields.Arguments = Field(
         default=(), description="The arguments of the script or module, as a list: [--epochs, 90]."
@@ -93,7 +93,7 @@ class TrainSpec(Model):
         if not given:
             raise Unreadable("nothing to run", "write train: {script: train.py} or run: COMMAND")
         if self.run is not None and self.args:
-            raise Unreadable("goes with script, not with run", "write the arguments into run", at=("args",))
+            raise Unreadable("belongs to script, not to run", "write the arguments into run", at=("args",))
         return self
 
     @property
@@ -104,12 +104,12 @@ class TrainSpec(Model):
 
     @property
     def no_state(self) -> tuple[str, ...]:
-        """Patterns of files below a path of `state` that are not state."""
+        """Patterns of files below a path of `state` that do not belong to the state."""
         return tuple(path.removeprefix("!") for path in self.state if path.startswith("!"))
 
     @property
     def state_paths(self) -> tuple[str, ...]:
-        """The paths of all state, including $SPOTRUN_STATE_DIR. None of them lies inside another."""
+        """The paths of all state, including $SPOTRUN_STATE_DIR. No path lies inside another of these paths."""
         paths = sorted({path.rstrip("/") for path in (*self.state, self.state_dir) if not path.startswith("!")})
         return tuple(path for path in paths if not any(path.startswith(f"{other}/") for other in paths))
 
@@ -145,14 +145,14 @@ class ResourcesSpec(Model):
     home: fields.CloudName | None = Field(
         default=None,
         description="A machine of your own, by its name under `hardware`. It trains whenever it is free and the "
-        "deadline allows it; otherwise the cloud trains. Another spelling: {any_of: [{cloud: local, hardware: box}, "
-        "{cloud: aws}]}.",
+        "deadline allows that; otherwise an instance in the cloud trains. You can also write {any_of: [{cloud: local, "
+        "hardware: box}, {cloud: aws}]} below resources.",
     )
     accelerators: fields.Kinds | None = Field(
         default=None,
         description="Accelerators per instance, by name and number: V100:1, {V100: 1} or V100. With {any_of: [T4:1, "
-        "A10G:1, c5.xlarge]}, spotrun chooses by dollars per sample; [T4:1, A10G:1] and {T4: 1, A10G: 1} are choices "
-        "too. An entry may be an instance type, with or without accelerators.",
+        "A10G:1, c5.xlarge]}, spotrun chooses the kind that costs least per sample; [T4:1, A10G:1] and "
+        "{T4: 1, A10G: 1} are choices too. An entry may be an instance type, with or without accelerators.",
     )
     instance_type: fields.CloudName | None = Field(default=None, description="Rent only this instance type: g5.xlarge.")
     region: fields.CloudName | None = Field(default=None, description="Rent only in this region: us-east-1.")
@@ -172,8 +172,8 @@ class ResourcesSpec(Model):
     )
     spot_policy: fields.SpotPolicy = Field(
         default="auto",
-        description="`spot` and `on-demand` rent only this capacity. `auto` rents spot where possible, and on-demand "
-        "where needed.",
+        description="`spot` rents only spot, and `on-demand` only on-demand. `auto` rents spot where possible, and "
+        "on-demand where needed.",
     )
     max_price: fields.Usd | None = Field(
         default=None, description="The highest price to rent at, in US dollars per hour and instance: 2.50."
@@ -193,7 +193,7 @@ class ResourcesSpec(Model):
 
 
 class KeepBestSpec(Model):
-    """The checkpoints to keep for their score."""
+    """The checkpoints to keep because a metric had its best values there."""
 
     metric: fields.Text = Field(description="The name of a metric that the script logs: val_loss.")
     mode: fields.Extremum = Field(
@@ -203,7 +203,7 @@ class KeepBestSpec(Model):
 
 
 class CheckpointFilesSpec(Model):
-    """The files of the work folder that belong to each checkpoint. A training that resumes finds exactly these."""
+    """The files of the work folder that belong to each checkpoint. A resumed training finds exactly these files."""
 
     max_gb: fields.Gigabytes = Field(
         default=20.0,
@@ -218,7 +218,7 @@ class CheckpointFilesSpec(Model):
 
 
 class CheckpointSpec(Model):
-    """The store of checkpoints, how often to make one, and how many spotrun keeps."""
+    """The store of checkpoints, how often to make a checkpoint, and how many checkpoints to keep."""
 
     uri: fields.StoreAddress = Field(
         default=DEFAULT_STORE,
@@ -234,8 +234,8 @@ class CheckpointSpec(Model):
     keep_last: StrictInt = Field(default=3, ge=1, le=10_000, description="How many of the newest checkpoints to keep.")
     keep_best: KeepBestSpec | None = Field(
         default=None,
-        description="Keep the best checkpoints by a metric as well. A value of the metric counts for the first "
-        "checkpoint after it was logged.",
+        description="Also keep the checkpoints with the best values of a metric. A logged value counts for the first "
+        "checkpoint after it.",
     )
     keep_every: fields.StepCount | None = Field(
         default=None,
@@ -243,7 +243,7 @@ class CheckpointSpec(Model):
     )
     files: CheckpointFilesSpec = Field(
         default=CheckpointFilesSpec(),
-        description="Which files that the script has written belong to each checkpoint.",
+        description="Which of the files that the script has written belong to each checkpoint.",
     )
     exact: fields.Exactness = Field(
         default="tell",
@@ -265,7 +265,7 @@ class CheckpointSpec(Model):
 
 
 class OutputsSpec(Model):
-    """The files of the script that spotrun stores, for `spotrun fetch`. A list is short for `files`."""
+    """The files of the script that spotrun stores, for `spotrun fetch`. outputs: [...] is short for {files: [...]}."""
 
     files: tuple[fields.FilePattern, ...] = Field(
         default=("**",),
@@ -286,8 +286,8 @@ class DataSpec(Model):
 
     gb: fields.Gigabytes = Field(
         default=0.0,
-        description="How many GB each instance reads when it starts. An instance outside the bucket's region pays for "
-        "this traffic, so spotrun counts its cost when it chooses a region.",
+        description="How many GB each instance reads when it starts. If the instance is outside the bucket's region, "
+        "you pay for this traffic, so spotrun counts its cost when it chooses a region.",
     )
 
 
@@ -312,7 +312,7 @@ class PolicySpec(Model):
     )
     on_demand_after: fields.Duration = Field(
         default=timedelta(minutes=10),
-        description="With spot_policy auto and no deadline: change to on-demand after this long without spot.",
+        description="With spot_policy auto and no deadline: change to on-demand after this time without spot.",
     )
     return_to_spot: StrictBool = Field(default=True, description="Go back to spot when it is available again.")
     return_cooldown: fields.Duration = Field(
@@ -321,9 +321,10 @@ class PolicySpec(Model):
     )
     hang_after: fields.PositiveDuration = Field(
         default=timedelta(minutes=5),
-        description="How long a trainer may make no progress before it counts as hung. spotrun waits longer if ten "
-        "steps take longer, and always at least 30 s of system time. Before the first step, after fit() and for a "
-        "command, output and computing count as progress, and all these times are three times as long.",
+        description="How long a trainer may make no progress before it counts as hung. If ten steps take longer, "
+        "spotrun waits for as long as ten steps; it always waits at least 30 s of system time. Before the first step, "
+        "after fit() and for a command, output and computing also count as progress, and each of these times is three "
+        "times as long.",
     )
 
 
@@ -340,7 +341,7 @@ class BudgetSpec(Model):
     @model_validator(mode="after")
     def _a_warning_needs_a_budget(self) -> BudgetSpec:
         if self.warn_at is not None and self.max_usd is None:
-            raise Unreadable("goes with max_usd", "add budget.max_usd, or remove it", at=("warn_at",))
+            raise Unreadable("works only with max_usd", "add budget.max_usd, or remove warn_at", at=("warn_at",))
         return self
 
 
@@ -349,7 +350,7 @@ class ReportSpec(Model):
 
     fail_if: fields.FailureCondition | None = Field(
         default=None,
-        description="launch and resume end with exit code 10 if this holds for the finished run. Figures: "
+        description="launch and resume end with exit code 10 if this condition holds for the finished run. Figures: "
         f"{', '.join(FIGURE_NAMES)}. Operators: >, >=, <, <=, ==, !=, and, or.",
     )
     baseline: fields.Baseline = Field(
@@ -359,15 +360,16 @@ class ReportSpec(Model):
     )
     baseline_usd_per_hour: fields.Usd | None = Field(
         default=None,
-        description="The on-demand price of the instance type in `baseline`, in US dollars per hour. `launch` looks it "
-        "up.",
+        description="The on-demand price of the instance type in `baseline`, in US dollars per hour. `launch` sets it.",
     )
 
     @model_validator(mode="after")
     def _a_price_goes_with_a_type(self, info: ValidationInfo) -> ReportSpec:
         if self.baseline_usd_per_hour is not None and self.baseline_type is None and info.context != STORED:
             advice = "write the instance type as baseline, or only the dollars as baseline"
-            raise Unreadable("goes with a baseline that is an instance type", advice, at=("baseline_usd_per_hour",))
+            raise Unreadable(
+                "works only with a baseline that is an instance type", advice, at=("baseline_usd_per_hour",)
+            )
         return self
 
     @property
@@ -383,7 +385,8 @@ class NotifySpec(Model):
 
     webhook: fields.WebhookVariable | None = Field(
         default=None,
-        description="POST JSON to the address in this environment variable: $SLACK_WEBHOOK. Slack shows its `text`.",
+        description="POST JSON to the address in this environment variable: $SLACK_WEBHOOK. Slack shows the JSON's "
+        "`text`.",
     )
     command: fields.NotifyCommand | None = Field(
         default=None,
@@ -408,7 +411,8 @@ class RetrySpec(Model):
     """Retries after a failure of the script itself. spotrun always retries interruptions and missing capacity."""
 
     on_events: tuple[fields.RetryEvent, ...] = Field(
-        default=("error",), description="After which events to start the script again. error: it ended with an error."
+        default=("error",),
+        description="After which events to start the script again. error: the script ended with an error.",
     )
     max_restarts: StrictInt = Field(
         default=2, ge=0, le=10_000, description="How often to start the script again before the run fails."
@@ -425,7 +429,7 @@ class ScriptStep(Model):
     then: fields.MarketAction = Field(
         description="interrupt: the cloud takes the spot instance. no-spot: the cloud takes the spot instance, and "
         "offers no spot anywhere until a later step spot-returns. rebalance: the cloud only recommends leaving the "
-        "instance. cut-off: a member of a gang can no longer reach the others."
+        "instance. cut-off: a member of a gang can no longer reach the other members."
     )
     members: StrictInt | None = Field(
         default=None, ge=1, description="How many members of a gang the step affects at once. Default: 1."
@@ -477,7 +481,11 @@ class LocalMarketSpec(Model):
     @model_validator(mode="after")
     def _only_a_generated_market_recommends(self, info: ValidationInfo) -> LocalMarketSpec:
         if self.recommended is not None and self.market != "generated" and info.context != STORED:
-            raise Unreadable("goes with market: generated", "add local.market, or remove it", at=("recommended",))
+            raise Unreadable(
+                "works only with market: generated",
+                "write local.market: generated, or remove recommended",
+                at=("recommended",),
+            )
         return self
 
     @model_validator(mode="after")
@@ -519,13 +527,13 @@ class AwsSpec(Model):
     volume_gb: StrictInt = Field(default=VOLUME_GIB, ge=8, le=16_000, description="The size of the root volume in GiB.")
     advisor: str | None = Field(
         default=None,
-        description="A URL or file of Amazon's spot-advisor-data.json, which spotrun reads once, when it creates the "
-        "run. It then expects types that are rarely interrupted to last longer, until the run has measured better.",
+        description="A URL or file of Amazon's spot-advisor-data.json. spotrun reads it once, when it creates the run. "
+        "Until the run has measurements of its own, spotrun expects types that are rarely interrupted to last longer.",
     )
     launch_template: fields.TemplateName | None = Field(
         default=None,
-        description="The name of a launch template. Each launch uses the template's current default version. Where "
-        "both set a value, spotrun's value is used.",
+        description="The name of a launch template. Each launch uses the template's current default version. If the "
+        "template and spotrun both set a value, spotrun's value is used.",
     )
     security_group: fields.CloudName = Field(
         default="spotrun-node",
@@ -534,7 +542,7 @@ class AwsSpec(Model):
     instance_profile: fields.CloudName | None = Field(
         default=None,
         description="The name of your own instance profile, whose role all runs then use. Default: spotrun makes a "
-        "profile for each run, which can reach only the folder of this run, and removes it at the end.",
+        "profile for each run, which allows access only to this run's folder, and removes the profile at the end.",
     )
 
     @model_validator(mode="after")
@@ -564,7 +572,7 @@ class GcpSpec(Model):
     image: fields.GoogleImage = Field(
         default=DEEP_LEARNING_IMAGE,
         description="The machine image: projects/PROJECT/global/images/NAME, or …/images/family/FAMILY for the newest "
-        "of a family.",
+        "image of a family.",
     )
     volume_gb: StrictInt = Field(default=VOLUME_GIB, ge=10, le=16_000, description="The size of the boot disk in GiB.")
     subnetwork: fields.GoogleName = Field(
@@ -573,7 +581,7 @@ class GcpSpec(Model):
     service_account: fields.ServiceAccount | None = Field(
         default=None,
         description="The address of your own service account, which all runs then use. Default: spotrun makes a "
-        "service account for each run, which can reach only the folder of this run, and removes it at the end.",
+        "service account for each run, which can reach only this run's folder, and removes the account at the end.",
     )
 
     @model_validator(mode="after")
@@ -621,7 +629,7 @@ class PartitionSpec(Model):
     def _lives_long_enough_for_its_start(self) -> PartitionSpec:
         if self.max_time < MAX_TIME_LEAST:
             advice = "write more, or name a partition whose jobs may run for longer"
-            raise Unreadable(f"is at least {format_duration(MAX_TIME_LEAST)}", advice, at=("max_time",))
+            raise Unreadable(f"must be at least {format_duration(MAX_TIME_LEAST)}", advice, at=("max_time",))
         return self
 
 
@@ -650,7 +658,7 @@ class SlurmSpec(Model):
     @model_validator(mode="after")
     def _waits_while_it_may_be_asked_for(self) -> SlurmSpec:
         if self.wait > WAIT_MAX:
-            raise Unreadable(f"is at most {format_duration(WAIT_MAX)}", "write less", at=("wait",))
+            raise Unreadable(f"must be at most {format_duration(WAIT_MAX)}", "write less", at=("wait",))
         return self
 
     @model_validator(mode="after")
@@ -658,7 +666,7 @@ class SlurmSpec(Model):
         names = [each.name for each in self.partitions]
         for index, name in enumerate(names):
             if name in names[:index]:
-                raise Unreadable(f"{name} is there twice", "remove one of them", at=("partitions", index, "name"))
+                raise Unreadable(f"{name} is listed twice", "remove one of them", at=("partitions", index, "name"))
         return self
 
 
@@ -679,7 +687,7 @@ class RunSpec(Model):
     )
     pack_setup: StrictBool = Field(
         default=True,
-        description="Store the files that setup changed in its environment and in the work folder, and unpack them on "
+        description="Store the files that setup changed in the environment and in the work folder, and unpack them on "
         "the next instance instead of running setup again. Write false if setup does more than change files, for "
         "example with sysctl.",
     )
@@ -690,9 +698,9 @@ class RunSpec(Model):
     secrets: fields.SecretNames = Field(
         default={},
         description="Environment variables with secret values, for training but not for setup, by name: "
-        "[WANDB_API_KEY]. The instance reads the values when it needs them, and nothing else "
-        "stores them. On aws, the value of NAME is the SecureString /spotrun/NAME of the Parameter "
-        "Store; {NAME: ssm:/spotrun/other} names another. On gcp, it is the secret spotrun-NAME of "
+        "[WANDB_API_KEY]. The instance reads the values when it needs them; they are stored nowhere "
+        "else. On aws, the value of NAME is the SecureString /spotrun/NAME of the Parameter "
+        "Store; {NAME: ssm:/spotrun/other} names another one. On gcp, it is the secret spotrun-NAME of "
         "Secret Manager, or {NAME: gsm:spotrun-other}. On the local cloud, it is the variable NAME "
         "of the environment that you launch from, or {NAME: env:OTHER}.",
     )
@@ -711,7 +719,7 @@ class RunSpec(Model):
         default=PolicySpec(), description="When to leave spot, when to return, and when a trainer counts as hung."
     )
     max_duration: fields.PositiveDuration | None = Field(
-        default=None, description="Stop the run after this long, whatever it is doing: 12h."
+        default=None, description="Stop the run after this time, whatever it is doing: 12h."
     )
     budget: BudgetSpec = Field(default=BudgetSpec(), description="Limits on the cost of the run.")
     report: ReportSpec = Field(default=ReportSpec(), description="Rules that judge a finished run.")
@@ -731,13 +739,13 @@ class RunSpec(Model):
 
     @property
     def cloud(self) -> CloudRules[RunSpec]:
-        """The rules for a job on this cloud, and the delays to expect there."""
+        """The rules for a job on the job's cloud, and the delays to expect there."""
         found: CloudRules[RunSpec] = find_cloud(self.resources.cloud)
         return found
 
     @property
     def boot(self) -> timedelta:
-        """The expected time from a launch to a booted instance, before any was measured."""
+        """The expected time from a launch to a booted instance, until such a time was measured."""
         return self.cloud.boot(self)
 
     @property
@@ -747,12 +755,12 @@ class RunSpec(Model):
 
     @property
     def secret_references(self) -> dict[str, Reference]:
-        """The place of each secret's value, by the name of the secret's variable."""
+        """Maps the name of each secret's variable to the place of the secret's value."""
         return {name: resolved(text, self.cloud.secret(name)) for name, text in self.secrets.items()}
 
     @property
     def webhook_references(self) -> dict[str, Reference]:
-        """Return the place of each webhook's address, by variable, for a runner without the user's environment."""
+        """Maps each webhook's variable to the place of the address, for a runner without the user's environment."""
         known, named = self.secret_references, [each.variable for each in self.notify]
         return {name: known.get(name) or self.cloud.secret(name) for name in named if name is not None}
 
@@ -777,14 +785,14 @@ class RunSpec(Model):
     def _secrets_are_nowhere_else(self) -> RunSpec:
         for name in self.secrets:
             if name in self.envs:
-                raise Unreadable("is among envs too", "remove it there", at=("secrets", name))
+                raise Unreadable("is also in envs", "remove it from envs", at=("secrets", name))
         return self
 
     @model_validator(mode="after")
     def _state_has_no_steps(self) -> RunSpec:
         if self.train.state and isinstance(self.checkpoint.every, Steps):
             advice = "write a time like 10m, or remove train.state: a training's files are in its checkpoints anyway"
-            raise Unreadable("counts steps, and a command with train.state has none", advice, at=_EVERY)
+            raise Unreadable("counts steps, and a command with train.state has no steps", advice, at=_EVERY)
         return self
 
     @model_validator(mode="after")
@@ -808,7 +816,7 @@ class RunSpec(Model):
         name, at = self.resources.home, ("resources", "home")
         if name is not None and name not in self.hardware:
             close = get_close_matches(name, self.hardware, 1, cutoff=0.5)
-            known = f"did you mean {close[0]}?" if close else f"known there: {', '.join(self.hardware)}"
+            known = f"did you mean {close[0]}?" if close else f"known machines: {', '.join(self.hardware)}"
             advice = known if self.hardware else f"add hardware: {{{name}: {FIGURES}}}"
             raise Unreadable(f"there is no {name} under hardware", advice, at=at)
         return self
@@ -823,7 +831,9 @@ class RunSpec(Model):
             )
         if self.resources.is_choice:
             advice = f"name one kind, like {self.resources.kinds[0]}, or remove the home"
-            raise Unreadable("is a choice, and so is the home", advice, at=("resources", "accelerators"))
+            raise Unreadable(
+                "cannot be a choice of kinds if the job has a home", advice, at=("resources", "accelerators")
+            )
         if self.checkpoint.exact == "bits":
             advice = "write exact: require, or remove the home"
             raise Unreadable("bits may differ between two kinds of machines", advice, at=("checkpoint", "exact"))
@@ -833,7 +843,9 @@ class RunSpec(Model):
     def _a_deadline_is_kept_on_demand_if_need_be(self) -> RunSpec:
         policy, spot_only = self.policy, self.resources.spot_policy == "spot"
         if policy.deadline is None and policy.strategy != "ours":
-            raise Unreadable("goes with a deadline", "add policy.deadline, or remove it", at=("policy", "strategy"))
+            raise Unreadable(
+                "works only with a deadline", "add policy.deadline, or remove strategy", at=("policy", "strategy")
+            )
         if policy.deadline is not None and spot_only and policy.strategy != "spot_only":
             advice = "write spot_policy: auto, or policy.strategy: spot_only"
             raise Unreadable("spot alone cannot guarantee a deadline", advice, at=("policy", "deadline"))
@@ -856,11 +868,16 @@ class RunSpec(Model):
                 reason = f"cannot be met even on demand: {takes}"
                 raise Unreadable(reason, "give a later deadline, or correct expected_work", at=("policy", "deadline"))
             if self.max_duration is not None and self.max_duration <= needed:
-                raise Unreadable(f"stops the run before it can be done: {takes}", "give more", at=("max_duration",))
+                raise Unreadable(
+                    f"stops the run before it can be done: {takes}", "write a longer time", at=("max_duration",)
+                )
         return self
 
     def _longest(self) -> timedelta | None:
-        """Return the maximum time from a launch now until the deadline; None if the job has no deadline."""
+        """
+        Return the longest time that the job could run if it were launched now: the time until its deadline. Return None
+        if the job has no deadline.
+        """
         deadline = self.policy.deadline
         if isinstance(deadline, datetime):
             return deadline.astimezone(UTC) - datetime.now(UTC)

@@ -86,10 +86,12 @@ class Machine(Model):
         default=Decimal(0), description="The cost of upkeep in all of these months, in US dollars."
     )
     days_per_month: _DaysOfMonth = Field(
-        description="On how many days of a month it computes: 10. With fewer days, an hour costs more."
+        description="On how many days of a month the machine computes: 10. With fewer days, an hour costs more."
     )
-    hours_per_day: _HoursOfDay = Field(default=Decimal(24), description="How many hours it computes on such a day.")
-    watts: Amount | None = Field(default=None, description="The power that it uses while it computes, in watts: 1000.")
+    hours_per_day: _HoursOfDay = Field(
+        default=Decimal(24), description="How many hours the machine computes on such a day."
+    )
+    watts: Amount | None = Field(default=None, description="The machine's power while it computes, in watts: 1000.")
     usd_per_kwh: Amount | None = Field(default=None, description="The price of a kilowatt-hour, in US dollars: 0.20.")
 
     @model_validator(mode="after")
@@ -124,10 +126,12 @@ class HardwareSpec(Machine):
     """A machine that the user owns and that trains: its cost, and its hardware."""
 
     accelerators: fields.AcceleratorCount | None = Field(
-        default=None, description="The GPUs that it has, by name and number: RTX4090:1."
+        default=None, description="The machine's GPUs, by name and number: RTX4090:1."
     )
-    cpus: StrictInt | None = Field(default=None, ge=1, le=100_000, description="How many CPUs it has.")
-    memory: StrictInt | None = Field(default=None, ge=1, le=1_000_000, description="How much memory it has, in GB.")
+    cpus: StrictInt | None = Field(default=None, ge=1, le=100_000, description="How many CPUs the machine has.")
+    memory: StrictInt | None = Field(
+        default=None, ge=1, le=1_000_000, description="How much memory the machine has, in GB."
+    )
     speed: Positive = Field(
         default=Decimal(1),
         description="The training speed compared with the cloud's instance: at 0.5, training takes twice as long. "

@@ -21,7 +21,7 @@ from spotrun.units import Unreadable, shown
 
 LENGTH_MAX = 500
 PATHS_MAX = 1 << 14
-"""Maximum paths whose result is cached. The cache helps because a folder is scanned repeatedly."""
+"""Maximum paths whose result is cached. The cache helps because the same folder is scanned again and again."""
 _OPEN = re.compile(r"\[(?!!?\]?[^\]]*\])")
 """A bracket without a closing bracket. fnmatch would treat it as special in some cases."""
 
@@ -78,7 +78,7 @@ def _fits(pattern: str) -> Callable[[str], bool]:
 
 
 def _lead(parts: Sequence[str], names: Sequence[str], left: int) -> bool:
-    """Return whether the pattern matches the beginning of a path, and at least `left` names follow."""
+    """Return whether the pattern matches the beginning of a path, and at least `left` names of the path follow."""
     if not parts:
         return len(names) >= left
     if parts[0] == "**":

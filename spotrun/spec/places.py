@@ -3,8 +3,8 @@ Reads a choice of places in a job: the user's own machine, and a cloud that trai
 
     any_of: [{cloud: local, hardware: box}, {cloud: aws, region: us-east-1}]
 
-The choice is replaced by the keys of the cloud's entry, with the machine as `home`. The order has no meaning: the
-machine always comes first.
+The keys of the cloud's entry replace the choice, and the machine becomes `home`. The order of the entries does not
+matter: the machine always comes first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class Places(NamedTuple):
 
 
 def has_machine(choice: object) -> bool:
-    """Return whether an entry of the list is the user's own machine, so that this is a choice with a cloud."""
+    """
+    Return whether an entry of the list is the user's own machine: then the list is a choice between it and a cloud.
+    """
     return isinstance(choice, list) and any(isinstance(entry, dict) and HARDWARE in entry for entry in choice)
 
 
@@ -78,5 +80,5 @@ def _require_machine(machine: Mapping[str, Any], at: Key) -> None:
         raise Unreadable("a machine of your own is in no cloud", f"write cloud: {LOCAL}", at=(*at, "cloud"))
     for key in machine:
         if key not in ("cloud", HARDWARE):
-            advice = f"write what the machine has under {HARDWARE}, and what the cloud needs into the cloud's entry"
+            advice = f"describe the machine under {HARDWARE}, and write keys for the cloud into the cloud's entry"
             raise Unreadable("does not belong to a machine of your own", advice, at=(*at, key))

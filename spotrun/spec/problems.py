@@ -19,7 +19,7 @@ UNBUILT = frozenset(
         *("resources.labels",),
     }
 )
-"""Keys that are planned and not built yet. They are refused, never ignored (docs/design/architecture.md)."""
+"""Keys that are planned, but not built yet. They are refused, never ignored (docs/design/architecture.md)."""
 SHORTHANDS = {
     "run": "train.run",
     "resources.use_spot": "resources.spot_policy",
@@ -79,7 +79,7 @@ OWN_WORDS: Mapping[str, tuple[str, str]] = {
     "hooks": ("no hook runs when an instance ends", "let the command save when it gets SIGTERM"),
     **dict.fromkeys(("any_of", "ordered"), ("candidates belong under resources", "write it under resources")),
     "files": ("workdir is uploaded whole", "put them into workdir"),
-    "repos": ("workdir is uploaded as it is on this machine", "clone it, and write its path as workdir"),
+    "repos": ("workdir is uploaded as it is on this machine", "clone the repository, and write its path as workdir"),
     "python": ("a training uses the Python of its image", "install another one in setup"),
     **dict.fromkeys(
         ("disk_tier", "network_tier", "accelerator_args", "shm_size", "local_disk", "ephemeral_storage"),
@@ -186,7 +186,7 @@ def unknown_key(key: Key, model: type[BaseModel]) -> Problem:
 def _section(key: Key, model: type[BaseModel]) -> str:
     """
     Return the path of the section that contains `key`, in the form of `keys_of(model)`: list indices are left out, and
-    a name that the user chose is *.
+    a name that the user chose is written as *.
     """
     known = {path.rpartition(".")[0] for path in keys_of(model)}
     section = ""

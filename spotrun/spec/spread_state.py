@@ -1,8 +1,8 @@
 """
 Finds code that spreads the state of a training over its processes: FSDP, torch.distributed.checkpoint (DCP), DeepSpeed.
 
-Each process stores one part of such a state. If a training runs on several instances, the parts are on several disks,
-and a checkpoint of `train.state` contains the files of only one of them.
+Each process stores one part of such a state. If a training runs on several instances, each part is on the disk of one
+instance, and a checkpoint of `train.state` contains the files of only one instance.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Finding(NamedTuple):
 
 def require_whole_state(spec: RunSpec) -> None:
     """
-    Check that the state of a training on several instances is not spread over the instances, as far as its files show.
+    Check that the state of a training on several instances is not spread over the instances, as far as its code shows.
 
     Raises:
         SpecInvalid: the command or a file uses something that spreads state.
@@ -83,7 +83,7 @@ def require_whole_state(spec: RunSpec) -> None:
         return
     raise SpecInvalid(
         f"{found} spreads the state of the training over {spec.num_nodes} instances, and a checkpoint of train.state "
-        "has the files of one",
+        "has the files of only one",
         hint="let rank 0 save the whole state of a DDP training; or write num_nodes: 1; or remove train.state, and "
         "save where all instances can read",
         key=("train", "state") if spec.train.state else spec.train.key,
@@ -191,8 +191,8 @@ def _is_switch(name: str, envs: Mapping[str, str]) -> bool:
 
 class _Names(ast.NodeVisitor):
     """
-    The MODULES and NAMES that a Python file uses, with their lines; and the modules that it imports, with the import
-    level.
+    The MODULES and NAMES that a Python file uses, with their lines; and the modules that the file imports, with the
+    import level.
     """
 
     def __init__(self, tree: ast.AST) -> None:
@@ -224,12 +224,14 @@ class _Names(ast.NodeVisitor):
         self._judge(node.id, node.lineno)
 
     def visit_Constant(self, node: ast.Constant) -> None:
-        """Note a module whose name is written as text, because it may be imported by that name."""
+        """Note a module whose name is written as text, because the script may import the module by this text."""
         if isinstance(node.value, str) and _is_of_module(node.value):
             self.found.add((node.value, node.lineno))
 
     def visit_keyword(self, node: ast.keyword) -> None:
-        """Note an argument that spreads the state over ranks. The value of a variable is unknown and not noted."""
+        """
+        Note an argument that spreads the state over ranks. If its value is a variable, the value is unknown: skip it.
+        """
         value = (
             node.value.value if isinstance(node.value, ast.Constant) else isinstance(node.value, ast.Dict | ast.Call)
         )

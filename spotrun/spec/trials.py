@@ -1,5 +1,5 @@
 """
-Makes the job of one trial of a sweep: the job itself, with the trial's parameters as arguments or variables of its
+Makes the job of one trial of a sweep: the sweep's job, with the trial's parameters as arguments or variables of the
 script.
 
 A parameter is set in the first of these places that applies:
@@ -10,7 +10,7 @@ A parameter is set in the first of these places that applies:
     the script uses Hydra                           lr=VALUE is added
     the script's arguments are unknown              --lr VALUE is added
 
-A parameter for which none applies is refused before anything is rented.
+If no place applies to a parameter, the sweep is refused before anything is rented.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def combinations(grid: Mapping[str, Sequence[str]]) -> int:
 def _values(text: str, listed: str) -> tuple[str, ...]:
     values = tuple(value.strip() for value in _at_commas(text, listed))
     if "" in values:
-        raise SpecInvalid(f"--grid {text!r} has an empty value", hint=f"values are apart by one comma: {EXAMPLE}")
+        raise SpecInvalid(f"--grid {text!r} has an empty value", hint=f"separate values by one comma: {EXAMPLE}")
     for _, alike in groupby(sorted(values, key=as_number), key=as_number):
         same = list(alike)
         if len(same) > 1:
@@ -85,7 +85,7 @@ def _at_commas(text: str, listed: str) -> list[str]:
         if letter in BRACKETS:
             open_brackets.append(BRACKETS[letter])
         elif letter in BRACKETS.values() and (not open_brackets or open_brackets.pop() != letter):
-            raise SpecInvalid(f"--grid {text!r}: nothing opens the {letter!r}", hint=BRACKETS_EXAMPLE)
+            raise SpecInvalid(f"--grid {text!r}: the {letter!r} has no opening bracket", hint=BRACKETS_EXAMPLE)
         if letter == "," and not open_brackets:
             parts.append("")
         else:
@@ -149,7 +149,7 @@ def _added(spec: RunSpec, script: Script, name: str, value: str) -> tuple[str, .
 
 
 def _flag_with(flag: str, value: str) -> tuple[str, ...]:
-    """Return a flag with its value. A value that begins with a dash would be read as the next flag."""
+    """Return a flag and its value, in one word if the value begins with a dash: it would be read as the next flag."""
     return (f"{flag}={value}",) if value.startswith("-") and flag.startswith("--") else (flag, value)
 
 
@@ -168,7 +168,7 @@ def trial_spec(
     """
     Return the job of the trial called `name`, which may spend `budget_usd` and train for `time_left`.
 
-    The sweep's remaining time always ends the run. It is also the deadline of the run, if the job may have one.
+    The run always ends when the sweep's time is over. That time is also the run's deadline, if the job may have one.
     """
     policy, budget = spec.policy, BudgetSpec(max_usd=budget_usd, warn_at=spec.budget.warn_at)
     update: dict[str, object] = {"name": name, "budget": budget}

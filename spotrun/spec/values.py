@@ -2,7 +2,7 @@
 Reads single values of a spec: converts a value from YAML or a flag to the type in the model.
 
 Every `read_*` raises `Unreadable` if it cannot read the value; the caller adds the key and the line.
-Nothing here touches the file system.
+This module never touches the file system.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ PRIVATE_FOLDER = ".spotrun"
 STATE_PATH_MAX = 500
 STATE_FILES_MAX = 100_000
 """
-Maximum files in a list of stored files. It repeats a limit of spotrun/folder/stored_files.py, which is independent of
-jobs.
+Maximum files in a list of stored files. This is the limit of spotrun/folder/stored_files.py, repeated because that
+module does not depend on jobs.
 """
 
 
@@ -189,8 +189,8 @@ def read_module(value: object) -> str:
 
 def read_state_path(value: object) -> str:
     """
-    Read a path in the work folder: of a folder, which keeps a final `/` if it was written, or of a file. Text that
-    begins with `!` is a pattern of files that are not state.
+    Read the path of a file or folder in the work folder. A final `/`, which marks a folder, is kept. Text that begins
+    with `!` is a pattern of files that are not state.
     """
     text = clean_text(value)
     if text.startswith("!"):
@@ -205,7 +205,7 @@ def read_state_path(value: object) -> str:
     if not path.parts:
         raise Unreadable(f"{shown(text)!r} is the whole of workdir", "name a folder in it, like out/")
     if set("*?[!") & set(text):
-        raise Unreadable(f"{shown(text)!r} is a pattern", "name a folder, and all that is in it counts: out/")
+        raise Unreadable(f"{shown(text)!r} is a pattern", "name a folder, which includes all that is in it: out/")
     if PRIVATE_FOLDER in path.parts or len(text) > STATE_PATH_MAX:
         raise Unreadable(f"{shown(text)!r} cannot be state", "name another folder, like out/")
     return f"{path}/" if text.endswith("/") else str(path)
@@ -218,7 +218,7 @@ def read_command(value: object) -> str:
 
 def _fits_a_word(text: str, suggestion: str, at: tuple[str | int, ...] = ()) -> str:
     if (size_bytes := len(text.encode())) > WORD_MAX_BYTES:
-        reason = f"has {size_bytes:,} bytes, and a program starts with at most {WORD_MAX_BYTES:,} in one text"
+        reason = f"has {size_bytes:,} bytes, and Linux allows at most {WORD_MAX_BYTES:,} in one argument or variable"
         raise Unreadable(reason, suggestion, at=at)
     return text
 
@@ -250,7 +250,7 @@ def read_envs(value: object) -> dict[str, str]:
 
 
 def read_secrets(value: object) -> dict[str, str]:
-    """Read names of secrets, each with the place of its value, or "". No message quotes a value."""
+    """Read names of secrets, each with the place of its value, or "" if none is given. No message quotes a value."""
     if isinstance(value, list | tuple):
         if any(isinstance(item, dict) for item in value):
             raise Unreadable("must be a list of names, or one mapping of all of them", f"write {_as_mapping(value)}")
@@ -262,8 +262,8 @@ def read_secrets(value: object) -> dict[str, str]:
 
 def _as_mapping(items: Sequence[object]) -> str:
     """
-    Return names and places written as one mapping, for a message. A value that is not a reference is left out, because
-    it may be the secret itself.
+    Return the names and places as one mapping, for a message. A value that is not a reference is left out, because it
+    may be the secret itself.
     """
     places: dict[str, str] = {}
     for item in items:
@@ -378,7 +378,7 @@ def read_positive_duration(value: object) -> timedelta:
 
 
 def read_deadline(value: object) -> timedelta | time | datetime:
-    """Read a duration, a time of day, or a moment: `8h`, `07:00`, `2026-12-01T07:00`, `2026-12-01T07:00Z`."""
+    """Read a duration, a time of day, or a date with a time: `8h`, `07:00`, `2026-12-01T07:00`, `2026-12-01T07:00Z`."""
     if isinstance(value, time | datetime):
         return value
     text = str(value).strip() if isinstance(value, str | int) else ""
@@ -405,34 +405,34 @@ def _moment(written: re.Match[str]) -> datetime:
 
 
 MOMENT = "2026-12-01T07:00"
-"""An example of a deadline that is a moment."""
+"""An example of a deadline with a date and a time."""
 
 
 def _no_deadline(text: str, because: Unreadable) -> Unreadable:
-    """Return the error for a text that is not a duration, a time of day or a moment, with what to write instead."""
+    """Return the error for a text that is no duration, time of day or date with a time; say what to write instead."""
     if re.fullmatch(r"\d{1,2}:\d{2}", text, re.ASCII):
         return Unreadable(f"{shown(text)!r} is not a time of day", "write it like 07:00, or a duration like 8h")
     if day := re.fullmatch(r"(20\d\d)(-?)(\d\d?)\2(\d\d?)", text, re.ASCII):
         advice = f"write it like {day[1]}-{day[3]:0>2}-{day[4]:0>2}T07:00"
-        return Unreadable(f"{text} is a day, and a deadline is a moment", advice)
+        return Unreadable(f"{text} is a day without a time, and a deadline needs a time", advice)
     if half := re.fullmatch(r"(\d{1,2})(?::(\d\d))?\s*([ap])\.?m\.?", text.lower(), re.ASCII):
         hour = int(half[1]) % 12 + (12 if half[3] == "p" else 0)
         return Unreadable(
             f"{shown(text)!r} is not a time of day", f"write {hour:02d}:{half[2] or '00'}, or a duration like 8h"
         )
     if re.search(r"\d[-/.]\d|[A-Za-z]{3}", text) and because.suggestion == DURATION_FORMS:
-        return Unreadable(f"{shown(text)!r} is not a moment", f"write it like {MOMENT}, 07:00 or 8h")
+        return Unreadable(f"{shown(text)!r} is not a date with a time", f"write it like {MOMENT}, 07:00 or 8h")
     if re.fullmatch(r"[01]?\d|2[0-3]", text, re.ASCII):
         return Unreadable(because.message, f"{because.suggestion}, or {int(text):02d}:00 for the time of day")
     return because
 
 
 def read_notify_command(value: object) -> str:
-    """Read a shell command, which must not contain a secret: all readers of the run's folder can read it."""
+    """Read a shell command, which must not contain a secret, because all readers of the run's folder can read it."""
     text = clean_text(value, lines=True)
     if holds_credential(text):
         raise Unreadable(
-            "holds what looks like a key, or like the address of a webhook",
+            "contains what looks like a key or the address of a webhook",
             'export it as a variable and write its name, like curl -d @- "$SLACK_WEBHOOK"',
         )
     return text

@@ -69,9 +69,9 @@ def _flags(names: Sequence[str]) -> list[str]:
 def _in_command(train: TrainSpec, command: str, flag: str, names: Sequence[str], value: str) -> TrainSpec:
     changed, number = re.subn(_written(names), lambda found: f"{found[1]}{found[2]}{value}", command)
     if number != 1:
-        how = "lacks it" if not number else f"has it {number} times"
+        how = "lacks this argument" if not number else f"has this argument {number} times"
         raise SpecInvalid(
-            f"{flag}: the command {how}, as {' or '.join(_flags(names[:2]))} and a value",
+            f"{flag}: the command {how} ({' or '.join(_flags(names[:2]))}, with a value)",
             hint="write it into the command, or write train: {script: …, args: […]} instead of run",
             key=("train", "run"),
         )

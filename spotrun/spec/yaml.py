@@ -1,9 +1,9 @@
 """
 Reads YAML into plain data, the line of each key, and a list of problems in the text. Writes plain data as YAML.
 
-It accepts only YAML that every reader understands in the same way. It refuses, with the line: duplicate keys, tags,
-several documents, `.nan`, and the surprises of YAML 1.1 (`no` is a boolean, `1:30` is 90, `010` is 8). Aliases may not
-expand to more than NODES_MAX values. The merge key (`<<: *defaults`) adds the keys that its mapping lacks.
+The reader accepts only YAML that every reader understands in the same way. It refuses, with the line: duplicate keys,
+tags, several documents, `.nan`, and the surprises of YAML 1.1 (`no` is a boolean, `1:30` is 90, `010` is 8). Aliases
+may not expand to more than NODES_MAX values. The merge key (`<<: *defaults`) adds only keys that its mapping lacks.
 """
 
 from __future__ import annotations

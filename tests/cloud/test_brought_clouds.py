@@ -50,7 +50,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("kind", f"{TOY} as CLOUD", "is not an object of a class that inherits from Cloud"),
         ("bare", INCOMPLETE, "abstract methods account, billing, boot, driver"),
         ("nameless", f"{TOY}\nclass T(Toy): pass\nCLOUD = T()\ndel Toy.notice", "lacks notice"),
-        ("other", f"{TOY}\nCLOUD = Toy()", "calls itself toy"),
+        ("other", f"{TOY}\nCLOUD = Toy()", "has the name toy"),
     ],
 )
 def test_a_broken_cloud_is_refused_with_its_package_and_the_line_of_the_job(
@@ -85,6 +85,6 @@ def test_the_job_of_a_run_can_be_read_where_its_cloud_is_not_installed() -> None
     written = {"name": "a", "workdir": "/w", "train": {"run": "echo"}, "resources": {"cloud": "gone"}}
     spec = RunSpec.from_dict(written)
     assert RunSpec.from_dict(spec.to_dict()) == spec
-    with pytest.raises(SpecInvalid, match="no cloud is called gone here") as refused:
+    with pytest.raises(SpecInvalid, match="no installed cloud is called gone") as refused:
         assert spec.cloud
     assert "install the package that defines gone" in str(refused.value)

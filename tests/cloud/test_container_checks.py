@@ -47,8 +47,8 @@ def test_working_engine_is_reported_with_its_version_and_the_image(engine: Stand
     with RegistryServer() as server:
         digest = server.put_image("team/train:1", 2_000_000)
         assert said(job(f"docker:{server.host}/team/train:1")) == [
-            (Verdict.OK, "container engine: docker 27.0 answers, and is root's"),
-            (Verdict.OK, "container gpus: this machine has none of Nvidia's"),
+            (Verdict.OK, "container engine: docker 27.0 responds, and runs as root"),
+            (Verdict.OK, "container gpus: this machine has no Nvidia GPU"),
             (Verdict.OK, f"container image: image {server.host}/team/train is {digest}, 2 MB to pull"),
         ]
         server.fails = 503

@@ -146,4 +146,4 @@ def test_a_dry_run_says_what_it_could_not_look_at_and_does_not_try(
     assert said.code == 0, said.err
     told = " ".join(said.err.split()) + " ".join(said.out.split())
     assert "note: not checked: Google refused to read the service account" in told
-    assert "note: rights, quotas and secrets are not checked here: `spotrun doctor gcp JOB.yaml` does" in told
+    assert "note: this command does not check rights, quotas and secrets: `spotrun doctor gcp JOB.yaml` does" in told

@@ -214,5 +214,5 @@ def test_an_image_of_another_cloud_than_its_instances_is_refused_unless_everybod
 ) -> None:
     with pytest.raises(ImageRefused, match="has no public") as refused:
         with_image(job(ours.host, "gcp"), {})
-    assert "instances on gcp have no identity there" in str(refused.value.hint)
+    assert "instances on gcp have no identity in this registry" in str(refused.value.hint)
     assert not isinstance(refused.value, NotForThisUser)

@@ -172,4 +172,4 @@ def test_an_image_that_this_machine_can_have_from_nowhere_is_refused(
     server.fails = 500
     with pytest.raises(RegistryUnavailable, match=r"this machine has no docker:.*, and the registry") as caught:
         with_image(spec(f"docker:{server.host}/team/image{named}", "local"), {})
-    assert f"build or pull it here, as {server.host}/team/image" in str(caught.value.hint)
+    assert f"build or pull the image on this machine, as {server.host}/team/image" in str(caught.value.hint)

@@ -142,7 +142,7 @@ def test_a_plain_command_runs_to_its_end_and_is_billed(sandbox: Sandbox) -> None
     decisions = sandbox.call("why", "plain").splitlines()
     assert "asked for: spot where possible" in decisions[0]
     assert "first launch: the cheapest of" in decisions[1]
-    assert "run completed: its command ended well" in decisions[-2]
+    assert "run completed: its command succeeded" in decisions[-2]
     assert decisions[-1] == "Times are run time, 60 times as fast as the wall clock."
     found = sandbox.call_json("why", "plain")
     assert [each["kind"] for each in found["decisions"]][:2] == ["wish", "spot"]
@@ -211,7 +211,7 @@ def test_a_run_is_stopped_by_ctrl_c_and_carried_on_by_resume(sandbox: Sandbox) -
 
 
 def test_a_detached_run_goes_on_while_it_is_watched_and_chaos_interrupts_it(sandbox: Sandbox) -> None:
-    assert "is attended" in sandbox.call(
+    assert "a background runner attends to" in sandbox.call(
         "launch", sandbox.job("away", args="--epochs, '8', --step-s, '0.05'"), "-y", "-d"
     )
     eventually(lambda: _training(sandbox, "away"), within_s=90)
@@ -251,7 +251,7 @@ def test_a_resume_says_that_it_trains_the_script_of_the_launch(sandbox: Sandbox)
     script.write_text("print('mended')\n")
     said = changed_script(run)
     assert said is not None
-    assert "trains the uploaded version; to train a change, launch again" in said
+    assert "trains the uploaded version; to train the changed code, launch again" in said
     script.unlink()
     assert changed_script(run) is None
 

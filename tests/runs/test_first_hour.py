@@ -216,7 +216,7 @@ def test_from_the_first_typo_to_the_first_report(sandbox: Sandbox, project: Path
             terminal.type(answer)
             terminal.until("Type stop or detach.")
         terminal.type("d\n")
-        assert "is attended in the background" in terminal.ended(0)
+        assert "a background runner attends to" in terminal.ended(0)
     assert not sandbox.state("first").stop_requested
 
     # A second launch of that name says that one is running. Enter does not begin another.

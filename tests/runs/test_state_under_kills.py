@@ -121,7 +121,7 @@ def test_the_command_line_knows_what_has_no_steps(sandbox: Sandbox) -> None:
     )
     assert "identical by content: 1 file is the same" in sandbox.call("verify-resume", job, "--kills", "1")
     said = sandbox.call("launch", job, "-y")
-    assert "starts again after each interruption" not in said
+    assert "starts from the beginning after each interruption" not in said
     rows = sandbox.call_json("checkpoints", "ls", "simulate")
     assert [(row["size_bytes"], row["files"]["files"], row["final"]) for row in rows] == [(0, 1, True)]
     assert "2 bytes" in sandbox.call("checkpoints", "ls", "simulate")

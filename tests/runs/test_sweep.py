@@ -70,7 +70,7 @@ def test_the_name_of_a_sweep_stands_for_all_of_its_runs(sandbox: Sandbox) -> Non
     assert len(sandbox.call_json("status", "many-sweep")) == 2
     assert "2 of 3 trials of the sweep many-sweep have begun" in sandbox.call("status", "many-sweep")
     assert "another process on this machine attends" in sandbox.call(*command, code=1)
-    assert "no other trial begins" in sandbox.call("stop", "many-sweep")
+    assert "no further trial begins" in sandbox.call("stop", "many-sweep")
     output, _ = attending.communicate(timeout=120)
     assert attending.returncode == 4, output
     assert "many-sweep was stopped" in output

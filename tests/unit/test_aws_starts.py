@@ -172,4 +172,4 @@ def test_p33_the_boot_log_of_a_silent_instance_is_reported_when_it_is_given_up(r
     run.goes_on(900, 15)
     closed = run.state.launches[number].closed
     assert closed is not None
-    assert closed.detail == "its agent never spoke; its log says: spotrun: launch 7 installs what its agent needs"
+    assert closed.detail == "its agent never reported; its log says: spotrun: launch 7 installs what its agent needs"

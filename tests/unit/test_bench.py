@@ -259,7 +259,7 @@ def test_command_must_have_the_varied_argument_once():
     command = "torchrun train.py --batch-size 16 --lr 0.1 && echo"
     assert trained_with(spec(train={"run": command}), trial) == "torchrun train.py --batch-size 64 --lr 0.1 && echo"
     for wrong in ("python train.py", "a --batch-size 1; b --batch-size=2"):
-        with pytest.raises(SpecInvalid, match=r"the command (lacks it|has it)"):
+        with pytest.raises(SpecInvalid, match=r"the command (lacks|has) this argument"):
             trained_with(spec(train={"run": wrong}), trial)
 
 
@@ -512,7 +512,7 @@ def test_a_trial_of_a_sweep_is_carried_on_by_the_command_of_the_sweep(
     history.running()
     store_run(tmp_path, history)
     said = " ".join(spotrun("status", "net-sweep-1").out.split())
-    assert "nothing of this happens before the command that began the sweep net-sweep is given again" in said
+    assert "has no runner; after the command that began the sweep net-sweep is repeated, it" in said
     assert left_alone("net-sweep-1", history.state).endswith(
-        "The command that began the sweep net-sweep carries it on, `spotrun down net-sweep-1` ends it now"
+        "The command that began the sweep net-sweep continues it, `spotrun down net-sweep-1` ends it now"
     )

@@ -102,7 +102,7 @@ def test_status_tells_since_when_the_runner_is_blind_and_the_way_out(unattended:
 
 
 def test_next_steps_of_a_run_without_a_runner_need_resume(unattended: Path, spotrun: Spotrun) -> None:
-    words = "has no runner, so nothing of this happens before `spotrun resume resnet50-0123456789`: "
+    words = "has no runner; after `spotrun resume resnet50-0123456789`, it "
     for verb in (("why", "resnet50"), ("status", "resnet50")):
         assert words in " ".join(spotrun(*verb).out.split()), verb
     attend(unattended, None)

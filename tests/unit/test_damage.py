@@ -317,7 +317,7 @@ def test_down_says_what_it_has_ended_of_a_damaged_run(stored: SmallRun, spotrun:
     stored.store.delete(key_of(2))
     code, output, letter = spotrun("down", stored.history.uid, "-y")
     assert code == LEDGER, (output, letter)
-    assert output == "the cloud lists no running instance of it\n"
+    assert output == "the cloud lists no running instance of the run\n"
 
 
 @pytest.mark.parametrize("name", ["part-0001", "manifest.json"])

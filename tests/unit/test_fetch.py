@@ -313,7 +313,7 @@ def test_a_hidden_folder_or_one_of_git_takes_no_files_wherever_the_command_is_ca
         monkeypatch.chdir(tmp_path / current)
         for options in ([], ["--to", "."], ["--to", "autostart"]):
             said = spotrun("fetch", "demo", *options)
-            assert (said.code, "by its whole path, such as --to ~/results" in said.err) == (2, True), current
+            assert (said.code, "by its full path, such as --to ~/results" in said.err) == (2, True), current
     assert spotrun("fetch", "demo", "--to", tmp_path / ".ssh").code == 2
     assert read(tmp_path) == before
     assert spotrun("fetch", "demo", "--list").code == 0, "nothing is written"
@@ -387,7 +387,7 @@ def test_fetch_replaces_its_own_files_and_keeps_the_users_at_any_time(
     said = spotrun("fetch", "demo")
     mine = {"edited": "by hand", "mine": "by hand", "equal": "v1"}
     assert read(folder) == {**mine, "kept": "v2", "long": "v2", "long.~1~": "long"}
-    stays = "here was changed, or not written by fetch, and is kept; --force replaces it"
+    stays = "in the folder was changed, or not written by fetch, and is kept; --force replaces it"
     assert all(f"{path} {stays}\n" in said.out for path in mine)
     spotrun("fetch", "demo", "--force")
     assert read(folder) == dict.fromkeys(("edited", "kept", "mine", "equal", "long"), "v2") | {"long.~1~": "long"}

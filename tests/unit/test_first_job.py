@@ -41,7 +41,7 @@ def test_a_script_is_a_job_that_names_nothing_but_it(folder: Path) -> None:
     (folder / "job.yaml").write_text("train: {script: train.py, args: [--epochs, no]}\n")
     assert load_spec(Path("job.yaml"), arguments=["--epochs", "2"]).train.args == ("--epochs", "2"), "`no` is replaced"
     (folder / "job.yaml").write_text("run: python train.py\n")
-    with pytest.raises(SpecFileInvalid, match=r"job\.yaml:1: run: is a command, and takes no arguments"):
+    with pytest.raises(SpecFileInvalid, match=r"job\.yaml:1: run: is a full command, so arguments cannot be added"):
         load_spec(Path("job.yaml"), arguments=["--epochs", "2"])
 
 
@@ -75,7 +75,7 @@ def test_file_that_is_neither_job_nor_script_gets_a_one_line_error(
 def test_init_writes_a_job_that_stays_valid_whatever_is_uncommented(folder: Path) -> None:
     said = call("init", "train.py", "--out", "plain.yaml").stdout
     assert "verify-resume" not in said, "nothing is in it that could be compared"
-    assert "of trainings by Lightning, by the Trainer of transformers or with a Loop, and of files that a job" in said
+    assert "of trainings with Lightning, the Trainer of transformers or a Loop, and of files that a job" in said
     (folder / "train.py").write_text("from transformers import Trainer\n")
     said = call("init", "train.py", "--out", "hf.yaml").stdout
     assert "spotrun verify-resume hf.yaml" in said

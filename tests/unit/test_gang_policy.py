@@ -108,7 +108,7 @@ def test_members_wait_for_the_missing_one_as_long_as_a_start_is_expected_to_take
     history.lost(names[2])
     stay = names[:2]
     refused_by_its_pool(history, decided(history, instances=shown(history, *stay)))
-    wait = Wait(reason="1 of 3 members missing, and no capacity where the others are at the moment")
+    wait = Wait(reason="1 of 3 members missing, and no capacity in the pool of the other members now")
     assert decided(history, instances=shown(history, *stay)) == [wait]
     history.ready(*stay)
     assert decided(history.after(119), instances=shown(history, *stay)) == [wait]
@@ -449,7 +449,7 @@ def test_why_shows_the_next_decision_of_a_gang(history: GangHistory) -> None:
     history.ready(*names)
     assert next_decision(history.state, spec(), history.now) == "trains once all of its 3 members are ready"
     history.lost(names[1])
-    told = "asks for what it lacks: of 3 members 2 wait as long as a start takes, and are released then"
+    told = "asks for the missing members: 2 of 3 wait as long as a start takes, and are then released"
     assert next_decision(history.state, spec(), history.now) == told
     assert "i-1.0 (" in (alone := left_alone("demo", history.state))
     assert "i-1.2 (" in alone

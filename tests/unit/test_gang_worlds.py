@@ -135,7 +135,7 @@ def test_a_member_that_never_wakes_up_takes_its_launch_with_it_and_another_follo
     run_to_its_end(world)
     first, second = world.state.launches.values()
     assert first.closed is not None
-    assert first.closed.detail == "its agent never spoke"
+    assert first.closed.detail == "its agent never reported"
     assert (second.intent.instances, second.attempt is not None) == (SIZE, True)
 
 

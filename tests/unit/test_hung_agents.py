@@ -53,7 +53,7 @@ def test_an_instance_whose_agent_never_speaks_is_ended_within_a_quarter_of_an_ho
     assert mute not in run.aws.alive
     (given_up, *_) = run.state.launches.values()
     assert given_up.closed is not None
-    assert given_up.closed.detail == "its agent never spoke"
+    assert given_up.closed.detail == "its agent never reported"
 
 
 def test_a_boot_of_ten_minutes_is_waited_for(run: PlainAwsRun) -> None:

@@ -229,7 +229,7 @@ def test_a_background_runner_that_cannot_begin_leaves_word_of_what_goes_on(
         Interrupts(run, background=False).answer(receive(signal.SIGHUP))
     log = Path(run.uri, "runner.log").read_text()
     assert f"ended immediately. {run.id} has not ended, and no runner attends to it. Still running" in log
-    assert f"`spotrun resume {run.id}` carries it on" in log
+    assert f"`spotrun resume {run.id}` continues it" in log
 
 
 def test_a_background_runner_goes_on_after_sighup_and_stops_at_sigterm(

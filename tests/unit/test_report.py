@@ -408,10 +408,10 @@ def test_a_command_without_checkpoints_is_not_said_to_train() -> None:
     assert cells[-1] == "-"
     unended = replace(summary, total=replace(summary.total, counterfactual_usd=Decimal(0)))
     assert "the time of a command without checkpoints counts" in terminal.verdict(unended)
-    assert "has not ended well and has no checkpoints" in terminal.verdict(replace(unended, state="stopped"))
+    assert "has not succeeded and has no checkpoints" in terminal.verdict(replace(unended, state="stopped"))
     assert "; nothing was trained that" in terminal.verdict(replace(unended, state="stopped", plain=False))
     history.completed(None)
-    assert describe(history.entries[-1]) == "run completed: its command ended well"
+    assert describe(history.entries[-1]) == "run completed: its command succeeded"
 
 
 def test_checkpoint_is_shown_with_the_size_of_its_files() -> None:

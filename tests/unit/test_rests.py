@@ -281,7 +281,7 @@ def test_full_quota_is_reported_in_the_words_of_the_cloud_and_not_as_lack_of_cap
     for _ in range(3):
         answered(history, Cause.QUOTA, FULL)
     assert told(history) == (
-        "no spot pool may be asked just now; sim-gpu spot in local/local-a, a quota is full "
+        "no spot pool may be requested just now; sim-gpu spot in local/local-a, a quota is full "
         f"({FULL}): asked again at 12:10:00 UTC"
     )
 

@@ -222,7 +222,7 @@ def test_runner_without_offerings_requests_nothing_says_so_and_ends_orphans(
     assert [found.token for found in played.cloud.alive] == [known.token]
     played.cloud.end(played.cloud.alive[0].instance_id, EndedBy.CLOUD)
     last = played.settle(runner)
-    assert last.waiting_for == "no instance is requested, as it is unknown what is offered: no"
+    assert last.waiting_for == "no instance is requested, because the cloud's offerings are unknown: no"
     assert (played.cloud.alive, played.state.terminal) == ([], None)
     bad.on = False
     played.settle(runner)

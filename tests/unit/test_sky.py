@@ -162,7 +162,7 @@ SAID: dict[str, Taken | Refused] = {
         (3, "setup", "HF_TOKEN is a secret, which only the training has; move the line"),
         (3, "setup", "$SKYPILOT_SETUP_NODE_RANK is empty; move the line that needs it into run"),
         (6, "run", "there is no ~/sky_workdir: commands begin in the work folder; remove the cd"),
-        (6, "run", "$SKYPILOT_CLUSTER_INFO is not set here; write ${SKYPILOT_CLUSTER_INFO:-…}"),
+        (6, "run", "spotrun does not set $SKYPILOT_CLUSTER_INFO; write ${SKYPILOT_CLUSTER_INFO:-…}"),
     ),
     "sweep": taken(envs={"LR": "0.1", "SEED": "7"}, resources__accelerators="T4:1"),
     "name-with-capitals": refused((1, "name", "write mingpt-ddp")),
@@ -400,7 +400,7 @@ def test_a_launch_that_is_refused_names_the_command_for_each_key(spotrun: Spotru
 
 
 def test_flags_that_go_with_another_are_refused_without_it(spotrun: Spotrun, tmp_path: Path) -> None:
-    assert "--write goes with --from sky" in spotrun("validate", "a.yaml", "--write", "b.yaml").err
+    assert "--write works only with --from sky" in spotrun("validate", "a.yaml", "--write", "b.yaml").err
     assert "one of sky" in spotrun("validate", "a.yaml", "--from", "dstack").err
     assert "no such file" in spotrun("validate", "--from", "sky", tmp_path / "none.yaml").err
 

@@ -307,7 +307,7 @@ def test_too_long_argument_is_refused(folder: Path, text: str, key: str) -> None
     load_spec(write(folder, text.format("x" * most)))
     (problem,) = refused(write(folder, text.format("x" * (most + 1)))).problems
     assert problem.key == key
-    assert "has 131,072 bytes, and a program starts with at most 131,071 in one text" in str(problem)
+    assert "has 131,072 bytes, and Linux allows at most 131,071 in one argument or variable" in str(problem)
 
 
 @pytest.mark.parametrize(("key", "line", "says", "text"), [each for each in BAD_SPECS if "gcp" in each[3]])

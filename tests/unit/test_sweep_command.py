@@ -54,7 +54,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("--grid", "LR=1e-3,3e-4", "--budget", "40"), "did you mean lr?"),
         (("--grid", "lr=1e-3,3e-4", "--budget", "0"), "try: --budget 40"),
         (("--grid", "lr=[1,2],[3", "--budget", "40"), "a ']' is missing"),
-        (("--grid", "lr=1],2", "--budget", "40"), "nothing opens the ']'"),
+        (("--grid", "lr=1],2", "--budget", "40"), "the ']' has no opening bracket"),
         ((*RIGHT, "--name", ""), "--name"),
         ((*RIGHT, "--metric", "val_acc"), "is a large val_acc good, or a small one?"),
         ((*RIGHT, "--mode", "most"), "--mode 'most' is not known"),

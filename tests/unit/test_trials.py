@@ -117,7 +117,7 @@ def test_the_next_interruption_is_used_to_try_the_kind_whose_interval_overlaps()
     assert trial.saves_usd > trial.loses_usd
     chosen = choose_capacity(facts)
     assert isinstance(chosen, Chosen)
-    assert chosen.because.startswith("A10G:1 is tried: it is expected to save $")
+    assert chosen.because.startswith("A10G:1 is tried: this is expected to save $")
 
 
 def test_of_two_kinds_the_one_with_the_least_reserve_is_tried_first() -> None:

@@ -36,7 +36,7 @@ def test_refusal_is_shown_briefly_and_not_repeated_for_another_zone() -> None:
     lines = [line for line in watched(history) if "given up" in line]
     assert "given up (quota): Google refused to launch it: QUOTA_EXCEEDED: Quota 'GPUS_ALL_REGIONS'" in lines[0]
     assert all(len(line) <= BRIEF_MAX + 60 for line in lines), lines
-    assert all(line.endswith("given up (quota): refused as launch 1 was") for line in lines[1:])
+    assert all(line.endswith("given up (quota): refused for the same reason as launch 1") for line in lines[1:])
     assert ADVICE not in "".join(lines)
 
 

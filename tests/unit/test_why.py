@@ -42,10 +42,10 @@ def intend(history: History, wanted: RunSpec | None = None) -> int:
 def test_the_first_launch_says_what_it_was_chosen_from() -> None:
     history = History()
     intend(history)
-    assert sentence(history, "wish") == "asked for: spot where possible, on-demand after 10m without it"
+    assert sentence(history, "wish") == "asked for: spot where possible, on-demand after 10m without spot"
     assert sentence(history, "spot") == (
-        "asked for spot in local-a (sim-gpu) at $0.30/h simulated, $0.70 an hour below on-demand there: "
-        "first launch: the cheapest of 3 spot pools that may be asked"
+        "asked for spot in local-a (sim-gpu) at $0.30/h simulated, $0.70 an hour below on-demand: "
+        "first launch: the cheapest of 3 spot pools that may be requested"
     )
 
 
@@ -99,7 +99,7 @@ def test_with_a_deadline_the_saving_and_the_changeover_that_it_pays_for_are_name
         r"return to spot: \$\d\.\d\d saved in the [\dhms]+ that it may last pays for \dm\d*s? of", back.sentence
     )
     (first,) = [each for each in decisions(world.entries, world.spec) if each.kind == "on-demand"]
-    assert first.sentence.endswith("first launch: the work is not known yet")
+    assert first.sentence.endswith("first launch: the amount of work is not known yet")
 
 
 def test_a_notice_says_what_it_led_to() -> None:

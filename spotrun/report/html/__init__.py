@@ -1,1 +1,1 @@
-"""Reports as one HTML file that loads nothing from anywhere."""
+"""Reports as HTML, each in one file that loads no other file."""

@@ -87,7 +87,7 @@ def _there(launch: Launch, end: datetime) -> Stretch | None:
 
 
 def _bars(scale: Scale, stretches: Iterable[tuple[datetime, datetime, str]]) -> Markup:
-    """Draw the bars; of those too narrow to see, only one for each kind in each thousandth of the width."""
+    """Draw the bars. Of bars too narrow to see, draw only one of each kind in each thousandth of the width."""
     drawn: list[Markup] = []
     seen: set[tuple[float, str]] = set()
     for start, end, class_ in stretches:

@@ -1,4 +1,4 @@
-"""`spotrun compare A B --html FILE`: several runs side by side as one file that loads nothing from anywhere."""
+"""`spotrun compare A B --html FILE`: several runs side by side, in one file that loads no other file."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def _stack(epoch: Account, x: float, width: float, most: Decimal) -> Markup:
 
 
 def cumulative(series: list[tuple[datetime, Bill]]) -> Markup:
-    """Draw the accumulated cost at each moment, and the cost of all on demand up to then."""
+    """Draw the accumulated cost over time, and what all on demand would have cost up to then."""
     paid = [float(bill.cost_usd) for _, bill in series]
     compared = [float(bill.counterfactual_usd) for _, bill in series]
     most = max([*paid, *compared]) or 1.0
@@ -71,7 +71,7 @@ def _line(amounts: list[float], most: float, class_: str) -> Markup:
 
 
 def downtime(summary: RunSummary) -> Markup:
-    """Draw a bar for each cause, beginning where the previous one ended; the last one is the sum."""
+    """Draw a bar for each cause, beginning where the previous bar ended; the last bar is the sum."""
     total = summary.total
     whole = total.downtime.total_seconds() or 1.0
     rows, before = [], 0.0

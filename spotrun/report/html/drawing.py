@@ -55,7 +55,9 @@ def strip(height: float, *marks: Markup) -> Markup:
 
 
 def bar(x: float, y: float, width: float, height: float, class_: str) -> Markup:
-    """Return a bar, at least a pixel wide unless `width` is 0. `x` and `width` are percents, the others pixels."""
+    """
+    Return a bar, at least a pixel wide unless `width` is 0. `x` and `width` are percents, `y` and `height` pixels.
+    """
     wide = "1" if 0 < width < 0.1 else f"{max(width, 0):.2f}%"
     return element("rect", x=f"{x:.2f}%", y=f"{y:g}", width=wide, height=f"{height:g}", class_=class_)
 
@@ -70,14 +72,12 @@ def bars(y: float, height: float, parts: Iterable[tuple[float, str]]) -> Markup:
 
 
 def tick(x: float, y: float, pixels: float, height: float, class_: str) -> Markup:
-    """Draw a moment, equally many pixels wide on every screen."""
+    """Mark a time. The mark has the same width in pixels on every screen."""
     return element("rect", x=f"{x:.2f}%", y=f"{y:g}", width=f"{pixels:g}", height=f"{height:g}", class_=class_)
 
 
 def label(x: float, y: float, text: str, anchor: str = "start", spare: bool = False) -> Markup:
-    """
-    Draw a text whose `anchor` (start, middle or end) is at `x`. A narrow screen hides a `spare` text.
-    """
+    """Draw a text whose `anchor` (start, middle or end) is at `x`. A narrow screen hides a `spare` text."""
     hidden = {"class_": "spare"} if spare else {}
     return element("text", text, x=f"{x:.2f}%", y=f"{y:g}", text_anchor=anchor, **hidden)
 

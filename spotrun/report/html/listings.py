@@ -21,7 +21,7 @@ from spotrun.run.state import RunState
 from spotrun.units import count_of
 
 ROWS_MAX = 500
-"""Maximum rows of each table, which keeps the newest: the file must stay small enough to mail."""
+"""Maximum rows of each table. A table keeps its newest rows, so that the file stays small enough to mail."""
 RENTED, KEPT = ("cost", "spot", "on-demand"), ("storage", "requests", "egress", "all on demand")
 OTHERS = (
     *("saved", "wall", "training", *(str(kind) for kind in DOWNTIME), "interruptions", "steps redone"),

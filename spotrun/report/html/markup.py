@@ -1,4 +1,4 @@
-"""Converts text to markup, in this module only, and escapes all text that is not Markup."""
+"""The only module that converts text to markup. It escapes all text that is not Markup."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def join(*parts: Content) -> Markup:
 
 def element(name: str, *content: Content, **attributes: object) -> Markup:
     """
-    Return `<name attributes>content</name>`. `_` in an attribute's name becomes `-`; a trailing one is dropped
+    Return `<name attributes>content</name>`. `_` in an attribute's name becomes `-`; a trailing `_` is dropped
     (`class_`).
     """
     written = "".join(f' {_dashed(key)}="{_quoted(value)}"' for key, value in attributes.items())

@@ -1,4 +1,4 @@
-"""`spotrun report RUN --html FILE`: the whole report as one file that loads nothing from anywhere."""
+"""`spotrun report RUN --html FILE`: the whole report in one file that loads no other file."""
 
 from __future__ import annotations
 

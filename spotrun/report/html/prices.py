@@ -21,7 +21,7 @@ Billed = tuple[Launch, list[Charge]]
 
 
 def price_curve(state: RunState, now: datetime) -> Markup:
-    """Draw a bar for each price of the newest `INSTANCES_MAX` billed launches; its area is dollars."""
+    """Draw a bar for each price of the newest `INSTANCES_MAX` billed launches; the area of a bar is dollars."""
     end = account_end(state, now)
     scale = Scale(state.created_at, end)
     paid = [(launch, charges(launch, state.created.billing, end)) for launch in state.launches.values()]

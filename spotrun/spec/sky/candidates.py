@@ -139,7 +139,9 @@ class Candidates:
             first, other = self.each[0].place.cloud or "any", each.place.cloud or "any"
             if other != first:
                 reason = f"a run stays on one cloud, and this is {shown(other)} next to {shown(first)}"
-                raise Unreadable(reason, "keep one cloud, or write a job for each", at=self._key(at, "infra", "cloud"))
+                raise Unreadable(
+                    reason, "keep one cloud, or write a job for each cloud", at=self._key(at, "infra", "cloud")
+                )
 
     def _require_no_order(self) -> None:
         """
@@ -157,7 +159,7 @@ class Candidates:
             if (place, kind, spot) not in allowed:
                 told = [*place.given().values(), kind, "spot" if spot else "on demand"]
                 reason = f"spotrun would also rent {shown(' '.join(filter(None, told)))}, which no candidate allows"
-                raise Unreadable(reason, "add that one, or keep candidates that differ in only one value")
+                raise Unreadable(reason, "add that candidate, or keep candidates that differ in only one value")
 
     def _of_places(self) -> list[JobValue]:
         places = _distinct(each.place for each in self.each)
@@ -167,7 +169,7 @@ class Candidates:
         if any(place.zone for place in places):
             raise Unreadable("names zones of several candidates", "name one zone, or only the regions")
         if None in regions:
-            raise Unreadable("names a region, and any region", "name all regions, or none")
+            raise Unreadable("names regions only for some candidates", "name all regions, or none")
         if cloud is None:
             raise Unreadable("names regions without a cloud", "name the cloud, like infra: aws/us-east-1")
         if cloud not in REGIONS_OF:
@@ -190,7 +192,9 @@ class Candidates:
         if kinds == [None]:
             return []
         if None in kinds:
-            raise Unreadable("names accelerators, and any", "name them for each candidate, or above the list")
+            raise Unreadable(
+                "names accelerators only for some candidates", "name them for each candidate, or above the list"
+            )
         at = [next(i for i, each in enumerate(self.each) if each.kind == kind) for kind in kinds]
         keys: list[At] = [(one, name) if (name := self._name_of_kind(one)) else () for one in at]
         if len(kinds) > 1:
@@ -241,7 +245,9 @@ def _place(item: dict[str, Any], above: dict[str, Any], at: int) -> CandidatePla
 
 
 def _own_kind(item: dict[str, Any], at: int) -> str | None:
-    """Return the kind that the candidate names; None if it is named above. A type implies its accelerators."""
+    """
+    Return the kind that the candidate names, if any; it may be named above the list. A type implies its accelerators.
+    """
     if "instance_type" in item:
         return _text(item["instance_type"])
     if "accelerators" not in item:

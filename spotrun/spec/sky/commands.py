@@ -39,7 +39,7 @@ def _unmet(command: str, text: str, given: set[str], hidden: set[str]) -> Iterat
         if command == "setup":
             yield f"setup does not know its node, so ${name} is empty", "move the line that needs it into run"
         elif name not in SET_IN_RUN:
-            yield f"${name} is not set here", f"write ${{{name}:-…}} with what it is otherwise, or name it in envs"
+            yield f"spotrun does not set ${name}", f"write ${{{name}:-…}} with a default value, or set it in envs"
 
 
 def _needed_variables(text: str) -> Iterator[str]:

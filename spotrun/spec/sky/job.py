@@ -96,7 +96,7 @@ def differences(data: dict[str, Any]) -> Iterator[str]:
     if not {"use_spot", "spot_policy"} & resources.keys():
         yield "use_spot is missing: SkyPilot rents on demand, spotrun spot where it can; use_spot: false is on demand"
     if "workdir" not in data:
-        yield "workdir is missing: SkyPilot uploads nothing, spotrun the folder of the file"
+        yield "workdir is missing: then SkyPilot uploads nothing, and spotrun uploads the file's folder"
     elif not str(data["workdir"]).startswith(("/", "~")):
         yield "workdir is relative to the file; SkyPilot reads it relative to where it is called"
     if "retry" not in data:

@@ -21,7 +21,7 @@ _KEPT = "what the job writes into workdir is stored in the run's folder (`spotru
 
 def no_mount(target: str, source: object, *, own_role: bool = False) -> Unreadable:
     """
-    Return the refusal of one entry of `file_mounts`; `at` is the key below the entry at fault. `own_role`: on AWS the
+    Return the refusal of one entry of `file_mounts`; its `at` is the faulty key below the entry. `own_role`: on AWS the
     run uses the role that spotrun makes for it, which can read only the run's own bucket.
     """
     refused = _no_mount(target, source)

@@ -68,7 +68,9 @@ class Reading:
         return "cloud" in self.job.get("resources", {})
 
     def text(self) -> str:
-        """Return the job as the text of a file, which has the same meaning anywhere in the folder of this file."""
+        """
+        Return the job as the text of a file, which has the same meaning anywhere in the folder of SkyPilot's file.
+        """
         assert self.spec is not None
         job = {"name": self.spec.name, **self.job}
         if isinstance(secrets := job.get("secrets"), dict) and not any(secrets.values()):

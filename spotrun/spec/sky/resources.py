@@ -126,7 +126,7 @@ def _take_image(found: Translation, key: Key, resources: dict[str, Any]) -> None
 
 
 def _container_of(value: str) -> str | None:
-    """Return the container image that `text` names without the prefix `docker:`; None if it is not the name of one."""
+    """Return the container image that `value` names without the prefix `docker:`; None if `value` names no image."""
     if value.startswith(_TAGS_OF_SKYPILOT):
         return None
     try:
