@@ -1,9 +1,9 @@
 """
-Saves and resumes a training without an agent in a local folder, with the same engine as any other training.
+Saves a training that has no agent in a local folder, and resumes it from there, by the same code as with an agent.
 
-The folder has one file for each fit: its newest snapshot, in the image format of checkpoints. A snapshot is taken once
-a minute and at the end of a fit, and written while training continues. Once all of it is on disk, it replaces the
-previous snapshot.
+The folder has one file for each fit: the fit's newest snapshot, in the image format of checkpoints. A snapshot is taken
+once a minute and at the end of a fit, and written while training continues. Once the whole snapshot is on disk, it
+replaces the previous one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ANOTHER = "name another folder: Loop(local=…)"
 
 
 class SnapshotDueEvent(threading.Event):
-    """An event that is also set when the last snapshot is older than EVERY_S."""
+    """An event that becomes set when it is EVERY_S since the last snapshot."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,10 +55,10 @@ class SnapshotDueEvent(threading.Event):
 
 class LocalFolder(Alone):
     """
-    Replaces a session on rank 0. Has two arenas, so that training continues while one of them is written.
+    Replaces rank 0's session. Has two arenas, so that training continues while one of them is written to disk.
 
     Raises:
-        SpotrunError: the folder cannot be written to, or another process trains in it.
+        SpotrunError: the folder cannot be written to, or another process saves its training in it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -165,7 +165,7 @@ def in_folder(folder: str) -> LocalFolder:
 
 
 def _locked(folder: Path) -> int:
-    """Return a descriptor of the lock file. This process holds the folder until the descriptor is closed."""
+    """Lock the folder, and return the lock file's descriptor. Closing the descriptor releases the folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

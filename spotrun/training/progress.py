@@ -15,7 +15,9 @@ PROGRESS_INTERVAL_S = 0.1
 
 
 class ProgressReporter:
-    """Reports on one training, at most every PROGRESS_INTERVAL_S. Epochs are passed as the framework counts them."""
+    """
+    Reports on one training, at most once in PROGRESS_INTERVAL_S. Callers pass epochs as the framework counts them.
+    """
 
     def __init__(
         self,
@@ -25,7 +27,10 @@ class ProgressReporter:
         waited_s: Callable[[], float],
         samples: Callable[[int], int],
     ) -> None:
-        """`waited_s` returns `data_s` of Progress, and `samples` the number of samples in the epoch's first batches."""
+        """
+        `waited_s` returns the value for Progress.data_s, and `samples` the number of samples in the epoch's first
+        batches.
+        """
         self._framework = framework
         self._agent = agent
         self._counting = counting

@@ -19,7 +19,7 @@ COME_OR_GO = {
     "layer in on_train_batch_end": "late, which is new",
     "layer in on_train_epoch_end": "late, which is new",
     "average in on_train_batch_start": "average, which is new",
-    "gate in on_train_batch_end": "gate, which is another module than before",
+    "gate in on_train_batch_end": "gate, which is a different module than before",
     "nothing in on_before_optimizer_step": "rest, which is gone",
 }
 
