@@ -62,7 +62,7 @@ class Overlap:
         """Stop overlapping, because the script writes between steps."""
         self._allowed = False
         print(
-            "spotrun: the script writes to weights between optimizer steps; from here on training waits while a "
+            "spotrun: something writes to weights between optimizer steps; from here on training waits while a "
             "snapshot is copied",
             file=sys.stderr,
             flush=True,

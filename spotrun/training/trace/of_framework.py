@@ -1,8 +1,8 @@
 """
-Traces a training through the port: records the values of a `Framework` at the calls of `Hooks`.
+Traces a training through its port: records a `Framework`'s values at the calls of `Hooks`.
 
-It does so only if the environment names a trace file (trace_file.py). The environment may also list steps at which the
-trainer stops, once each, until it is killed.
+A training is traced only if the environment names a trace file (trace_file.py). The environment may also list steps.
+After each of these, a trainer stops and waits to be killed, once per step.
 """
 
 from __future__ import annotations
@@ -39,17 +39,21 @@ from spotrun.training.trace.outside_files import OutsideFiles
 from spotrun.training.trace.places import Places
 
 SLOW_STEPS = 40
-"""Steps before a hold that take at least `SLOW_STEP_S`, so that a checkpoint becomes durable meanwhile."""
+"""
+Number of steps before each hold that are slowed down to `SLOW_STEP_S`, so that a checkpoint becomes durable meanwhile.
+"""
 SLOW_STEP_S = 0.05
 EARLY_BATCHES = 2
 """
-Number of first batches after each of which all places are recorded. They are also recorded at the end of the first
-epoch. Only the first traced process records them.
+Number of first batches after each of which all places are recorded. All places are also recorded at the end of the
+first epoch. Only the first traced process makes these records.
 """
 
 
 class Holds:
-    """The steps after which this process stops until it is killed, once each; none if `held_at` is None."""
+    """
+    The steps after which this process stops and waits to be killed; no steps if `held_at`, the done ones, is None.
+    """
 
     def __init__(self, file: TraceFile, held_at: Collection[int] | None) -> None:
         wanted = {int(step) for step in os.environ.get(HOLD_VARIABLE, "").split(",") if step}
@@ -72,7 +76,7 @@ class Holds:
 
 
 class ProcessTrace:
-    """State of the traces of all fits of a process: their file, and the epoch and step at the end of the last fit."""
+    """What the traces of a process's fits share: their file, and the epoch and step at the end of the last fit."""
 
     file: TraceFile
 
@@ -91,7 +95,7 @@ class ProcessTrace:
             atexit.register(self._leave)
 
     def evaluated(self, stage: str, known: Mapping[str, Any], predictions: str | None = None) -> None:
-        """Record a result outside of the training. `predictions` is a digest."""
+        """Record the result of a test or prediction outside the training. `predictions` is a digest."""
         self.file.append(Evaluated(pid=os.getpid(), stage=stage, metrics=metrics(known), predictions=predictions))
 
     def _leave(self) -> None:
@@ -118,8 +122,8 @@ def traced(framework: Framework) -> FrameworkTrace | None:
 
 class FrameworkTrace:
     """
-    The trace of one fit. Epochs and steps are counted over all fits of a process. `counted` is the epoch and the step
-    in the framework's own counters before this fit has loaded anything.
+    The trace of one fit. Epochs and steps are counted across all fits of a process. `counted` is the epoch and the step
+    in the framework's counters before this fit has loaded anything.
     """
 
     def __init__(self, framework: Framework, counted: tuple[int, int] = (0, 0)) -> None:
@@ -151,7 +155,7 @@ class FrameworkTrace:
         self._lr = learning_rates(self._here.optimizers)
 
     def batch_ends(self) -> None:
-        """Record a batch that has been counted, before any generator is seeded again."""
+        """Record a batch that has just been counted. Call this before any generator is reseeded."""
         here, number = self._here, self._here.batch - 1
         order = self._order()
         self._file.append(
@@ -190,7 +194,7 @@ class FrameworkTrace:
             self.note("the first epoch's end")
 
     def ended(self) -> None:
-        """Record the end, with the generators as the rest of the script will find them."""
+        """Record the end of training, with the generators' states as the rest of the script finds them."""
         here, module = self._here, self._here.module
         self.process.ended_at = self._epoch, self._step
         shown = module.state_dict() | dict(module.named_parameters()) | dict(module.named_buffers())
@@ -209,7 +213,7 @@ class FrameworkTrace:
         )
 
     def note(self, moment: str) -> None:
-        """Record all places, at a moment before any interruption."""
+        """Record all places at a time before any interruption; `moment` says when."""
         if self._is_first_pass:
             self._file.append(ObjectsRecorded(moment=moment, places=self._places().found))
 
@@ -223,8 +227,8 @@ class FrameworkTrace:
 
     def _add_all(self, places: Places) -> None:
         """
-        Add all places except plain local variables: which of them exist depends on the process in which the last batch
-        was trained. Objects in local variables are added, because they are among the roots.
+        Add all places except plain local variables, because these depend on whether the process that ends the training
+        has also trained its last batch. Objects in local variables are among the roots, so they are added.
         """
         places.loggers(self._here.loggers)
         self._add_roots(places)
