@@ -130,7 +130,7 @@ NO_PLACE = {
     "an object of a library": (lambda: subprocess.CompletedProcess([], 0), "subprocess.CompletedProcess"),
     "a function": (lambda: local, "builtins.function"),
     "a module": (lambda: enum, "builtins.module"),
-    "a tuple type within a function": (lambda: namedtuple("Here", "a")(1), "Here, which no module has"),
+    "a tuple type within a function": (lambda: namedtuple("Here", "a")(1), "Here, which its module does not have"),
 }
 
 
@@ -157,7 +157,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_from_elsewhere_make_nothing(name: str) -> None:
-    with pytest.raises(NotRevived, match="which this script lacks"):
+    with pytest.raises(NotRevived, match="which this script no longer has"):
         revived({"a": [HOSTILE[name]]})
 
 
