@@ -15,9 +15,9 @@ class Counting:
     """
     Epoch and step counts for the `fit`-th fit of its process.
 
-    `there` is the framework's epoch and step in the snapshot that the fit resumes from; None for a fresh start. A fresh
-    fit() may first load the user's own checkpoint, which moves the framework's counts. So the caller calls `begins`
-    after that load.
+    `there` is the framework's epoch and step in the snapshot from which the fit resumes; None for a fresh start. A
+    fresh fit() may first load a checkpoint of the user's, which changes the framework's counts. So `begins` must be
+    called after that load.
     """
 
     def __init__(self, framework: Framework, resume: Resume, there: tuple[int, int] | None) -> None:
@@ -32,9 +32,9 @@ class Counting:
 
     def epoch(self, epoch: int) -> int:
         """
-        Return the run's number for the framework's `epoch`.
+        Return the number that the framework's `epoch` has in the run.
 
-        A fit() that trains nothing ends at the framework's epoch -1. The result is then the run's last epoch before
+        A fit() that trains nothing ends at the framework's epoch -1. For -1 the result is the run's last epoch before
         that fit, or 0.
         """
         return max(0, epoch + self._ahead[0])

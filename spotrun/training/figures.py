@@ -1,8 +1,8 @@
 """
 Logs the run's cost so far as metrics through the training framework's loggers, where people already look.
 
-The figures go only to the loggers, not into the framework's metrics. Schedulers and early stopping read those metrics,
-so the metrics must be bit-identical in an interrupted and an uninterrupted training; dollars are not.
+The figures go only to the loggers, not into the framework's metrics. Schedulers and early stopping read the framework's
+metrics, which must therefore be bit-identical in an interrupted and an uninterrupted training. Costs are not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FiguresBox:
             self._changed.notify_all()
 
     def take(self) -> Figures | None:
-        """Return the newest figures; None if they were taken before."""
+        """Return the newest figures; None if an earlier call has already returned them."""
         with self._changed:
             newest, self._newest = self._newest, None
         return newest

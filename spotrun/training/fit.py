@@ -172,7 +172,7 @@ class Fit:
         return cls(framework, agent, ranks, resume, memory)
 
     def _read(self, memory: Memory) -> State:
-        """Return the checkpoint's state. All of it has arrived by then, except perhaps the optimizer states."""
+        """Return the checkpoint's state, as soon as all of it except the optimizer states has arrived."""
         image: Any = memory.image
         state: State
         state, meta = read_image(image, memory.need, self._files.of_checkpoints)
@@ -258,7 +258,7 @@ class Fit:
             attributes.load(module, own["attributes"])
 
     def _load_averages(self, own: State) -> None:
-        """Restore the averages that exist by now. An average that only a batch makes is reported by `PythonState`."""
+        """Restore the averages that exist already. If an average is made only by a batch, `PythonState` reports it."""
         averages = self._framework.averages
         older = dict(zip(averages, own.get("callbacks", ()), strict=False))  # an older snapshot has a list
         for name, state in own.get("averages", older).items():
@@ -455,7 +455,10 @@ def _agent_of(framework: Framework) -> tuple[Ranks, session.Agent | None]:
 
 
 def _seed_of(resume: Resume, script_seed: int) -> int:
-    """Derive the fit's seed from the run's seed, the script's seed (so `--seed 2` matters) and the fit's number."""
+    """
+    Derive the fit's seed from the run's seed, the script's seed (so that a script's `--seed 2` has an effect) and the
+    fit's number.
+    """
     fit = () if resume.fit == 1 else ("fit", resume.fit)
     return seeds.derive(resume.seed, script_seed, *fit)
 

@@ -20,11 +20,11 @@ Stage: TypeAlias = Literal["train", "validate"]
 WEIGHTS = "state_dict"
 OPTIMIZERS = "optimizer_states"
 STEP = "global_step"
-"""The three entries in every framework's state: the weights by name, one state per optimizer, the step count."""
+"""The entries that every framework's state has: the weights by name, one state per optimizer, the step count."""
 SCHEDULERS = "lr_schedulers"
 """
-Entry with the schedulers' states. Before it calls `load_state_dict`, a framework replaces saved objects in this entry
-and in OPTIMIZERS by the script's own objects.
+Entry with the schedulers' states. Before a framework calls `load_state_dict`, it replaces the saved objects in this
+entry and in OPTIMIZERS by the script's objects.
 """
 
 
@@ -173,7 +173,9 @@ class Framework(Protocol):
 
     @property
     def passes_before(self) -> int:
-        """The number of completed passes over training data in this epoch; 0 if an epoch has only one pass."""
+        """
+        The number of passes over the training data that this epoch has completed; 0 if an epoch has only one pass.
+        """
 
     @property
     def pass_begins_at(self) -> tuple[int, int]:
@@ -181,8 +183,8 @@ class Framework(Protocol):
 
     def restart_pass(self) -> None:
         """
-        Replace the iterator over the training data by a new iterator at `pass_begins_at`. Does nothing in a framework
-        that makes this iterator only when it reads a pass's first batch.
+        Replace the iterator over the training data by a new iterator that starts at `pass_begins_at`. Does nothing in a
+        framework that makes the iterator only when it reads the first batch of a pass.
         """
 
     # --- its state
@@ -252,11 +254,11 @@ class Framework(Protocol):
 
 class Hooks(Protocol):
     """
-    Methods that a framework calls. It calls each after the script's callbacks and hooks for the same event.
+    Methods that a framework calls, each after the script's own callbacks and hooks for the same event have run.
 
     An epoch is `epoch_begins`, its batches, `epoch_closes`, the script's own epoch-end hooks, `epoch_ends`. A batch is
-    `batch_begins`, for each backward pass `backward_begins` and `backward_ends`, before each step of an optimizer
-    `optimizer_steps`, then `batch_ends`, its validation if one is due, and `step_ends`.
+    `batch_begins`; `backward_begins` and `backward_ends` for each backward pass; `optimizer_steps` before each step of
+    an optimizer; `batch_ends`; a validation if one is due; and `step_ends`.
 
     If the script owns the loop, its epoch code makes passes over data. Each pass begins with `pass_begins` and ends,
     after its last batch, with `pass_ends`. On a resume within a pass, the epoch's code that precedes the pass runs

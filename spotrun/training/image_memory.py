@@ -1,6 +1,7 @@
 """
-Manages the memory of the checkpoint from which a trainer resumes. The trainer copies most tensors out of it and frees
-it. Large tensors that optimizers and callbacks keep are not copied; their part of the memory stays.
+Manages the memory of the checkpoint from which a trainer resumes. The trainer copies most tensors out of this memory,
+and then frees it. Large tensors that optimizers and callbacks keep are not copied; the part of the memory that holds
+them stays.
 
 New memory is the most expensive part of a restore. Touching a page for the first time takes several times as long as
 copying into it, and many times as long on a virtual machine whose host has not allocated that page yet.
@@ -31,7 +32,10 @@ KEPT_FROM_BYTES = 64 << 10
 Minimum bytes of a tensor that stays in place. A smaller tensor is copied, because it would keep whole pages in use.
 """
 _POPULATE_READ = 22
-"""MADV_POPULATE_READ of Linux 5.14, which the module mmap does not define. An older kernel rejects it without harm."""
+"""
+MADV_POPULATE_READ, which Linux has since 5.14 and Python's mmap does not define. An older kernel rejects it without
+harm.
+"""
 _MAPPED_BYTES = 4 << 20
 _MAPPING_PAUSE_S = 1e-4
 """
@@ -46,7 +50,7 @@ Bytes: TypeAlias = bytearray | np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class Arrival:
-    """Tracks how many of an image's first bytes have arrived."""
+    """Tracks up to which byte an image has arrived."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -79,8 +83,8 @@ class Arrival:
 
 class ImageMemory:
     """
-    The image in the file `fd`, from `start` on. Perhaps only its first `here_bytes` have arrived so far; the agent
-    fetches the rest. Closes `fd`. Only this object and the agent may use that memory.
+    The image in the shared memory `fd`, from byte `start` on. Only its first `here_bytes` may have arrived so far; the
+    agent fetches the rest. Closes `fd`. Only this object and the agent may use the shared memory.
 
     `image` is a private view, only for reading: a write to it does not reach the shared memory. Large tensors that are
     kept are views of the shared memory itself, so a forked process shares them.
@@ -112,7 +116,7 @@ class ImageMemory:
         self.need(max((end for end in ends if end <= len(self._private)), default=0))
 
     def keep(self, tree: Any) -> Any:
-        """Return a copy of `tree` whose tensors may be kept. Waits until all of its tensors have arrived."""
+        """Wait until all tensors of `tree` have arrived, and return a copy of `tree` whose tensors may be kept."""
         start = self._start_address()
         lasting = torch.frombuffer(self._lasting, dtype=torch.uint8)
 
@@ -140,7 +144,7 @@ class ImageMemory:
 
 
 class Received:
-    """An image that another process will send, with the interface of `ImageMemory`."""
+    """An image that another process sends, with the interface of `ImageMemory`."""
 
     def __init__(self, size_bytes: int) -> None:
         self.image: Bytes = bytearray(size_bytes)

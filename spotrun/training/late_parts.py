@@ -1,8 +1,8 @@
 """
 Finds late parts: model parts that only a batch makes or removes. A process that resumes does not repeat that batch.
 
-A resume reruns the script's start hooks, and can make a missing part by copying a part that is built alike. It cannot
-restore a model with any other late part. So the training is refused as soon as its model has such a part.
+A resume reruns the script's start hooks, and can make a missing part by copying a part that is built alike. Other late
+parts it cannot make. So a training is refused as soon as its model has such a part.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class LateParts:
 
     def misfit(self, modules: Mapping[str, str]) -> str:
         """
-        Name the parts that keep a resume from making the model as in `modules` (kinds by name); "" if it could be made.
+        Return, in words, the parts that keep a resume from making the model `modules` (kinds by name); "" if there are
+        none.
         """
         if not self._judges:
             return ""

@@ -1,5 +1,6 @@
 """
-Saves a training that has no agent in a local folder, and resumes it from there, by the same code as with an agent.
+Saves a training without an agent in a local folder, and resumes it from there, with the code that an agent's training
+uses too.
 
 The folder has one file for each fit: the fit's newest snapshot, in the image format of checkpoints. A snapshot is taken
 once a minute and at the end of a fit, and written while training continues. Once the whole snapshot is on disk, it
@@ -34,7 +35,7 @@ T = TypeVar("T")
 EVERY_S = 60.0
 """System time in seconds between two snapshots."""
 SLACK_BYTES = 4 << 20
-"""Bytes by which snapshots may grow before they need new arenas."""
+"""Bytes by which a snapshot may be larger than the first one before larger arenas are needed."""
 ANOTHER = "name another folder: Loop(local=…)"
 
 
@@ -152,7 +153,10 @@ class LocalFolder(Alone):
 
 
 def _in_memory(image: bytes) -> ImageMemory:
-    """Copy the image into new memory, because `ImageMemory` frees parts of its memory, which would damage the file."""
+    """
+    Copy the image into new memory. `ImageMemory` frees parts of the memory that it is given; in the file itself, that
+    would destroy data.
+    """
     descriptor = os.memfd_create("spotrun-image", os.MFD_CLOEXEC)
     with open(os.dup(descriptor), "wb") as copy:
         copy.write(image)

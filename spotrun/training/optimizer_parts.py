@@ -1,9 +1,9 @@
 """
 Saves and restores optimizers by the names of the parameters that they train.
 
-`state_dict()` numbers parameters in the order of their groups. So if training has added a group or exchanged an
-optimizer, a parameter could get another parameter's state. A snapshot therefore holds the names too, and a resume
-restores the snapshot's groups before it loads the states.
+`state_dict()` identifies parameters by number, in the order of the groups. So if training has added a group or
+exchanged an optimizer, a parameter could get another parameter's state. A snapshot therefore holds the names too, and a
+resume restores the snapshot's groups before it loads the states.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ def _node(optimizer: Any, names: Mapping[Any, str]) -> State:
 
 
 def _is_whole(optimizer: Any, state: Mapping[Any, Any], names: Mapping[Any, str]) -> bool:
-    """Return whether a node holds all of `optimizer`, so that the optimizer's `load_state_dict` is not needed."""
+    """
+    Return whether a node, as `by_name` makes it, holds all of `optimizer`, so that `load_state_dict` is not needed.
+    """
     if len(state) < len(optimizer.state) or not all(isinstance(key, str) or key in names for key in state):
         return False
     more = {name: value for name, value in vars(optimizer).items() if name not in _OF_TORCH}
@@ -211,11 +213,14 @@ class Parts:
                     raise Misfit(f"group {number} of {saved['kind']} trains weights that are not in the model")
 
     def has(self, number: int) -> bool:
-        """Return whether the snapshot holds, for `put`, more than the `state_dict` of optimizer `number`."""
+        """Return whether the snapshot holds more of optimizer `number` than its `state_dict`. `put` restores that."""
         return self._by_name[number] is not None
 
     def has_whole(self, number: int) -> bool:
-        """Return whether the snapshot holds, for `put`, all of optimizer `number` and of the optimizers in it."""
+        """
+        Return whether the snapshot holds all of optimizer `number` and of the optimizers in it, so that `put` alone
+        restores it.
+        """
         saved = self._by_name[number]
         return saved is not None and all(node["whole"] for node in saved.values())
 

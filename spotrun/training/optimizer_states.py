@@ -2,8 +2,8 @@
 Loads the optimizer states of a checkpoint, which may arrive after training has begun.
 
 These states are half of a checkpoint or more, and nothing needs them before the first optimizer step: the first forward
-and backward pass run while the states arrive. No code finds an optimizer without its state, because whatever reads the
-state waits for it.
+and backward pass run while the states arrive. No code ever sees an optimizer without its state, because reading the
+state waits for its arrival.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class OptimizerStates:
         """
         Load torch's optimizers: their groups now, and each state when code first reads it.
 
-        Optimizers of other classes may behave differently with less than their whole state, so `put_back` loads them,
-        at once. If `optimizers` do not fit the snapshot yet, nothing is loaded now; `put_back` then loads all of them.
+        Optimizers of other classes may behave differently without their whole state, so they are left to `put_back`,
+        which loads them whole. If `optimizers` do not fit the snapshot yet, all of them are left to `put_back`.
         """
         for optimizer, _, _ in self._waiting:
             optimizer.state = defaultdict(dict)  # another optimizer replaces it
@@ -170,8 +170,8 @@ def _copied(group: State) -> State:
 
 def _complete(optimizer: Optimizer, loaded_groups: list[State], saved: State) -> None:
     """
-    Load `saved` as if the groups were still `loaded_groups`. The present groups stay, with their values: meanwhile the
-    script may have kept one, set its learning rate, or added another.
+    Load `saved` into `loaded_groups`, the groups as they were at the early load. Then put the present groups back:
+    since the early load, the script may have kept a group, set its learning rate, or added a group.
     """
     groups = optimizer.param_groups
     optimizer.state, optimizer.param_groups = defaultdict(dict), loaded_groups
@@ -181,7 +181,9 @@ def _complete(optimizer: Optimizer, loaded_groups: list[State], saved: State) ->
 
 
 class _Awaited(MutableMapping[Any, Any]):
-    """A stand-in for an optimizer's state until that state has arrived. Then `arrive` replaces the stand-in."""
+    """
+    A stand-in for an optimizer's state. Any use of it calls `arrive`, which waits and puts the true state in its place.
+    """
 
     def __init__(self, optimizer: Optimizer, arrive: Callable[[], None]) -> None:
         self._optimizer = optimizer

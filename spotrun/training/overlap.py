@@ -3,8 +3,9 @@ Finds the tensors of a snapshot that can be copied while training continues, and
 meanwhile.
 
 In nearly every script, nothing writes to the parameters and the state of an optimizer between two steps of that
-optimizer. This module checks this: each tensor counts the writes to it (`Tensor._version`), and a snapshot is valid
-only if these counts have not changed. If a script does write, training waits from then on while a snapshot is copied.
+optimizer. This module checks that it is so: each tensor counts the writes to it (`Tensor._version`), and a snapshot is
+valid only if these counts have not changed. If a script does write, training waits from then on while a snapshot is
+copied.
 
 Writes through `.data` are not counted. So the first snapshot of an attempt and every 32nd one are copied immediately,
 and the copies are later compared with the tensors.
@@ -32,8 +33,8 @@ PROBE_EVERY = 32
 
 class Overlap:
     """
-    Decides which tensors to copy later. Without the framework's `steps_optimizers` optimizers may write at any time, so
-    no tensor is copied later.
+    Decides which tensors to copy later. If the framework does not have `steps_optimizers`, its optimizers may write at
+    any time, so no tensor is copied later.
     """
 
     def __init__(self, framework: Framework) -> None:
@@ -53,7 +54,7 @@ class Overlap:
         return found if sum(piece.size_bytes for piece in found) >= FROM_BYTES else []
 
     def watch(self, later: Sequence[Piece]) -> Watch:
-        """Return a watch on the pieces `later`, which begins now, with their snapshot."""
+        """Watch the pieces `later` from now on, for the snapshot that begins now."""
         probes = self._snapshots % PROBE_EVERY == 0
         self._snapshots += bool(later)
         return Watch(later, probes=probes)

@@ -162,7 +162,9 @@ class Ranks:
 
 
 def _proof(rank: int, gang: bytes, asked: bytes) -> bytes:
-    """Return a digest that only a process with the secret can compute. It differs by rank, and for each `asked`."""
+    """
+    Return a digest that only a process with the secret can compute. It also depends on the rank, the gang and `asked`.
+    """
     return hmac.digest(os.environ.get(RANKS_SECRET, "").encode(), b"%d " % rank + gang + asked, "sha256")
 
 

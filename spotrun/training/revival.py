@@ -4,7 +4,7 @@ Turns the descriptions of objects in a checkpoint into objects.
 Nothing that a checkpoint names is imported or called. An enum member is found by its name, a named tuple is made as a
 tuple, and an instance of a script's class is made without calling `__init__`, and then given its attributes. Such a
 class must already exist, must not belong to an installed package, and must not define how instances are made or freed.
-If an object already exists at the same path, it is filled instead, by its `load_state_dict` if it has one.
+If an object already exists at the same path, that object is filled instead, by its `load_state_dict` if it has one.
 """
 
 from __future__ import annotations

@@ -313,13 +313,13 @@ class Alone(Follower):
 
 
 Agent: TypeAlias = Session | Follower
-"""The agent of a fit, or a replacement."""
+"""The session of a fit with its agent, or a replacement for it."""
 
 _alone = Alone()
 
 
 def alone() -> Alone:
-    """Return the replacement for a session, one for all fits of this process."""
+    """Return the one `Alone` that all fits of this process share."""
     return _alone
 
 

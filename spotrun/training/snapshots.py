@@ -1,8 +1,8 @@
 """
 Takes snapshots of a training: decides when one is due, collects the state, and writes it into an arena.
 
-A snapshot is the framework's own checkpoint plus two entries. "spotrun" holds the state that is missing in that
-checkpoint, and `weights.BESIDE` the model's weights that are missing in it (weights.py).
+A snapshot is the framework's own checkpoint plus two entries for what that checkpoint lacks. `weights.BESIDE` has the
+model's weights that it lacks (weights.py), and "spotrun" has the rest of the state.
 """
 
 from __future__ import annotations
@@ -46,13 +46,16 @@ LENIENT = ("hyper_parameters", "datamodule_hyper_parameters")
 
 @dataclass(frozen=True)
 class Dump:
-    """The state of the training at a boundary, and `files`: its work folder then, or None if no files are saved."""
+    """
+    The state of the training at a boundary, and the files of its work folder at that boundary (None if no files are
+    saved).
+    """
 
     state: State
     files: Frozen | None
 
     def again(self) -> Dump:
-        """Return a duplicate. A validation's dump is kept, and each snapshot uses up one duplicate."""
+        """Return a duplicate: several snapshots may be taken of one dump, and each uses up its files."""
         return Dump(self.state, None if self.files is None else self.files.duplicate())
 
     def close(self) -> None:

@@ -2,9 +2,9 @@
 Restores the model and its optimizers with the parts that they had in a snapshot.
 
 A script may make parts of the model and the optimizers late: in a hook, at the beginning of an epoch, in a step. In a
-new process, the start hooks make their parts too. If a part is still missing, the start hooks of all epochs that have
-begun are rerun. If the part is missing even then, the training cannot be resumed, and ends with a message that names
-the part.
+new process, the start hooks make the parts again that they made before. If a part is then missing, the epoch-start
+hooks are rerun, once for each epoch that had begun. If the part is missing even then, the training cannot be resumed,
+and ends with a message that names the part.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from spotrun.training.weights import Misfit, Weights
 
 class Structure:
     """
-    The structure in the resumed `state`. Its entries are removed from `state`. `described` is the snapshot's
-    `optimizer_parts.described`. An older snapshot has neither that nor the names of its weights: then only the
-    framework restores model and optimizers.
+    The structure that the resumed `state` describes. Creating it removes the entries that it uses from `state`.
+    `described` is the snapshot's result of `optimizer_parts.described`. An older snapshot has neither that nor the
+    names of its weights: then only the framework restores model and optimizers.
 
     Raises:
         Misfit: weights of the model's base differ from the checkpoint's.

@@ -140,7 +140,7 @@ def fits(module: nn.Module, weights: Weights) -> bool:
 
 
 def fitting(module: nn.Module, weights: Weights) -> dict[str, Tensor]:
-    """Return the weights for which the module now has a parameter or buffer of the same shape."""
+    """Return those of `weights` for which the module now has a parameter or buffer of the same name and shape."""
     now = dict(module.named_parameters()) | dict(_persistent_buffers(module))
     return {name: value for name, value in weights.by_name.items() if name in now and now[name].shape == value.shape}
 
@@ -244,7 +244,9 @@ def _builds(kinds: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 
 def build_of(part: nn.Module) -> dict[str, str]:
-    """Return the kinds of all parts of `part`, by name. Modules with equal results can hold the same weights."""
+    """
+    Return the kinds of all parts of `part`, by name. If two modules have equal results, they can hold the same weights.
+    """
     return {f".{name}" if name else "": _kind_of(each) for name, each in part.named_modules()}
 
 

@@ -1,11 +1,11 @@
 """
-Restores a training's exact position in its data: a function of seed and epoch gives the order, and an integer the
-position in it.
+Restores a training's exact position in its data. The order is a function of seed and epoch; the position in it is a
+number.
 
 `exact_copy` copies a user's DataLoader. The copy can begin an epoch at any batch without reading earlier batches.
-Generators seeded by (seed, epoch) draw the epoch's order. While a sample is read or a batch is collated, the global
-generators are seeded by its position. So the data does not depend on workers, on prefetching, on random numbers that
-the training drew, or on the process.
+Generators seeded by (seed, epoch) draw the epoch's order. Before a sample is read or a batch is collated, the global
+generators are seeded by the position of the sample or batch. So the data does not depend on workers, on prefetching, on
+random numbers that the training drew, or on the process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ Position = Callable[[], tuple[tuple[object, ...], int]]
 
 @dataclass(frozen=True)
 class Keyed:
-    """A batch's indices (or the single index of a loader without batches), and the seed of its position."""
+    """
+    The indices of a batch (or the single index of a loader without batches), and a seed derived from the batch's
+    position.
+    """
 
     indices: Any
     seed: int
@@ -132,7 +135,10 @@ def _reads_without_code(dataset: object) -> bool:
 
 
 class ExactCollate(Proxy):
-    """A collate function. What it draws (as mixup does) comes from generators seeded by the batch's position."""
+    """
+    A collate function. Before it is called, the generators are seeded by the batch's position, because it may draw
+    (mixup does).
+    """
 
     def __call__(self, read: Any) -> Any:
         if type(read) is not SeededSamples:
@@ -210,13 +216,13 @@ class ExactOrder:
 
 def notes_for(loader: DataLoader[Any]) -> Notes | None:
     """
-    Return notes for the workers of `loader`; None if it has no workers: then this process itself sees all changes.
+    Return notes for the workers of `loader`; None if it has no workers. (This process itself sees all changes then.)
     """
     return Notes(loader.num_workers) if loader.num_workers else None
 
 
 def order_generators(loader: object) -> OwnGenerators:
-    """Return the generators that decide the order of the data and the seeds of workers."""
+    """Return the generators that determine the order of the data and the seeds of workers."""
     if not isinstance(loader, DataLoader):
         return generators.kept_by(loader=loader)
     return generators.kept_by(sampler=loader.sampler, batch_sampler=loader.batch_sampler, loader=loader.generator)
@@ -235,7 +241,8 @@ def exact_copy(loader: DataLoader[Any], seed: int, rank: int, position: Position
     Return a copy of `loader` that can begin at an exact position. `loader` must read a map-style dataset and have a
     length.
 
-    Every rank draws the same order, of which its sampler takes the rank's share. The seeds of samples differ by rank.
+    Every rank draws the same order, and the rank's sampler takes the rank's share of it. The seeds of samples differ by
+    rank.
     """
     order = ExactOrder(loader, seed, rank, position)
     changes: dict[str, Any] = {"batch_sampler" if loader.batch_sampler is not None else "sampler": order}

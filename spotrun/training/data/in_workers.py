@@ -32,7 +32,7 @@ ROW_BYTES = 4096
 PLACES_MAX, PLACE_MAX = 10, 200
 """Maximum changed places that a worker reports, and maximum characters of each. At least one place fits into a row."""
 LOOK_EVERY = 1024
-"""Batches between two comparisons. The first comparisons come earlier: after batches 1, 2, 4, 8, …"""
+"""Number of batches between two comparisons. Early in training, a worker compares after batches 1, 2, 4, 8, …"""
 OBJECTS_MAX = 1000
 DEPTH = 5
 LONG = 64
@@ -118,7 +118,7 @@ class Watch:
 
 def _has_changed(before: Any, now: Any) -> bool:
     """
-    Return whether facts differ. A library object that is new (an opened file) is no change: any worker opens it on
+    Return whether facts differ. A new library object does not count (an open file, for example): any worker makes it on
     demand.
     """
     opened = before is None and type(now) is tuple and now[0] is OTHER

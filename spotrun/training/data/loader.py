@@ -17,7 +17,8 @@ from spotrun.training.place import PassStart, StreamPosition
 
 KEPT_STATES = 3
 """
-Number of stream states that are kept: a framework may read a batch ahead (Lightning does if a loader has no length).
+Number of a stream's latest states that are kept, because a framework may read a batch ahead (Lightning does if a loader
+has no length).
 """
 
 
@@ -46,9 +47,9 @@ class LoaderProxy(Proxy):
 
 class ValidationProxy(Proxy):
     """
-    An exact copy of a validation loader whose passes leave the global generators unchanged. Without it, torch would
-    draw a seed from them whenever a loader's workers start: at each pass or, with persistent workers, at the process's
-    first pass.
+    An exact copy of a validation loader. Its passes leave the global generators unchanged. With a normal loader, torch
+    draws a seed from these generators when the workers start: at each pass or, with persistent workers, at the
+    process's first pass.
     """
 
     def __iter__(self) -> Iterator[Any]:
@@ -110,13 +111,13 @@ class ExactLoader:
 
     @property
     def replays(self) -> bool:
-        """True if a position in this loader can be reached only by reading the batches before it."""
+        """True if a position in this loader can be reached only by reading all batches before the position."""
         return self._stream is not None and self._stream.inside is None
 
     def resume(self, state: dict[str, Any] | None) -> None:
         """
-        Set `state`, an earlier result of the method `state`. The next pass that begins, the one in which it was saved,
-        uses it.
+        Let the next pass continue from `state`, which the method `state` returned during the same pass of an earlier
+        process.
         """
         if self.order is None:
             self._resumed = StreamPosition(**state) if state else None
@@ -149,7 +150,7 @@ class ExactLoader:
 
     @property
     def waited_s(self) -> float:
-        """Seconds of system time for which the training has waited for batches."""
+        """The seconds of system time that the training has spent waiting for batches."""
         return self._waits.total_s
 
     def samples(self, batches: int) -> int:

@@ -2,8 +2,8 @@
 Computes a batch's mark: a number that identifies the batch by its tensors, arrays and plain values. When a stream is
 reread, the marks show whether its batches are the same.
 
-If the training changes the data that a stream reads, as with a replay memory, a reread stream returns different
-batches. Without marks, that would go unnoticed.
+A stream over data that the training changes, such as a replay memory, returns different batches when it is reread.
+Without marks, that would go unnoticed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 Restores the state that samplers keep between two passes, and draws orders, even endless ones.
 
 A sampler may count its passes, change its batch size, or get new weights from a hook. So when a pass is begun a second
-time, its sampler first gets the values that it had at the first time. A snapshot holds the values that have changed
-since the process began.
+time, its sampler is first given the values that it had when the pass was first begun. A snapshot holds the values that
+have changed since the process began.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Samplers:
 
     def begin(self, key: object) -> None:
         """
-        Prepare to draw the pass `key`. If this pass was drawn before, undo all changes since then except those by
-        hooks.
+        Prepare to draw the pass `key`. If this pass was drawn before, undo the changes that drawing made, but keep the
+        changes by hooks.
         """
         if self._resumed is not None:
             self._set(self._first | self._resumed["before"])
@@ -79,8 +79,8 @@ class Samplers:
 
     def drawn(self) -> None:
         """
-        Record the values right after the pass is drawn. In a resumed pass, then restore the values that hooks had
-        changed.
+        Record the values right after the pass is drawn. In a resumed pass, also set the values that hooks had changed
+        by the time of the snapshot.
         """
         self._drawn, self._held = self._copies(), dict(self._living())
         if self._resumed is not None:

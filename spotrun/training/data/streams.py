@@ -30,8 +30,8 @@ def has_state(value: object) -> bool:
 
 def is_read_once(loader: object) -> bool:
     """
-    Return whether each new iterator over `loader` only continues with the next items (a generator's does), and no state
-    can be restored.
+    Return whether `loader` can be read only once: a new iterator continues where the last one stopped (as for a
+    generator), and there is no state that could be restored.
     """
     data = loader.dataset if isinstance(loader, DataLoader) and not loader.num_workers else loader
     return isinstance(data, Iterator) and not has_state(loader) and not has_state(data)
@@ -88,7 +88,9 @@ class SeededStream(Proxy):
 
 
 class SeededStatefulStream(SeededStream):
-    """A SeededStream of a dataset with a state. Adds to that state the number of samples that the dataset has given."""
+    """
+    A SeededStream of a dataset with a state. Its `state_dict` adds to that state the number of samples given so far.
+    """
 
     _resumed: dict[str, Any] | None = None
 
@@ -108,9 +110,9 @@ class SeededStatefulStream(SeededStream):
 @dataclass(frozen=True)
 class Stream:
     """
-    A loader to iterate over, the object that holds its state `inside` a pass, and the object that holds it `between`
-    two passes. Both objects are None if the loader has no state. A training that resumes within a pass then rereads the
-    pass's beginning.
+    A loader to iterate over, and two objects: `inside` holds the loader's state within a pass, and `between` holds it
+    between two passes. Both are None if the loader has no state; a training that resumes within a pass then rereads the
+    beginning of the pass.
     """
 
     loader: Any

@@ -1,4 +1,7 @@
-"""Replaces a training's loaders, for training and for validation, by exact loaders, and sets where these start."""
+"""
+Replaces the loaders of a training (those for training and those for validation) by exact loaders, and sets where these
+start.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,8 @@ class TrainingData:
 
     def check(self) -> None:
         """
-        Report each loader whose data has to be reread, up to the loader's position, by a resume.
+        Print a message about each loader whose data a resume has to reread, up to the position at which training
+        continues.
 
         Raises:
             TrainingUnsupported: this combination of loaders cannot be resumed.
@@ -118,8 +122,8 @@ class TrainingData:
 
     def begin_here(self) -> None:
         """
-        Restart the loaders if they began at a wrong position: a framework may begin them before it has restored its own
-        position. (Lightning does if a script reads `estimated_stepping_batches` in configure_optimizers,
+        Restart the loaders if they began at a wrong position: a framework may begin loaders before it has restored its
+        own position. (Lightning does if a script reads `estimated_stepping_batches` in configure_optimizers,
         Lightning#20550.)
         """
         here = self._framework.pass_begins_at
@@ -154,7 +158,7 @@ class TrainingData:
 
     @property
     def waited_s(self) -> float:
-        """Seconds of system time for which the training has waited for its loaders."""
+        """The seconds of system time that the training has spent waiting for its loaders."""
         return sum(one.waited_s for one in self._train_loaders())
 
     def samples(self, batches: int) -> int:

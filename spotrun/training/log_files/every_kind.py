@@ -1,4 +1,4 @@
-"""Handles all kinds of loggers. Each kind's state has its own name in a snapshot."""
+"""Handles all kinds of loggers. In a snapshot, the state of each kind has a separate name."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """
-Continues, after a resume, the MLflow run that an MLFlowLogger keeps on a server or in a database, and logs no step
-twice.
+Continues the MLflow run of an MLFlowLogger with a server or a database after a resume, and logs no step twice.
 
 A resume does not reset the server's data, so the server already has values from the steps after the snapshot. These
 steps are repeated, with the same values. So, for each metric, the logger skips all steps up to the last one that the

@@ -1,5 +1,6 @@
 """
-Saves the MLflow run of an MLFlowLogger with a file store in a snapshot: metrics, parameters and tags, but no artifacts.
+Saves in a snapshot the MLflow run of an MLFlowLogger that writes to files: metrics, parameters and tags, but no
+artifacts.
 
 A resumed training continues the same MLflow run, with the files as they were at the snapshot, even on a machine that
 never had these files. Layout: EXPERIMENT_ID/meta.yaml and EXPERIMENT_ID/RUN_ID/{meta.yaml,metrics,params,tags}

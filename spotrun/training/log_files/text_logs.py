@@ -48,7 +48,9 @@ def _dump(logger: Any, pattern: str) -> State:
 
 
 def _extent(path: Path) -> int:
-    """Return a file's length in bytes or, for a CSV file, in rows: a new column rewrites the whole CSV file."""
+    """
+    Return a file's length in bytes or, for a CSV file, in rows. (Bytes would not do: a new column changes all rows.)
+    """
     return len(path.read_bytes().splitlines()) if path.name == CSV else path.stat().st_size
 
 

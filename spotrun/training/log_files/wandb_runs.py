@@ -3,8 +3,8 @@ Continues a WandbLogger's offline W&B run. Each attempt writes a separate folder
 one W&B run.
 
 W&B numbers the rows of a run, and a row replaces any earlier row with the same number. An offline client begins each
-folder with row 0. So a resumed training continues with the row number in the snapshot. Online, the server sends that
-number.
+folder with row 0. So a resumed training continues with the row number in the snapshot. An online client gets the number
+from the server.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ def continue_run(loggers: Loggers, saved: list[State]) -> None:
 
 def _is_offline(run: Any) -> bool:
     """
-    Return whether `run` is a real W&B run and offline. On ranks other than 0, `run` is a dummy that has every
-    attribute.
+    Return whether `run` is an offline W&B run, and not the dummy with every attribute that ranks other than 0 have.
     """
     return type(run).__module__.startswith("wandb.") and run.offline is True
 

@@ -84,7 +84,7 @@ class Baseline:
         self.settle(walk)
 
     def settle(self, walk: Walk) -> None:
-        """Record the present tensors of the trained module, and those of its parts whose classes are a library's."""
+        """Record the trained module's present tensors, and the state of each part whose class is a library's."""
         for _, _, value in walk.others.values():
             if issubclass(type(value), Tensor):
                 self._registered[id(value)] = value
@@ -108,8 +108,8 @@ class Baseline:
 
     def _resting(self) -> Iterator[UnchangedCandidate]:
         """
-        Yield the objects that existed and have a path; only such objects may be skipped, as their holders refer to them
-        by path.
+        Yield the recorded objects that have a path. Only these may be skipped in later walks: an image can refer to
+        them by path.
         """
         for key, (node, compare) in self._known.items():
             if key in self._paths and key in self._earlier:
@@ -131,7 +131,7 @@ class Baseline:
         return id(value) in self._known
 
     def path_of(self, value: object) -> str | None:
-        """Return the path that `value` had; None if it is new."""
+        """Return the path at which `value` was recorded; None if it is new."""
         found = self._paths.get(id(value))
         return found[0] if found else None
 
@@ -152,7 +152,7 @@ class Baseline:
         return Before(self._quiet, self._registered, self._tables, self._earlier, self._still.now())
 
     def change_of(self, key: int, node: Node, *, probe: bool) -> Change | None:
-        """Return the change of an object; None if it existed and has not changed."""
+        """Return the change of an object; None if it was recorded and has not changed since."""
         known = self._known.get(key)
         if known is None:
             return Change(node.parts if node.kind in HOLDERS else {})

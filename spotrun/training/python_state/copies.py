@@ -26,8 +26,8 @@ OwnParts: TypeAlias = Callable[[nn.Module], Mapping[str, Any]]
 
 class Copies:
     """
-    The part from which each copy was made, by `id` of the copy. Each is searched only once, because large models have
-    many parts.
+    The part from which each copy was made, by `id` of the copy. Results are kept, because the search takes long in
+    large models.
     """
 
     def __init__(self) -> None:
@@ -51,8 +51,8 @@ def _part_like(made: nn.Module, module: nn.Module, own_parts: OwnParts) -> str |
 
 def _alike(made: nn.Module, part: nn.Module, own_parts: OwnParts) -> bool:
     """
-    Return whether the tensors of both have the same names and shapes, and every other attribute of `made` that is not a
-    scalar is the same object in `part`.
+    Return whether `made` and `part` have tensors of the same names and shapes, and share every other attribute that is
+    not a scalar.
     """
     if {n: t.shape for n, t in _tensors(made).items()} != {n: t.shape for n, t in _tensors(part).items()}:
         return False

@@ -2,8 +2,8 @@
 Encodes the changes of a script's Python state for an image, as values and their paths.
 
 An image is a list of objects. An object that existed when training began is listed with its path, and a restore fills
-it in place; any later object is made by the restore. Values refer to objects by list number or by path, so sharing and
-cycles are preserved. Values that have no encoding are left out and reported.
+it in place. An object that was made later is also made by the restore. Values refer to objects by list number or by
+path, so sharing and cycles are preserved. Values that have no encoding are left out and reported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spotrun.training.python_state.values import Encoded, NotPlain, encode, is_s
 
 FORMAT = 1
 BYTES_MAX = 8 << 30
-"""Maximum bytes of all tensors and arrays together."""
+"""Maximum bytes of all tensors and arrays in an image together."""
 PACKED_FROM = 64
 """Minimum length of a list of numbers of one type that is stored as a tensor."""
 FACTORIES = {kind.__name__: kind for kind in (bool, int, float, str, tuple, list, dict, set)}
@@ -107,8 +107,8 @@ class Encoder:
 
     def _find_dead(self) -> None:
         """
-        Find containers to leave out. A container is saved whole or not at all, so a part that cannot be saved also
-        excludes the new containers that hold it.
+        Find the containers to leave out. A container is saved whole or not at all. So if a part cannot be saved,
+        neither can the new containers that hold it.
         """
         held_by: dict[int, list[int]] = {}
         for key in self._changes:

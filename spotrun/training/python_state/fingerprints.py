@@ -22,7 +22,7 @@ from spotrun.training.python_state.stateful_objects import GENERATORS, state_of
 
 SMALL_ELEMENTS = 1 << 16
 WHOLE_BYTES = 64 << 20
-"""Maximum bytes that one probe compares whole, which takes a tenth of a second."""
+"""Maximum bytes that one probe compares whole. Comparing as many takes a tenth of a second."""
 SAMPLES, SAMPLE_BYTES = 64, 4096
 PROBE_EVERY = 32
 
@@ -37,7 +37,7 @@ class Budget:
         self._left = WHOLE_BYTES
 
     def take(self, size_bytes: int) -> bool:
-        """Reserve `size_bytes`, and return whether that many were left."""
+        """Take `size_bytes` from the budget if as many are left, and return whether they were."""
         fits = size_bytes <= self._left
         self._left -= size_bytes if fits else 0
         return fits

@@ -213,8 +213,8 @@ class Walk:
 
     def structure(self) -> Iterator[int]:
         """
-        Yield the keys of the modules outside the trained module: of those of libraries' classes, and of each one's
-        dicts of tensors and inner modules.
+        For the modules outside the trained module, yield the keys of the modules whose classes are a library's, and the
+        keys of every module's dicts of tensors and inner modules.
         """
         for key, node in self.nodes.items():
             if node.kind == "nn" and key not in self.trained_parts:

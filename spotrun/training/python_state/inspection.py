@@ -63,14 +63,14 @@ class Inspector:
         self._work = work
 
     def is_of_use(self, value: object) -> bool:
-        """Return whether inspection may find state on which a step depends."""
+        """Return whether inspecting `value` might find state on which a step depends."""
         cls = type(value)
         return not (issubclass(cls, _NEVER) or cls.__module__.startswith(self._harmless))
 
     def facts(self, value: object, depth: int = DEPTH) -> Facts:
         """
-        Return facts about the object; if they differ from earlier facts, the object has changed. Empty if it reveals
-        nothing.
+        Return facts about the object. If they differ from earlier facts, the object has changed. Empty if it shows no
+        facts.
         """
         found: list[Any] = [*_public(value), *_weakly_held(value), *_kept_results(value)]
         seen = {id(value)}

@@ -1,9 +1,9 @@
 """
 Restores an image's values into the script's objects.
 
-The script has already made the objects that exist from its start. They are filled in place, so that all their holders
-get the values. Objects that training made later are remade here: containers, arrays and tensors, and instances of
-classes that the script's modules already have. Nothing that an image names is imported or called.
+The script makes its first objects at each start. A restore fills these in place, so that whatever holds them sees the
+values. Objects that training had made later are made by the restore: containers, arrays and tensors, and instances of
+classes that the script's modules have. Nothing that an image names is imported or called.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 INSTALLED = ("site-packages", "dist-packages")
-"""Names of folders that contain libraries, even inside the work folder."""
+"""Names of folders whose content counts as libraries, even inside the work folder."""
 PYTHON = tuple(os.path.join(os.path.realpath(sysconfig.get_path(name)), "") for name in ("stdlib", "platstdlib"))
 """Folders of Python's own modules, which may be in a home folder too."""
 OURS = __name__.partition(".")[0]
@@ -74,7 +74,7 @@ class Script:
         return thing.__module__ in self.modules
 
     def own_of(self, things: Mapping[str, object]) -> dict[str, object]:
-        """Return the `things` of the script's own classes."""
+        """Return those of `things` whose classes are the script's."""
         return {name: one for name, one in things.items() if self.owns(type(one))}
 
     def class_name(self, cls: type) -> str:

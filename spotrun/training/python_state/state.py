@@ -30,7 +30,9 @@ Maximum depth at which the script's own datasets and transforms are found in lib
 Compose.
 """
 LONG = 64
-"""Maximum length of a library's chain of transforms. A longer list is data."""
+"""
+Maximum length of a list in a library object that is searched as a chain of transforms. A longer list is taken for data.
+"""
 NOTHING_LIKE_IT = "this process has nothing like it there"
 
 
@@ -89,7 +91,7 @@ class PythonState:
             self._baseline.add(walk)
 
     def starts(self) -> None:
-        """Record the state after the start hooks, when the first epoch begins."""
+        """Record the state when the first epoch begins, after the start hooks have run."""
         walk = self._walk(self._baseline.before(probe=False))
         self._baseline.add_started(walk)
         others = (one for key, one in walk.others.items() if key not in walk.stops and not self._is_of_library(one[2]))

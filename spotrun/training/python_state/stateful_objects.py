@@ -36,8 +36,9 @@ def _set_numpy_state(generator: np.random.Generator, state: Any) -> None:
 
 def load_scaler(scaler: torch.amp.GradScaler, state: Any) -> None:
     """
-    Load a scaler's state and make its tensors. A scaler makes its tensors when it first scales a loss, but if it is
-    restored at the end of a pass it may have to step earlier, for gradients that the pass has left over.
+    Load a scaler's state and make its tensors. Otherwise a scaler makes its tensors when it first scales a loss. That
+    is too late after a restore at the end of a pass: gradients left over from the pass may need a step before any loss
+    is scaled.
     """
     scaler.load_state_dict(state)
     scaler.scale(torch.zeros((), device=scaler._device))

@@ -29,7 +29,9 @@ transformers removes its own hooks when training is over.)
 """
 
 Hooks = Mapping[str, tuple[str, ...]]
-"""Names of the hook functions, by the path of the attribute in which torch holds them. Empty ones are left out."""
+"""
+Names of the hook functions, by the path of the attribute in which torch holds them. Empty attributes are left out.
+"""
 
 
 class TorchHooks:

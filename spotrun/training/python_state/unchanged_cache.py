@@ -1,5 +1,6 @@
 """
-Compares many small objects together, so that a walk can skip unchanged objects, which are most of a script's.
+Compares many small objects together, so that a walk can skip unchanged objects. Most of a script's objects are
+unchanged.
 
 An object that has changed once, and the objects that hold it, are removed from this cache for good. From then on, each
 walk compares these objects one by one.
@@ -40,7 +41,7 @@ class UnchangedCandidate(NamedTuple):
 
 
 class UnchangedObjects:
-    """The small objects of an earlier walk that have not changed, and neither has anything in them."""
+    """The small objects of an earlier walk that have not changed, and in which nothing has changed."""
 
     def __init__(self, found: Iterable[UnchangedCandidate] = ()) -> None:
         self._blocks = [block for kind, each in _by_kind(found) for block in _blocks(kind, each)]

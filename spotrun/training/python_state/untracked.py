@@ -1,5 +1,5 @@
 """
-Watches objects that no checkpoint holds and whose changes do not show in the script's own objects: an iterator that
+Watches objects that no checkpoint holds, and whose changes the script's own objects do not show: an iterator that
 advances, an open file, a connection, a library's environment.
 
 Each object is compared by facts that can be read without calling its code (inspection.py). A change that alters no such

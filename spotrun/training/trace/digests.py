@@ -22,7 +22,7 @@ _LONG = 100
 """Minimum length of a list of integers that counts as one leaf. (The state of Python's generator has 625 integers.)"""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 SHOWN_MAX = 80
-"""Maximum length of a text that is shown. A longer text is replaced by a digest."""
+"""Maximum length of a value's text that is shown. A longer text is replaced by a digest."""
 
 
 def generators() -> dict[str, Any]:

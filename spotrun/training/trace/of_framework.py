@@ -52,7 +52,8 @@ first epoch. Only the first traced process makes these records.
 
 class Holds:
     """
-    The steps after which this process stops and waits to be killed; no steps if `held_at`, the done ones, is None.
+    The steps after which this process stops and waits to be killed. `held_at` are the steps after which earlier
+    processes have already stopped; with None, this process never stops.
     """
 
     def __init__(self, file: TraceFile, held_at: Collection[int] | None) -> None:
@@ -111,7 +112,7 @@ def of_this_process() -> ProcessTrace:
 
 
 def traced(framework: Framework) -> FrameworkTrace | None:
-    """Return the trace of a fit that has been loaded and begins now; None if no trace is wanted."""
+    """Return a trace of the fit that has been loaded and begins now; None if no trace is wanted."""
     if FILE_VARIABLE not in os.environ:
         return None
     of_this_process().open(framework.rank)
@@ -178,7 +179,7 @@ class FrameworkTrace:
         return next((found for one in self._here.loaders("train") if (found := order_of(one)) is not None), None)
 
     def validated(self) -> None:
-        """Record a validation. The metrics logged so far include its metrics."""
+        """Record a validation that has ended, with all metrics logged so far, which include the validation's."""
         known = metrics(self._here.metrics())
         self._file.append(Validated(epoch=self._epoch, batch=self._here.batch - 1, step=self._step, metrics=known))
 
@@ -227,8 +228,9 @@ class FrameworkTrace:
 
     def _add_all(self, places: Places) -> None:
         """
-        Add all places except plain local variables, because these depend on whether the process that ends the training
-        has also trained its last batch. Objects in local variables are among the roots, so they are added.
+        Add all places. Plain local variables are left out: a process that only finishes the training, without training
+        its last batch, has different ones. Objects in local variables are not left out, because they are among the
+        roots.
         """
         places.loggers(self._here.loggers)
         self._add_roots(places)
@@ -246,7 +248,7 @@ class FrameworkTrace:
 
 
 def learning_rates(optimizers: Iterable[Optimizer]) -> tuple[tuple[str, ...], ...]:
-    """Return the learning rate of each group of each optimizer, exact to the bit."""
+    """Return the learning rate of each group of each optimizer, as an exact text."""
     return tuple(tuple(float(group["lr"]).hex() for group in optimizer.param_groups) for optimizer in optimizers)
 
 

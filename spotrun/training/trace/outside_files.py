@@ -32,7 +32,9 @@ class OutsideFiles:
         sys.addaudithook(self._heard)
 
     def written(self) -> tuple[str, ...]:
-        """Return the recorded files that still exist, except those of instances, traces and Python's caches."""
+        """
+        Return the recorded files that still exist, without the files of instances, of traces and of Python's caches.
+        """
         there = {os.path.realpath(path) for path in self._paths.copy() if _is_file(path)}
         return tuple(sorted(path for path in there if self._counts(path)))
 

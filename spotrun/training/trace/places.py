@@ -70,7 +70,7 @@ ELSEWHERE = ("pytorch_lightning", "lightning", "lightning_fabric", "transformers
 """Packages of trainers and loops. What a script sees of their objects is compared separately."""
 NOT_LOOKED_INTO = (*(name for name in HARMLESS if name not in ("_thread", "threading")), "torch.utils.data.sampler")
 OF_DATA = ("dataset", "datasets", "indices", "tensors")
-"""The attributes of torch's datasets and loaders that are walked. The batches that a loader reads are compared too."""
+"""The only attributes of torch's datasets and loaders that are described. The batches themselves are compared too."""
 _CODE = (
     BuiltinFunctionType, ModuleType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType,
     WrapperDescriptorType, ClassMethodDescriptorType,

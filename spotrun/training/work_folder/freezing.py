@@ -2,7 +2,8 @@
 Freezes the work folder at a boundary, without waiting for its large files.
 
 Small files are copied immediately. A large file's descriptor is kept, and the agent reads the file while training
-continues. If the file is written to before it has been read, it is torn, and is copied at the next boundary.
+continues. If the file is written to before the agent has read it, the copy is torn, and the file is copied at the next
+boundary.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class Freezer:
             self._unsettled = {other: known for other, known in self._unsettled.items() if other > number}
 
     def torn(self, paths: Iterable[str]) -> None:
-        """Copy the files `paths` at each further boundary, because the agent found them torn."""
+        """Copy the files `paths` at all further boundaries, because the agent found its copies of them torn."""
         self._copied |= set(paths)
         for path in paths:
             for known in (self._known, *self._unsettled.values()):
@@ -147,7 +148,7 @@ class Freezer:
     def freeze(self, opened: Collection[Opened], *, final: bool = False) -> Frozen:
         """
         Return the folder as it is now, frozen. `opened` are the files that are open for writing. For a `final` folder
-        these are copied, because no later boundary could do so.
+        these files are copied, because no later boundary could replace a torn copy.
         """
         frozen = Frozen(self._number)
         self._number += 1
@@ -217,8 +218,8 @@ class Freezer:
 
 def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[str]) -> dict[str, FileVersion]:
     """
-    Return the files whose stamps will reveal every later write. For other files a write may leave the stamp unchanged:
-    files that were last written within a tick, or that are written through a memory mapping.
+    Return the files whose stamps will reveal every later write. Left out are files written within the last tick, and
+    files written through a memory mapping: a write to these may leave the stamp unchanged.
     """
     return {
         path: seen

@@ -31,10 +31,7 @@ class Opened(NamedTuple):
 
 
 class OpenFiles:
-    """
-    Finds the file objects of descriptors. Each is searched only once, because the search covers all objects of the
-    process.
-    """
+    """Finds the file objects of descriptors. Results are kept, because the search covers all objects of the process."""
 
     def __init__(self, work: str) -> None:
         self._inside = work + os.sep
@@ -50,8 +47,8 @@ class OpenFiles:
 
     def move(self, positions: Mapping[str, int]) -> None:
         """
-        Set the position in each open file, because its content was restored: to that in `positions`, or else to the
-        file's end.
+        Set the position in each open file, after its content was restored: to its position in `positions`, or else to
+        its end.
         """
         opened = list(self._open())
         for each in opened:
