@@ -1,8 +1,8 @@
 """
 Makes torch's rendezvous stores (TCPStore) listen at one address only.
 
-Whatever MASTER_ADDR says, torch listens at all addresses of the machine, so every network of the machine can reach the
-port. But torch's ranks connect only to MASTER_ADDR.
+torch's ranks connect only to MASTER_ADDR, but the stores listen at all addresses of the machine, so every network of
+the machine can reach the port.
 """
 
 from __future__ import annotations

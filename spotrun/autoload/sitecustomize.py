@@ -13,8 +13,8 @@ Python imports this file before the program's first line, because the agent puts
 Then this file runs the other `sitecustomize` that Python would have found without it, as if that were the only one.
 
 The user's Python may be any version from 3.7 on, and lacks the agent's packages. So this file imports only a few
-modules of the standard library. If something here fails, it prints one line, and the program continues as it would
-without this file.
+modules of the standard library. If something in this file fails, it prints one line, and the program continues as it
+would without this file.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ INSTALLS = {
     "torch.distributed": "spotrun.autoload.own_address:install",
     "transformers.trainer": "spotrun.transformers.entry:install",
 }
-"""The function to call (`module:function`) when a program imports a module. Calling it twice does no harm."""
+"""For each module, the function to call (`module:function`) when a program imports it. It may be called twice."""
 SAID = {
     "hydra.core.utils": "Hydra's ${now:…} is the time of the run's first start, so that folders keep their names",
     "transformers.trainer": "a training by a Trainer of transformers is saved and resumed",
 }
 """
-Messages to print when a program imports a module. The other modules have none: programs import them for other uses.
+For each module, the message to print when a program imports it. Other modules have no message, because programs also
+import them without training.
 """
 FRAMEWORKS = ("lightning.pytorch", "pytorch_lightning", "transformers.trainer")
 """Modules at whose import a message is printed if this Python is too old for spotrun."""
@@ -227,7 +228,7 @@ def our_distribution() -> Any:
 
 class ActsOnImport:
     """
-    A finder for `sys.meta_path`. It leaves the finding to other finders, and calls `acts` on modules after their
+    A finder for `sys.meta_path`. It lets other finders find the modules, and calls `acts` on the modules after their
     import.
     """
 

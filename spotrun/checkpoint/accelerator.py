@@ -47,8 +47,8 @@ class CopyStreams:
 
 class Moment:
     """
-    A point in time on each device that holds `tensors`: when this object is made. Reads inside `beside` see the
-    contents of that time.
+    The point, on each device that holds `tensors`, at which this object is made. Reads inside `beside` see the contents
+    as of that point.
     """
 
     def __init__(self, tensors: Iterable[Tensor], lanes: CopyStreams) -> None:
@@ -57,7 +57,10 @@ class Moment:
 
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
-        """Read in any thread as of that time. Copies that the block starts are done when the block ends."""
+        """
+        Let the block, in any thread, read the contents as of that point. Copies that the block starts end with the
+        block.
+        """
         with contextlib.ExitStack() as stack:
             for device, mark in self._marks.items():
                 stack.enter_context(self._lanes.beside(device, mark))

@@ -30,7 +30,7 @@ SIDE_BY_SIDE = 8
 RETRY_FOR_S = 30.0
 """Maximum system time in seconds for retries while the store has a passing fault. The user waits that long."""
 TEMPORARY = ".spotrun-fetch-"
-"""Prefix of temporary files. A fetch that is killed leaves them behind."""
+"""Prefix of the names of temporary files. A fetch that is killed leaves them behind."""
 Progressed = Callable[[int], None]
 """Called with the number of bytes that have arrived since the last call."""
 
@@ -39,8 +39,8 @@ class Record(Protocol):
     """
     A record of the files that earlier fetches wrote into a folder.
 
-    It is stored where no instance can write. It holds no facts from the store, such as times. Several threads may use
-    it.
+    The record is kept where no instance can write, and holds no facts from the store, such as times. Several threads
+    may use it.
     """
 
     def written(self, path: str) -> Sequence[Content] | None:
@@ -67,8 +67,8 @@ def fetch(
     - If a tool would obey a file of this name, the file is not fetched.
     - If the local file has the same bytes, the file is not written again.
     - If the local file is not as an earlier fetch wrote it (`record`), it is the user's, and is kept unless `force`.
-    - If the local file is longer than the stored file, it is renamed before the stored file is written, unless
-      `force`: a later attempt may have begun the same log from its start.
+    - If the local file is longer than the stored file, it is renamed first, unless `force`: a later attempt may have
+      begun the same log from its start, so that the stored log is shorter.
 
     Raises:
         StoreError: the store cannot be read.
@@ -155,7 +155,9 @@ _OF_ONE_FILE = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.E
 
 
 class _OfATool(Exception):
-    """Raised if a file would lie in a folder of a tool that runs or obeys the files in the folder."""
+    """
+    Raised if a file is not to be written because its folder belongs to a tool that runs or obeys the folder's files.
+    """
 
 
 class _Writer:
@@ -254,7 +256,7 @@ class _ToUser(_Writer):
         return found
 
     def _there(self, file: OutputFile, contents: Sequence[Content]) -> Outcome | None:
-        """Return the reason why the existing file stays; None if it is absent or may be replaced."""
+        """Return the reason why an existing file is not replaced; None if there is no file or it may be replaced."""
         try:
             with parent_of(self._root, file.path, judge=self._judge) as (parent, name):
                 facts = os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -293,7 +295,7 @@ def _kept_if_longer(parent: int, name: str, size_bytes: int) -> str:
 
 
 def _placed(file: OutputFile) -> list[tuple[Piece, int]]:
-    """Return each piece with its start in the file, in bytes."""
+    """Return each piece, and the position in the file of its first byte."""
     placed, start = [], 0
     for piece in file.pieces:
         placed.append((piece, start))

@@ -69,13 +69,13 @@ def aligned(size_bytes: int) -> int:
 
 
 def place(kinds: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[TensorEntry, ...]:
-    """Return the entry, with offset, of each (dtype, shape): the tensors lie one after another."""
+    """Return an entry for each tensor of (dtype, shape). The offsets place the tensors one after another."""
     return _place(tuple(kinds))
 
 
 @lru_cache(maxsize=4)
 def _place(kinds: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[TensorEntry, ...]:
-    """`place`, cached, because all snapshots of a training have the same tensors."""
+    """Do the work of `place`. The result is cached, because all snapshots of a training have the same tensors."""
     entries = []
     offset = 0
     for dtype, shape in kinds:

@@ -72,7 +72,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return tuple(sorted({part.of for part in self.parts if part.of}))
 
     def placed(self) -> list[list[Extent]]:
-        """Return, for each part, the extents of the image that its bytes fill."""
+        """Return, for each part, the extents of the image that the part's bytes fill."""
         if not self.extents:
             return [[extent] for extent in one_after_the_other([part.size_bytes for part in self.parts])]
         placed: list[list[Extent]] = [[] for _ in self.parts]

@@ -45,7 +45,8 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 def _item(holder: Any, key: Any) -> Any:
     """
-    Return an item. If reading it raises an error, as for a missing value of a configuration, return the error's name.
+    Return the item `key` of `holder`. If reading the item raises an error (a configuration may lack a value), return
+    the error's name.
     """
     try:
         return holder[key]

@@ -2,7 +2,7 @@
 Represents objects of a state as values. An image holds each object as a `SavedObject`, and only a resuming training
 turns a `SavedObject` back into an object.
 
-An image names the class of each object, but reading the image does not look up, import or call that class. For the
+An image names the class of each object. But reading an image does not look up, import or call any class. For the
 classes that a training accepts see spotrun/training/revival.py.
 """
 

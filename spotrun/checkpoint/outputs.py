@@ -60,8 +60,8 @@ def verify_files(store: Store, commit: Commit) -> None:
 def kept(state: RunState, retiring: Collection[int] = ()) -> list[Outputs]:
     """
     Return the lists that are still needed: the newest list, and one list for each kept checkpoint. That is the
-    checkpoint's own list or, if it has none, the last list before the next checkpoint. No later entry names any further
-    list. `retiring` are checkpoints that are about to be retired.
+    checkpoint's own list or, if the checkpoint has none, the last list before the next checkpoint. Later entries of the
+    ledger never name any of the other lists. `retiring` are checkpoints that are about to be retired.
     """
     held = [each.number for each in state.commits if each.retired_at is None and each.number not in retiring]
     found = [state.newest_outputs(), *(state.outputs_of(number) for number in held)]

@@ -1,7 +1,7 @@
 """
 Deletes objects of a run that has ended. Commits are first retired in the ledger, and then their objects are deleted.
 
-A prune may stop halfway or run twice without harm: the next sweep deletes whatever is left of retired commits.
+Pruning may stop halfway or run twice without harm: the next sweep deletes whatever is left of retired commits.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from spotrun.store.retrying import persist
 
 class Pruning(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The commits to retire, and the objects to delete: those of these commits, of commits retired earlier, and of uploads
-    that never became a commit; the script's files that no kept checkpoint names; and setup caches. If the run is
-    resumed later, it repeats its setup.
+    The commits to retire, and the objects to delete: objects of these commits, of commits retired earlier, and of
+    uploads that never became a commit; the script's files that no kept checkpoint names; and setup caches. (If the run
+    is resumed later, it repeats its setup.)
     """
 
     commits: tuple[Commit, ...]

@@ -39,7 +39,7 @@ MANIFEST_MAX_BYTES = 64 << 20
 
 
 class Image(msgspec.Struct, frozen=True):
-    """A checkpoint's image in the memory of `fd`, from byte `start` on. Whoever holds this object must close it."""
+    """A checkpoint's image in the memory or file `fd`, from byte `start` on. The owner of this object must close it."""
 
     commit: Commit
     fd: int
@@ -58,12 +58,12 @@ class Recipient(Protocol):
 
     def begins(self, image: Image, begin_bytes: int) -> None:
         """
-        Receive the image: its memory exists, but is still empty. The first `begin_bytes` bytes will arrive first, and
-        with them a trainer can begin. A second call means that the image of the first call is damaged.
+        Receive the image while its memory is still empty. The first `begin_bytes` bytes arrive before the others, and a
+        trainer can begin with them. A second call means that the image of the first call is damaged.
         """
 
     def has(self, size_bytes: int) -> None:
-        """Learn that the image's first `size_bytes` bytes have arrived and match the committed bytes."""
+        """Take note that the image's first `size_bytes` bytes have arrived and match the committed bytes."""
 
 
 class NewestReadable(msgspec.Struct, frozen=True):
@@ -293,13 +293,15 @@ def _write_all(fd: int, data: memoryview, start: int) -> None:
 
 
 Take = Callable[[int, memoryview], None]
-"""Gets the start of each piece of an object, and the piece. If the object arrives damaged, gets all pieces again."""
+"""
+Called for each piece of an object, with the piece's start. If the object arrives damaged, called again for all pieces.
+"""
 
 
 def read_verified(store: Store, key: str, digest: str, size_bytes: int | None, take: Take, retry_for_s: float) -> None:
     """
-    Read an object and pass its pieces to `take` as they arrive. If a read was bad, read the object again: the bytes of
-    the last read are the committed ones.
+    Read an object and pass its pieces to `take` as they arrive. If the bytes of a read are wrong, read the whole object
+    again. On return, the last read had the committed bytes.
 
     Raises:
         CheckpointDamaged: the object is missing, or does not match `digest` (hexadecimal BLAKE3).

@@ -16,9 +16,9 @@ FOLDER = "checkpoints/"
 
 def to_retire(state: RunState, rule: CheckpointSpec, resume_source: int | None) -> list[int]:
     """
-    Return the commits that the run no longer needs, oldest first. These are all commits before the `keep_last` newest
-    usable ones, and all commits that a user's prune request names; except commits that `keep_best` or `keep_every`
-    keeps.
+    Return the commits that the run no longer needs, oldest first. These are all commits older than the `keep_last`
+    newest usable ones, and all commits that a user's prune request covers. Commits that `keep_best` or `keep_every`
+    keeps are excepted.
 
     The result never contains: - the newest usable commit - the commit that the current trainer resumed from - a commit
     from which a remaining commit has borrowed - until the run is complete, a commit with which an earlier fit() ended,
@@ -66,7 +66,10 @@ def _lenders(commits: Iterable[Commit]) -> set[str]:
 
 
 def _asked_to_prune(state: RunState, usable: list[int]) -> Collection[int]:
-    """Return the commits before the user's prune request, except the newest of them, as many as the request keeps."""
+    """
+    Return the usable commits that are older than the user's prune request, except the newest ones, of which the request
+    keeps a number.
+    """
     if state.prune is None:
         return ()
     before = [number for number in usable if number < state.prune.number]

@@ -1,4 +1,4 @@
-"""Opens files below a folder without following links, even links that another process makes there meanwhile."""
+"""Opens files below a folder without following links, even if another process puts links there in the meantime."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def parent_of(
     """
     Yield a descriptor of the folder that holds `path`, and the last name in `path`. `folder` is a descriptor too.
 
-    `judge` gets the descriptor of each folder on the way, including `folder`, before anything is created in that
-    folder. It may raise an error to refuse.
+    `judge` is called with the descriptor of each folder on the way, including `folder`, before anything is created in
+    that folder. To refuse the path, it raises an error.
 
     Raises:
         OSError: a folder on the way is missing (unless `make`), is not a folder, or is a link.

@@ -32,7 +32,7 @@ _NUMPY_DTYPE = re.compile(r"[<>|=][biufc]\d{1,2}", re.ASCII)
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu|meta)(:\d{1,3})?", re.ASCII)
 _KINDS = (Tensor, torch.nn.Parameter)
 _SMALL_BYTES = 1 << 20
-"""Bytes that memmove copies in a tenth of a millisecond."""
+"""Size up to which a tensor counts as small. memmove copies as many bytes in a tenth of a millisecond."""
 _MEMMOVE = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _copy_aside = ctypes.CFUNCTYPE(*_MEMMOVE)(("memmove", ctypes.CDLL(None)))
 """memmove(to, from, size), during which other threads may run Python."""
@@ -132,7 +132,7 @@ def read_image(image: layout.Buffer | mmap.mmap, need: Need = _is_there, work: s
     of tensors.
 
     Raises:
-        CheckpointDamaged: the image is malformed. No bytes can raise another error or make code run.
+        CheckpointDamaged: the image is malformed. Malformed bytes never raise another error, and never run code.
     """
     view = memoryview(image)
     need(min(layout.PREFIX_BYTES, len(view)))
@@ -166,7 +166,7 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 class _Encoder:
-    """Replaces tensors and arrays in the tree by numbers, and collects them in the order of the tree."""
+    """Replaces tensors and arrays in a tree by numbers, and collects the tensors in the order of the tree."""
 
     def __init__(self, lenient: frozenset[str], standing: InitialObjects | None) -> None:
         self.tensors: list[Tensor] = []

@@ -80,7 +80,7 @@ class Staged:
 
 
 class Stager:
-    """Writes images into arenas. One thread may stage while another adopts and frees arenas."""
+    """Writes images into arenas. One thread may call `stage` while another calls `adopt` and `free`."""
 
     def __init__(self, lanes: CopyStreams | None = None) -> None:
         self._lanes = lanes or CopyStreams()

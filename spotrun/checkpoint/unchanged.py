@@ -19,11 +19,11 @@ from spotrun.checkpoint import layout
 from spotrun.checkpoint.manifest import Extent, Manifest, Part
 
 SHARE_MIN = 0.25
-"""Minimum share of an image that a commit must be able to borrow; below it, the commit is sent whole."""
+"""Minimum share of an image that a commit must be able to borrow. If it can borrow less, it is sent whole."""
 FRUITLESS_MAX = 3
 """
-Number of fruitless comparisons in a row after which no more are made. A comparison takes a tenth of the time of
-sending.
+Number of comparisons in a row without enough to borrow, after which no more are made. A comparison takes a tenth of the
+time of sending.
 """
 
 Piece = tuple[int, int]

@@ -27,14 +27,16 @@ from spotrun.store.retrying import through_faults
 
 PART_MAX_BYTES = 16 << 20
 SMALL_BYTES = 4 << 20
-"""Maximum bytes of an image sent as one part. A larger image has at least `PARTS_MIN` parts, for parallelism."""
+"""
+Maximum bytes of an image that is sent as one part. A larger image has at least `PARTS_MIN` parts, sent in parallel.
+"""
 PARTS_MIN = 4
 UPLOADERS, UPLOADERS_IN_A_HURRY = 2, 8
-"""Number of parts that are sent in parallel: few while training needs the CPU, more after a notice."""
+"""Number of parts that are sent in parallel: while training needs the CPU, and after a notice."""
 NICENESS, NICENESS_MAX = 10, 19
 """
-Niceness that is added to the process's niceness for threads that send, so that training has priority; and Linux's
-maximum.
+Niceness that threads that send add to the process's niceness, so that training has priority; and Linux's maximum
+niceness.
 """
 RETRY_FOR_S = 60.0
 """Maximum system time in seconds for retries of one object."""
@@ -238,7 +240,7 @@ class _Sending:
 
     def _next_part(self, turns: Iterator[tuple[int, Future[Part]]], contents: Sequence[Sequence[Piece]]) -> None:
         """
-        Send the next part. A thread takes its part only once the thread has a slot: threads get slots in any order, but
+        Send the next part. A thread takes a part only when it has a slot, because threads get slots in any order, but
         parts have to be sent in order.
         """
         with self._control.slots:
@@ -298,8 +300,8 @@ def put_verified(
 
 def discard(store: Store, prefix: str) -> None:
     """
-    Delete every object below `prefix`, the prefix of an upload that never became a commit or of a retired commit. After
-    a fault, a later sweep deletes the remaining objects.
+    Delete every object below `prefix`. It must be the prefix of an upload that was never committed, or of a retired
+    commit. If objects remain after a fault, a later sweep deletes them.
     """
     try:
         for stored in store.list(f"{prefix}/"):

@@ -1,4 +1,7 @@
-"""Compares an array's numbers by rows and columns, so that a difference is still found if one column holds times."""
+"""
+Compares an array's numbers by rows and columns, so that a column of times, which always differs, hides no other
+difference.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,10 @@ def parts_of_npy(content: bytes) -> Iterator[tuple[str, str]]:
 
 
 def in_order_of_c(shape: Sequence[int], content: bytes, is_fortran: bool) -> tuple[Sequence[int], bytes]:
-    """Return a shape and a content that are in C order: for an array in Fortran order, those of its transpose."""
+    """
+    Return a shape and a content in C order. For an array in Fortran order, these are the shape and the content of its
+    transpose.
+    """
     return (tuple(reversed(shape)) if is_fortran else shape), content
 
 

@@ -26,7 +26,7 @@ class Evidence:
 @dataclass(frozen=True)
 class _Causes:
     """
-    What a difference means, its likely cause after a resume, and its likely cause if any two trainings may have it.
+    What a difference means, its likely cause after a resume, and a cause that would make any two trainings differ.
     """
 
     seen: str
@@ -121,8 +121,8 @@ def likely_cause(found: Difference, evidence: Evidence) -> str:
     """
     Return the likely cause in words. Facts that the run reported come first.
 
-    If this batch was the same before the kill, the result names no cause that would make any two trainings differ. If
-    everything before a resume was the same, the result does not name nondeterministic kernels.
+    If the same batch agreed before the kill, no cause is named that would make any two trainings differ. If everything
+    before a resume agreed, nondeterministic kernels are not named.
     """
     causes = _CAUSES[found.kind]
     by_itself = causes.by_itself

@@ -13,7 +13,7 @@ from spotrun.exactness.places import VaryingPlaces
 from spotrun.exactness.trace import MEMBERS, BatchPosition, Ended, Evaluated, ProcessEnded, Trace, Trained, Validated
 
 Place = tuple[BatchPosition, int]
-"""A batch, and a number that orders the events after that batch."""
+"""A batch, and a number that gives the order of several events after the same batch."""
 OF_BATCH, OF_VALIDATION = 0, 1
 
 

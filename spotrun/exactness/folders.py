@@ -20,7 +20,7 @@ OF_TRACKERS = {"mlruns": "MLflow's", "wandb": "W&B's"}
 """Folders of trackers that give each run a new name and record its time."""
 OF_DATABASES = ("-wal", "-shm", "-journal")
 TIMED, OF_SOME_TIME = re.compile(r"(?<![^/])[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_[^/]+(?=/)"), "<time>"
-"""Folders that TensorBoard's writers name after their start time and the machine: Nov25_09-59-23_host."""
+"""Folders that TensorBoard's writers name after the time and the machine of their start: Nov25_09-59-23_host."""
 ABSENT, THERE = "absent", "there"
 TEXT_MAX = 160
 """Maximum characters of a text in a difference. For a longer text, the beginning and a digest are shown."""
@@ -101,7 +101,7 @@ def differences(
     clean: Clean,
     varying: Mapping[str, Varying] | None = None,
 ) -> Iterator[FileDifference]:
-    """Yield the first difference of each file, except in parts that are `varying`."""
+    """Yield the first difference of each file. Parts that are `varying` are not compared."""
     for name in sorted(names):
         here, there = straight.has(name), interrupted.has(name)
         if here != there:

@@ -21,11 +21,11 @@ Maximum length of a list that may be a record, such as `[time, epoch, loss]`. A 
 per step.
 """
 AXES_MAX = 5
-"""Maximum numbers in a place that is generalized to other rows."""
+"""Maximum number of indices of a place that is generalized to other rows."""
 
 
 def family(place: str) -> str:
-    """Return the place without the numbers of items and rows."""
+    """Return the family of a place: its text without the numbers of items and rows."""
     return _NUMBER.sub(lambda found: f"{found[2]} #" if found[2] else "[]", place)
 
 
@@ -68,9 +68,9 @@ def pattern_of(
     """
     Return the widest pattern of the family `kind` whose places mostly vary. `known` has all places.
 
-    The pattern does not fix a number if, of the places that are alike except for this number, most vary. In a record,
-    or if several numbers are not fixed, all of these places have to vary. A place that ends in a short list counts as a
-    record; with `is_record`, every place does.
+    A number may have any value in the pattern if most of the places that differ only in this number vary. All of these
+    places have to vary in a record, or if several numbers may have any value. A place that ends in a short list counts
+    as a record; with `is_record`, every place does.
     """
     is_record = is_record or kind.endswith("[]")
     count = len(next(iter(varying)))
@@ -86,8 +86,8 @@ def pattern_of(
 
 def _choices(count: int) -> Iterator[tuple[int, ...]]:
     """
-    Yield sets of positions to leave out: the largest sets first, and of equally large sets those with inner positions
-    first, because their rule is stricter.
+    Yield sets of positions whose numbers may have any value. The largest sets come first. Of equally large sets, those
+    with inner positions come first, because their rule is stricter.
     """
     for size in range(count, 0, -1):
         yield from reversed(list(combinations(range(count), size)))

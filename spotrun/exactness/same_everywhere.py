@@ -1,4 +1,4 @@
-"""Removes from texts what differs between instances or between times."""
+"""Removes from texts what always differs: names of instances, times and durations."""
 
 from __future__ import annotations
 

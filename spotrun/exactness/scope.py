@@ -23,7 +23,7 @@ class ComparedCount(msgspec.Struct, frozen=True):
 
 
 class NotCompared(msgspec.Struct, frozen=True):
-    """The path of an object that was not compared, so that a difference would go unnoticed, and the reason."""
+    """The path of an object that was not compared, and the reason. A difference there would go unnoticed."""
 
     name: str
     why: str

@@ -29,7 +29,7 @@ Suffix of the place that has the digest of a set's members. The place without th
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """A trainer process begins, at a state after `step` optimizer steps."""
+    """A trainer process begins, at the state after `step` optimizer steps."""
 
     pid: int
     step: int

@@ -1,7 +1,7 @@
 """
 Stores a trace on disk: one file for each rank, to which one trainer after another appends.
 
-Each record is one line, written by one system call, so a SIGKILL can leave only the last line incomplete. Readers drop
+Each record is one line, written by one system call, so a SIGKILL can leave only the last line incomplete. Readers skip
 an incomplete line (`decode_record`).
 """
 

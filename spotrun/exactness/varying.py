@@ -10,7 +10,7 @@ from spotrun.exactness.pickled import SHOWN_MAX, Parts
 from spotrun.exactness.places import Indices, Pattern, VaryingPlaces, family, indices, pattern_of
 
 LEFT_OUT = "…"
-"""Replaces the varying parts of a text."""
+"""The text that stands for the varying parts of a text."""
 _LINE = re.compile(r"(?:^| )(?:line|statement) (?:\d+|#)$")
 _WORD = re.compile(r"[^\s,;:=(){}\[\]\"'|<>\\]+")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -27,9 +27,9 @@ class Varying:
     The parts of one file in which two uninterrupted trainings differ.
 
     - A field of a record, such as a column of a table, is left out in all records.
-    - A word of a line is left out in all lines with the same words and separators, whatever their numbers.
-    - If a word contains a number in only one of the trainings, it is left out only in the line where it is. If the
-      separators of a line differ, the whole line is left out, but no other line.
+    - A word of a line is left out in all lines that have the same words and separators, if numbers are ignored.
+    - A word that contains a number in only one of the trainings is left out only in the line where it was found. If the
+      separators of a line differ, only that whole line is left out.
     - A part that exists in only one of the trainings is left out, whatever number its name contains.
     """
 
@@ -66,7 +66,7 @@ class Varying:
         return bool(self._absent or self._fields or self._words or self._places)
 
     def steady(self, parts: Parts) -> Parts:
-        """Yield `parts`, this file's parts in any training, without what varies."""
+        """Yield the `parts` of this file in any one training, without what varies."""
         for place, text in parts:
             if not self._is_absent(place):
                 yield place, LEFT_OUT if place in self._fields else self._masked(place, text)

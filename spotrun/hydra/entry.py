@@ -1,8 +1,8 @@
 """
 Makes Hydra's `${now:%Y-%m-%d}` the time of the run's first start, in each attempt and on each instance.
 
-Hydra names a job's folder by `${now:…}` (`outputs/2026-01-31/12-00-00`). If that were the current time, a training that
-resumes would not use the folder that has its checkpoint's files.
+Hydra names a job's folder by `${now:…}` (`outputs/2026-01-31/12-00-00`). With the current time, a training that resumes
+would use a different folder from the one with its checkpoint's files.
 """
 
 from __future__ import annotations

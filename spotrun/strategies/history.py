@@ -24,8 +24,7 @@ half of the 2023 V100 trace.
 LOSSES_PRIOR = 0.9
 UP_PRIOR_S = 1800.0
 """
-The number of losses, and of seconds up, that are assumed for a zone that was never observed. A zone is `up` while it
-has spot.
+The losses and the seconds up that are assumed for a zone that was never observed. A zone is `up` while it has spot.
 """
 REGION_SHARE = 1 / 3
 """Weight that a loss in one zone has for each other zone of the region."""
@@ -76,8 +75,8 @@ class MarketHistory(msgspec.Struct, frozen=True):
     """
     All observations, computed into one record per zone. In successive calls, `now_s` must never go back.
 
-    `told` is the cloud's own figure for how often spot in a zone is lost, as a multiple of LOSSES_PRIOR; 1 without a
-    figure.
+    `told` has, for each zone, the cloud's own figure for how often spot is lost there, as a multiple of LOSSES_PRIOR; 1
+    without a figure.
     """
 
     records: dict[str, ZoneRecord] = {}
@@ -116,7 +115,8 @@ class MarketHistory(msgspec.Struct, frozen=True):
 
     def expected_life_s(self, zone: str, now_s: float, horizon_s: float) -> float:
         """
-        Return for how many more seconds spot in `zone` is expected to last, cut at `horizon_s`.
+        Return for how many more seconds spot in `zone` is expected to last. A life longer than `horizon_s` counts as
+        `horizon_s`.
 
         If the unknown hazard has a Gamma prior, then after n losses in u seconds up the remaining life has a Lomax
         distribution. That is heavy-tailed: the longer spot has lasted, the longer it is expected to last. The hazard is
@@ -148,7 +148,7 @@ def region_of(zone: str) -> str:
     `us-central1` for `us-central1-a` and `us-central1-b`.
 
     For a pool's name, such as `us-east-1a/g5.xlarge`, the result also contains the instance type, because the capacity
-    of different types is independent. A zone with a name of one letter is a region by itself.
+    of different types is independent. If a zone's name is a single letter, that letter is also the region.
     """
     place, slash, instance_type = zone.partition("/")
     return f"{place[:-1] or place}{slash}{instance_type}"

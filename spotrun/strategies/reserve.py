@@ -17,7 +17,7 @@ Seconds of slack kept per second of work left. benchmarks/tuning.py fitted all c
 RESERVE_CHANGEOVERS = 1.5
 SCARCITY = 2.0
 MOVE_SHARE = 0.25
-"""Share of a new zone's expected life during which its lower price is assumed to last."""
+"""The share of a new zone's expected life for which its lower price is assumed to last."""
 
 
 class Reserve(msgspec.Struct, frozen=True):

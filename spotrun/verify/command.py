@@ -31,8 +31,8 @@ from spotrun.verify.sandbox import Sandbox
 
 COMMITS = 20
 """
-Number of commits in a run with kills: the interval between them is the duration of the run without kills, divided by
-this number, but at least COMMIT_MIN_S.
+Number of commits that a run with kills aims at. The interval between commits is the duration of the run without kills,
+divided by this number, but at least COMMIT_MIN_S.
 """
 COMMIT_MIN_S = 1.0
 

@@ -50,8 +50,8 @@ def planned(steps: int, improved: Sequence[int], plan: KillPlan) -> list[Planned
     best value.
 
     Unless the user names the steps, one kill ends the instance soon after a best value: after the last step of
-    `improved` that is followed by enough further steps. So the next instance has the best epoch's files of the script
-    only if a checkpoint restores them.
+    `improved` that is followed by enough further steps. So the next instance has the files that the script wrote in the
+    best epoch only if a checkpoint restores them.
     """
     drawn = kill_steps(steps, plan)
     best = None if plan.at else _after_best(steps, improved)

@@ -19,7 +19,8 @@ NAMED_MAX = 20
 class LeftFiles:
     """
     The files in the work folders of two trainings, as the last instances left them. `again` is a second uninterrupted
-    training: files, lines and fields that differ between it and `straight`, the first one, are not compared.
+    training. Files, lines and fields in which it differs from `straight`, the first uninterrupted training, are not
+    compared.
     """
 
     def __init__(

@@ -193,7 +193,9 @@ class Rehearsal:
             raise failure(self._name, self._kills, end.outcome, in_one_line(end.detail))
 
     def _files(self) -> tuple[Folder, dict[str, str]]:
-        """Return the files that the script has written, and why some of them cannot be compared, by path."""
+        """
+        Return the files that the script has written and, by path, the reason for each file that no checkpoint includes.
+        """
         last = list(self._ledger.refresh().attempts.values())[-1]
         disk = self._cloud.folder(last.instance_id)
         seen = survey(disk / "work", remembered(disk / "files-before.json"), lambda _: True)
@@ -229,8 +231,8 @@ def require_steps(rehearsed: RehearsalResult, name: str) -> None:
 
 def failure(name: str, kills: Sequence[PlannedKill], outcome: str, detail: str) -> RunEnded:
     """
-    Return the error for a training that did not reach its end. It is the interrupted training if there are `kills`;
-    else an uninterrupted one. If spotrun refused the training, `detail` includes advice.
+    Return the error for a training that did not reach its end. With `kills`, that is the interrupted training; without,
+    an uninterrupted one. If spotrun refused the training, `detail` includes advice.
     """
     told, _, advice = detail.partition(ADVICE)
     after = f" after a kill (of the {kills[-1].victim}, at step {kills[-1].step:,})" if kills else ""

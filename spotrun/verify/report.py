@@ -28,10 +28,7 @@ PLAIN_EVERY_S = 10.0
 
 
 def view() -> View[RehearsalProgress]:
-    """
-    Return a view of the progress on stderr: on a terminal one changing line, else lines. (The result is printed to
-    stdout.)
-    """
+    """Return a view that shows the progress on stderr: one changing line on a terminal, else several lines."""
     return LiveView() if sys.stderr.isatty() else PlainView()
 
 
@@ -139,8 +136,8 @@ def _place(found: Difference) -> str:
 
 def others(found: Differences) -> list[str]:
     """
-    Return a line about the differences after the first, which may be its consequences: some by name, the rest by
-    number.
+    Return a line about the differences after the first one (they may be its consequences). It names some and counts the
+    rest.
     """
     shown = found.named[1 : 1 + NAMED_MAX]
     if not shown:
