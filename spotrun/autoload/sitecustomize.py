@@ -250,7 +250,7 @@ class ActsOnImport:
     def _watch(self, spec: Any) -> None:
         loader = spec.loader
         if isinstance(loader, type):
-            raise TypeError(f"{spec.name} has a loader that is a class")  # all modules of this kind share the class
+            raise TypeError(f"{spec.name} has a loader that is a class")  # so the modules of this kind share one loader
         original = loader.exec_module
         if getattr(original, "acts_on", None) == spec.name:
             return

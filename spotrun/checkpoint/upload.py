@@ -100,7 +100,7 @@ class UploadControl:
             self._bring_forward(sender)
 
     def _bring_forward(self, sender: int) -> None:
-        with contextlib.suppress(PermissionError, ProcessLookupError):  # not all users may; training ends soon
+        with contextlib.suppress(PermissionError, ProcessLookupError):  # not every user may; but training ends soon
             os.setpriority(os.PRIO_PROCESS, sender, self._niceness)
 
 
@@ -234,7 +234,7 @@ class _Sending:
                 first.then()
                 return tuple(coming[number].result() for number in range(len(contents)))
             except BaseException:
-                self._control.cancel()  # for the other parts
+                self._control.cancel()  # ends the other parts
                 pool.shutdown(cancel_futures=True)
                 raise
 

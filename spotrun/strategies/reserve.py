@@ -26,10 +26,10 @@ class Reserve(msgspec.Struct, frozen=True):
     until the end. Must be wrapped in a SafetyNet.
 
     The reserve for work left C, changeover d and margin m is  r = RESERVE_CHANGEOVERS * d + RESERVE_SHARE * C + m.
-    Dynamic programming over a semi-Markov market gives such a threshold for the slack s. The threshold rises with the
-    work left, and hardly depends on the time since the start, on price or on how long spot has been away. With spot
-    price p (as a share of on-demand), expected life L of the available spot and a second of slack worth v = SCARCITY (r
-    / s)^2 :
+    Dynamic programming over a semi-Markov market gives a threshold of this form for the slack s. The threshold rises
+    with the work left, and hardly depends on the time since the start, on price or on how long spot has been away. With
+    spot price p (as a share of on-demand), expected life L of the available spot and a second of slack worth v =
+    SCARCITY (r / s)^2 :
 
         idle        spot if any is available; else wait while s >= r, else on-demand
         on-demand   back to spot when  L (1 - p) > d (p + v (1 - p)):  the saving pays for the changeover. A second

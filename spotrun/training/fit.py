@@ -396,7 +396,7 @@ class Fit:
 
     def step_ends(self) -> None:
         self._validation.is_over()
-        if not self._agent.arenas_asked:  # before the first step, optimizers had no state
+        if not self._agent.arenas_asked:  # only now, because optimizers have no state before the first step
             self._agent.want_arenas(self._size_bytes())
         self._snapshots.take_if_wanted(self._here())
 
@@ -428,7 +428,7 @@ class Fit:
         if self._finished:
             return
         self._finished = True
-        self._put_back()  # there was nothing left to train
+        self._put_back()  # has an effect only if nothing was left to train
         epoch = self._framework.epoch
         figures.log_last(self._framework, self._agent.figures, self._counting.epoch(epoch))
         there = self._resumed_at_end and not self._trained

@@ -281,7 +281,7 @@ class Hooks(Protocol):
         """
 
     def restore(self) -> None:
-        """The framework has restored itself. Its metrics may be loaded now."""
+        """The framework has restored itself, so that spotrun may now load the framework's metrics."""
 
     def start(self) -> None:
         """Loaders and optimizers exist. Training begins next."""

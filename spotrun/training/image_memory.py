@@ -42,7 +42,7 @@ _MAPPING_PAUSE_S = 1e-4
 Pause in seconds between two madvise calls. While a call runs, every thread that allocates memory waits; without pauses
 such a thread would wait 4 ms or more.
 """
-_madvise = ctypes.CDLL(None, use_errno=True).madvise  # unlike mmap.madvise, releases the interpreter lock
+_madvise = ctypes.CDLL(None, use_errno=True).madvise  # releases the interpreter lock, which mmap.madvise does not
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 

@@ -1,6 +1,5 @@
 """
-Saves a training without an agent in a local folder, and resumes it from there, with the code that an agent's training
-uses too.
+Saves a training without an agent in a local folder, and resumes it from there, with the same code as under an agent.
 
 The folder has one file for each fit: the fit's newest snapshot, in the image format of checkpoints. A snapshot is taken
 once a minute and at the end of a fit, and written while training continues. Once the whole snapshot is on disk, it

@@ -94,7 +94,7 @@ def counts_of(metric: Any) -> dict[str, int | float]:
 
 
 def is_metric(kind: type) -> bool:
-    if kind not in _METRICS:  # called for each part of a model at each snapshot
+    if kind not in _METRICS:  # kept, because this is called for each part of a model at each snapshot
         bases = kind.__mro__
         _METRICS[kind] = any(cls.__name__ == "Metric" and cls.__module__.startswith("torchmetrics") for cls in bases)
     return _METRICS[kind]

@@ -58,7 +58,7 @@ class OptimizerStates:
         which loads them whole. If `optimizers` do not fit the snapshot yet, all of them are left to `put_back`.
         """
         for optimizer, _, _ in self._waiting:
-            optimizer.state = defaultdict(dict)  # another optimizer replaces it
+            optimizer.state = defaultdict(dict)  # another optimizer takes its place
         self._waiting, self._loaded = [], []
         if self._parts is not None and not self._parts.fits(optimizers):
             return

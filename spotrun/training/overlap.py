@@ -71,7 +71,10 @@ class Overlap:
 
 
 class Watch:
-    """Watches the tensors of one snapshot. With `probes`, they are copied immediately and compared whole."""
+    """
+    Watches the tensors of one snapshot for writes. With `probes`, the tensors are copied immediately, and later
+    compared whole with their copies.
+    """
 
     def __init__(self, pieces: Sequence[Piece], *, probes: bool) -> None:
         self.probes = probes

@@ -163,7 +163,7 @@ def share_again(module: nn.Module, weights: Weights) -> None:
     for other, name in weights.shared.items():
         (prefix, _, leaf), (of, _, own) = other.rpartition("."), name.rpartition(".")
         if prefix not in parts or of not in parts:
-            continue  # the part is missing, which `_check` reports
+            continue  # the part is missing; `_check` reports that
         for kind in ("_modules", "_parameters", "_buffers"):
             thing = getattr(parts[of], kind).get(own)
             if thing is not None and getattr(parts[prefix], kind).get(leaf) is not thing:

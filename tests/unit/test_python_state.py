@@ -224,7 +224,7 @@ def test_late_part_that_was_not_restored_is_named(capsys: pytest.CaptureFixture[
     first = Process().begun()
     first.net.late = nn.Dropout(0.1)
     Process().begun().resumed(first.image())
-    assert "spotrun: module.late cannot be as it was before" in capsys.readouterr().err
+    assert "spotrun: module.late cannot be restored" in capsys.readouterr().err
 
 
 def averages(process: Process) -> None:

@@ -57,7 +57,7 @@ class UntrackedChange(NamedTuple):
 
     def __str__(self) -> str:
         if self.saved:
-            return f"{self.path} cannot be as it was before, as {self.what}"
+            return f"{self.path} cannot be restored, because {self.what}"
         return f"{self.path} has changed and is in no checkpoint: {self.what}"
 
 

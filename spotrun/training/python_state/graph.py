@@ -72,7 +72,8 @@ BEHIND: dict[type, tuple[str, ...]] = {
     memoryview: ("obj",),
 }  # fmt: skip
 """
-The attributes in which objects of Python's own classes hold the script's values. A restore does not make such objects.
+The attributes in which objects of Python's own classes hold the script's values. A restore fills such objects, but
+never makes one.
 """
 _BAGS = (SimpleNamespace, argparse.Namespace, threading.local)
 """Kinds of bags. Of a `threading.local`, only the training thread's values count."""

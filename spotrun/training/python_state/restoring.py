@@ -212,7 +212,7 @@ class Restorer:
                         self._missing.add(number)
             self._missing |= {number for number in self._anew - self._missing if self._lacks_a_part(number)}
             for number in built:
-                self._made[number] = None  # the object may have a missing part
+                self._made[number] = None  # to be built again: a part may be missing by now
         for number, (_, path, _, content) in holders.items():
             if number not in self._missing:
                 contents[number] = dict(self._parts_of_holder(path, content))

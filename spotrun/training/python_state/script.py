@@ -55,7 +55,7 @@ class Script:
 
     def _is_own(self, name: str, module: Any) -> bool:
         judged, is_own = self._judged.get(name, (None, False))
-        if judged is not module:  # once: there are thousands, and __main__ has no file at exit
+        if judged is not module:  # judged once: there are thousands, and at exit __main__ has no file
             is_own = self._lies_in_folders(name, module)
             self._judged[name] = (module, is_own)
         return is_own
@@ -143,7 +143,7 @@ def _codes(cls: type) -> Iterator[CodeType]:
 
 
 def _set_on_self(code: CodeType) -> Iterator[str]:
-    if _STORE_ATTR not in code.co_code[::2]:  # as in most methods; reading instructions is slow
+    if _STORE_ATTR not in code.co_code[::2]:  # true of most methods; reading instructions is slow
         return
     holder: Any = None
     for instruction in dis.get_instructions(code):

@@ -73,7 +73,7 @@ class _Block:
     def rests(self) -> bool:
         try:
             values, same = self._look()
-        except (BufferError, ValueError, RuntimeError):  # an array in another order, a tensor without memory
+        except (BufferError, ValueError, RuntimeError):  # an array got another order, or a tensor lost its memory
             return False
         return len(same) == len(self._same) and all(map(is_, same, self._same)) and values == self._values
 

@@ -61,7 +61,7 @@ class OutsideFiles:
         try:
             whole = os.path.abspath(os.fsdecode(path))
         except OSError:
-            return  # a relative path in a folder that is gone
+            return  # the path is relative to a folder that was removed
         if self._counts(whole):
             self._paths.add(whole)
 

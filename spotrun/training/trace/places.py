@@ -241,7 +241,7 @@ class Places:
         if not self._script.owns(type(module)):
             kept = {name: part for name, part in kept.items() if name[:1] != "_"}
             kept |= {name: part for name, part in parts.items() if is_scalar(part) and name[:1] != "_"}
-            kept |= {name: parts[name] for name in parts.get("_defaults", ()) if name in parts}  # of torchmetrics
+            kept |= {name: parts[name] for name in parts.get("_defaults", ()) if name in parts}  # its states
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             kept |= {name: parameter, f"{name}.requires_grad": parameter.requires_grad}
         buffers = module.named_buffers(recurse=False, remove_duplicate=False)
