@@ -160,7 +160,7 @@ def loading() -> Mapping[str, Callable[[Any], None]]:
     sys.meta_path.insert(0, OurPackage())
 
     def act(name: str, function: str) -> Callable[[Any], None]:
-        return lambda module: or_step_aside(f"{name} is left as it is", install, module, function)
+        return lambda module: or_step_aside(f"{name} is used without spotrun's hooks", install, module, function)
 
     return {name: act(name, function) for name, function in INSTALLS.items()}
 
@@ -243,7 +243,7 @@ class ActsOnImport:
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None:
-                or_step_aside(f"{name} is left as it is", self._watch, spec)
+                or_step_aside(f"{name} is used without spotrun's hooks", self._watch, spec)
                 return spec
         return None
 

@@ -109,7 +109,7 @@ def decode_header(image: Buffer) -> Header:
     header = _parse_header(image)
     if header.size_bytes > len(image):
         raise CheckpointDamaged(
-            f"the checkpoint has {count_of(len(image), 'byte')}, and its index needs {header.size_bytes}"
+            f"the checkpoint has {count_of(len(image), 'byte')}, but its header describes {header.size_bytes}"
         )
     return header
 
@@ -154,7 +154,7 @@ def _parse_header(image: Buffer) -> Header:
     if fields["format"] != FORMAT or type(fields["format"]) is not int:
         raise CheckpointDamaged(f"the checkpoint has format {fields['format']!r}; this spotrun reads {FORMAT}")
     if type(fields["meta"]) is not dict or type(fields["tensors"]) is not list:
-        raise CheckpointDamaged("the checkpoint's header has fields of a wrong kind")
+        raise CheckpointDamaged("the checkpoint's header has fields of the wrong type")
     tensors = tuple(_tensor_entry(entry) for entry in fields["tensors"])
     _check_overlaps(tensors)
     return Header(tensors, fields["tree"], fields["meta"], aligned(end))

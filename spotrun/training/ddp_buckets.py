@@ -60,7 +60,7 @@ class DdpBuckets:
         self._orders = []
         for number, wrapper in enumerate(_wrappers_of(self._module) if self._matters else ()):
             if moved := missing(wrapper, PRIVATE_NAMES):
-                raise NamesMoved(f"torch {torch.__version__} has moved {', '.join(moved)} of DDP")
+                raise NamesMoved(f"torch {torch.__version__} no longer has {', '.join(moved)} in DDP")
             parameters, sparse = wrapper._build_params_for_reducer()
             known = list(orders[number]) if number < len(orders) else []
             self._orders.append(known)

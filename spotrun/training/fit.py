@@ -181,7 +181,7 @@ class Fit:
         if (saved := len(state[KEY]["ranks"])) != self._ranks.size:
             unsupported.reject(
                 self._agent,
-                f"the checkpoint's number of processes is {saved}, and this training's is {self._ranks.size}",
+                f"the number of processes is {saved} in the checkpoint, and {self._ranks.size} in this training",
                 f"train with devices={saved}, as before",
             )
         if changed := machine.differences(meta, self._machine()):

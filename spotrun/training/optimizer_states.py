@@ -102,9 +102,7 @@ class OptimizerStates:
             try:
                 _load(optimizer, state)
             except Exception as error:
-                raise Misfit(
-                    f"{kind_of(optimizer)} does not load its state: {type(error).__name__}: {error}"
-                ) from error
+                raise Misfit(f"{kind_of(optimizer)} cannot load its state: {type(error).__name__}: {error}") from error
             _to_devices(optimizer)
         if odd and self._parts is not None:
             containers.have_again()

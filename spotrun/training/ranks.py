@@ -79,8 +79,8 @@ class Ranks:
             if not hmac.compare_digest(each[_DIGEST_BYTES:], _proof(rank, gangs[rank], asked)):
                 raise RanksUnrelated(
                     f"the process that joined as rank {rank} of {self.size} does not know the secret of this training",
-                    hint=f"pass {RANKS_SECRET} on to each rank as the job's command has it in its environment; if they"
-                    " all have it, another program has reached their port: see docs/gangs.md",
+                    hint=f"give each rank the variable {RANKS_SECRET} as the job's command has it; if all ranks have it, "
+                    "another program has reached their port: see docs/gangs.md",
                 )
         if len(set(gangs)) > 1:
             raise RanksUnrelated("the processes that met belong to different attempts of a run: one came too late")
@@ -92,7 +92,7 @@ class Ranks:
         world = self.size if gang is None else int(gang.split()[-1])
         if world == self.size:
             return ""
-        return f"the training's world is {self.size}, and with a process on each accelerator of its gang it is {world}"
+        return f"the training has {self.size} processes, but needs {world}: one for each accelerator of its gang"
 
     def agree(self, value: int) -> int:
         """Return rank 0's value on every rank."""

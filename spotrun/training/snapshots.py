@@ -299,7 +299,7 @@ class Snapshots:
         state = framework.dump()
         beside = weights.beside(framework.module, state.get(WEIGHTS), framework.base)
         if not place.finished and (misfit := self._late.misfit(beside["modules"])):
-            reason = f"only an earlier batch makes the model as it is: {misfit}"
+            reason = f"only an earlier batch could make the model as it is now: {misfit}"
             unsupported.reject(self._agent, reason, framework.way_out)
         state[weights.BESIDE] = beside
         state[KEY] = {

@@ -272,7 +272,7 @@ def _check(module: nn.Module, weights: Weights) -> None:
     if new := sorted(now.keys() - weights.by_name.keys()) or sorted(parts.keys() - weights.modules.keys()):
         raise Misfit(f"this model has {named(new)} when training continues, which the checkpoint's model lacks")
     if other := sorted(name for name, kind in weights.modules.items() if _title_of(kind) != parts[name]):
-        raise Misfit(f"when training continues, {named(other)} is another module than in the checkpoint's model")
+        raise Misfit(f"when training continues, {named(other)} is a different module than in the checkpoint's model")
 
 
 def named(names: list[str]) -> str:

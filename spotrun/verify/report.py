@@ -188,11 +188,11 @@ _COUNTED: dict[str, tuple[str, ...]] = {
 
 
 _DIFFERENT: dict[DifferenceKind, tuple[str, ...]] = {
-    DifferenceKind.SAMPLES: ("batch with other samples", "batches with other samples"),
-    DifferenceKind.DATA: ("batch with other content", "batches with other content"),
+    DifferenceKind.SAMPLES: ("batch with different samples", "batches with different samples"),
+    DifferenceKind.DATA: ("batch with different content", "batches with different content"),
     DifferenceKind.LR: ("learning rate",),
     DifferenceKind.LOSS: ("loss", "losses"),
-    DifferenceKind.RNG: ("batch with other generators", "batches with other generators"),
+    DifferenceKind.RNG: ("batch with different generators", "batches with different generators"),
     DifferenceKind.STEPS: ("step",),
     DifferenceKind.VALIDATION: ("metric of a validation", "metrics of validations"),
     DifferenceKind.WEIGHTS: ("weight",),

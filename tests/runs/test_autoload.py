@@ -250,7 +250,7 @@ def test_install_function_is_called_with_its_module_after_the_import(tmp_path: P
     assert said(tmp_path, code, environment=variables()) == "its own\n"
     (tmp_path / "hydra" / "core" / "utils.py").write_text("VERSION = 9\n")
     broken = said(tmp_path, "import hydra.core.utils as u; print(u.VERSION)", environment=of_a_training())
-    assert broken.startswith("9\nspotrun: hydra.core.utils is left as it is: AttributeError")
+    assert broken.startswith("9\nspotrun: hydra.core.utils is used without spotrun's hooks: AttributeError")
 
 
 def test_script_that_imports_a_framework_gets_its_hooks(tmp_path: Path) -> None:

@@ -655,7 +655,7 @@ def test_another_number_of_processes_is_refused(zygote, tmp_path):
     assert agent.attempt(kill="batch:2:4") == "killed"
     agent.job = agent.job | {"ranks": 2, "trainer": {"devices": 2, "strategy": "ddp"}}
     assert agent.attempt() == "refused"
-    assert agent.told(Refused)[0].reason == "the checkpoint's number of processes is 1, and this training's is 2"
+    assert agent.told(Refused)[0].reason == "the number of processes is 1 in the checkpoint, and 2 in this training"
 
 
 # --- the seams -------------------------------------------------------------------------------------------------------

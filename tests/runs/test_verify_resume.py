@@ -182,7 +182,7 @@ def test_an_order_from_the_clock_is_found_and_named_for_people() -> None:
     assert done.stdout.startswith("not identical: the first difference is in the sample ids at epoch 1, batch 1")
     assert "likely cause: the data order is not a function of seed and epoch" in done.stdout
     assert "  also different: the content of the samples at epoch 1, batch 1 (step 1); " in done.stdout
-    assert " batches with other samples, " in done.stdout
+    assert " batches with different samples, " in done.stdout
     assert "error: the two trainings are not the same" in done.stderr
     assert "Traceback" not in done.stderr
 
