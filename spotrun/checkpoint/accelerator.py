@@ -47,8 +47,8 @@ class CopyStreams:
 
 class Moment:
     """
-    The point, on each device that holds `tensors`, at which this object is made. Reads inside `beside` see the contents
-    as of that point.
+    A point in the work of each device that holds `tensors`, marked when this object is made. Reads inside its context
+    see the contents as of that point.
     """
 
     def __init__(self, tensors: Iterable[Tensor], lanes: CopyStreams) -> None:

@@ -26,7 +26,7 @@ class Evidence:
 @dataclass(frozen=True)
 class _Causes:
     """
-    What a difference means, its likely cause after a resume, and a cause that would make any two trainings differ.
+    The meaning of a difference, its likely cause after a resume, and a cause that would make any two trainings differ.
     """
 
     seen: str

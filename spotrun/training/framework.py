@@ -39,8 +39,8 @@ class Framework(Protocol):
     """
     Reports the position of a training, and saves and restores its state.
 
-    Epochs and batches count from 0. All ranks of a training make the same calls in the same order. Only `load` and the
-    restore that it starts may draw random numbers, change a counter or change a weight.
+    Epochs and batches count from 0. All ranks of a training make the same calls in the same order. Of all methods, only
+    `load` and the restore that it starts may draw random numbers, change a counter or change a weight.
 
     A fit begins in this order: `problems`; `load` or, on a fresh start, perhaps `load_file`; `open`. Then the framework
     calls `Hooks.built`; restores itself and calls `Hooks.restore`, which on a resume calls `load_metrics`; makes its

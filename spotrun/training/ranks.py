@@ -79,7 +79,7 @@ class Ranks:
             if not hmac.compare_digest(each[_DIGEST_BYTES:], _proof(rank, gangs[rank], asked)):
                 raise RanksUnrelated(
                     f"the process that joined as rank {rank} of {self.size} does not know the secret of this training",
-                    hint=f"give each rank the variable {RANKS_SECRET} as the job's command has it; if all ranks have it, "
+                    hint=f"give each rank the variable {RANKS_SECRET} as the job's command has it; if all have it, "
                     "another program has reached their port: see docs/gangs.md",
                 )
         if len(set(gangs)) > 1:

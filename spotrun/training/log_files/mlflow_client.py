@@ -52,7 +52,7 @@ def begin(loggers: Loggers, run_uid: str) -> None:
 
 
 def continue_run(loggers: Loggers, saved: list[State]) -> None:
-    """Continue the saved MLflow run, even if the logger has begun a new one."""
+    """Continue the saved MLflow run, even if the logger has begun a new run."""
     for logger, state in zip(_ours(loggers), saved, strict=False):
         _go_on_in(logger, logger.experiment.get_run(state["run"]))
 

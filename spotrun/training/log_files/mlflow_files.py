@@ -70,7 +70,9 @@ def begin(loggers: Loggers, run_uid: str) -> None:
 
 
 def continue_run(loggers: Loggers, saved: list[State]) -> None:
-    """Continue the saved MLflow run, with its files at the snapshot, even if the logger has begun a new one."""
+    """
+    Continue the saved MLflow run, with its files as they were at the snapshot, even if the logger has begun a new run.
+    """
     for logger, state in zip(_ours(loggers), saved, strict=False):
         folder = _store(logger) / state["experiment"] / state["run"]
         folder.mkdir(parents=True, exist_ok=True)

@@ -99,7 +99,7 @@ def _is_marked(folder: Path, run_uid: str) -> bool:
 
 
 def continue_run(loggers: Loggers, saved: list[State]) -> None:
-    """Continue the saved version, even if the logger has opened a new one."""
+    """Continue the saved version, even if the logger has opened a new version."""
     for (logger, pattern), state in zip(_kinds(loggers), saved, strict=False):
         _move(logger, pattern, state["version"])
         if state["files"] is None:  # before the files are opened, because a CSVLogger deletes a file when it opens it

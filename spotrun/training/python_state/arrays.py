@@ -39,7 +39,7 @@ def bytes_of(array: Array) -> Tensor:
 
 
 class Masked(NamedTuple):
-    """What a masked array has besides its numbers: the mask, if any, and the fill value for masked numbers."""
+    """The parts of a masked array other than its numbers: the mask, if any, and the fill value for masked numbers."""
 
     mask: Array | None
     fill_value: Array

@@ -40,7 +40,10 @@ class _BaselineObject(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What is saved of a changed object: of a holder, the changed parts by name; any other object is saved whole."""
+    """
+    The part of a changed object that is saved. Of a holder, it is the changed parts by name; any other object is saved
+    whole.
+    """
 
     parts: dict[str, Any]
     gone: tuple[str, ...] = ()

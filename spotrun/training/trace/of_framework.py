@@ -77,7 +77,9 @@ class Holds:
 
 
 class ProcessTrace:
-    """What the traces of a process's fits share: their file, and the epoch and step at the end of the last fit."""
+    """
+    State that the traces of a process's fits share: their file, and the epoch and step at the end of the last fit.
+    """
 
     file: TraceFile
 
