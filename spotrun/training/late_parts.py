@@ -22,7 +22,7 @@ class LateParts:
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._kinds: dict[str, str] = {}
-        """Kinds of the parts that a resuming process also gets."""
+        """Kinds of the parts that a process that resumes makes too."""
         self._before: dict[str, str] | None = None
         self._judges = False
 

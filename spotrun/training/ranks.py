@@ -57,8 +57,8 @@ class Ranks:
         Check all ranks before they do anything else together (protocol 37). The check runs in spotrun's group, and also
         in torch's default group if that is a gloo group, because frameworks exchange objects in it.
 
-        Each rank sends random bytes. It then proves that it has the secret, by a digest over all ranks' random bytes
-        and its gang.
+        Each rank sends random bytes. It then proves that it has the secret, by a digest over its gang and the random
+        bytes of all ranks.
 
         Raises:
             RanksUnrelated: a process poses as a rank, or a late process has met ranks of another attempt or

@@ -214,8 +214,8 @@ class Walk:
 
     def structure(self) -> Iterator[int]:
         """
-        For the modules outside the trained module, yield the keys of the modules whose classes are a library's, and the
-        keys of every module's dicts of tensors and inner modules.
+        Yield keys for the modules outside the trained module: the module's key if its class is a library's, and in any
+        case the keys of its dicts of tensors and of inner modules.
         """
         for key, node in self.nodes.items():
             if node.kind == "nn" and key not in self.trained_parts:
