@@ -1,8 +1,8 @@
 """
 Makes torch's rendezvous stores (TCPStore) listen at one address only.
 
-torch itself listens at all addresses of the machine, whatever MASTER_ADDR says, so every network of the machine can
-reach the port, although torch's ranks connect to MASTER_ADDR only.
+torch's ranks connect only to MASTER_ADDR, but the stores listen at all addresses of the machine, so every network of
+the machine can reach the port.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ def install(distributed: Any) -> None:
 
 def _narrowed(found: Any) -> Any:
     class TCPStore(found):  # type: ignore[misc]
-        """torch's store. If its host is not an address of this machine, as behind NAT, it listens as torch does."""
+        """
+        torch's store, listening at its host only. If that is no address of this machine (behind NAT), it listens as
+        torch does.
+        """
 
         def __init__(
             self,
@@ -42,9 +45,9 @@ def _narrowed(found: Any) -> Any:
             **named: Any,
         ) -> None:
             if is_master and len(rest) <= BEFORE_THE_SOCKET and "master_listen_fd" not in named:
-                # A taken port may belong to another store of this process, which torch then shares.
+                # If another store of this process has the port, this fails, and torch shares that store.
                 with contextlib.suppress(OSError), self.listens_at(host_name, port) as listener:
-                    port = listener.getsockname()[1]  # if it was 0, the port that the system has chosen
+                    port = listener.getsockname()[1]  # for port 0, the system chooses a port
                     named["master_listen_fd"] = listener.detach()
             super().__init__(host_name, port, world_size, is_master, *rest, **named)
 

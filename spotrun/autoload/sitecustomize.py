@@ -4,16 +4,17 @@ Seeds programs and installs spotrun's hooks when the user's own Python starts on
 Python imports this file before the program's first line, because the agent puts its folder first in PYTHONPATH.
 
 - If SPOTRUN_SEED is set, the generators of `random`, `numpy.random` and `torch` are seeded when the program imports
-  them. So a program that sets no seed draws the same numbers in each attempt. A seed that the program sets itself
-  comes later, and wins.
+  these modules. So a program that sets no seed draws the same numbers in each attempt. If the program does set a
+  seed, it does so later, and its seed applies.
 - If SPOTRUN_AGENT is set, a Python without spotrun finds the agent's spotrun package at `import spotrun`, and the
   package's entry points, which Lightning reads. This file is part of that package. The functions in INSTALLS are called
   when a program imports their modules: training frameworks, and torch.distributed (own_address.py).
 
-Then this file runs the `sitecustomize` that it hides, as if that were the only one.
+Then this file runs the other `sitecustomize` that Python would have found without it, as if that were the only one.
 
-The Python may be any version from 3.7 on, without the agent's packages, so this file imports only a few modules of the
-standard library. It reports a fault in one line, and the program continues as it would without this file.
+The user's Python may be any version from 3.7 on, and lacks the agent's packages. So this file imports only a few
+modules of the standard library. If something in this file fails, it prints one line, and the program continues as it
+would without this file.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.dirname(HERE)
 SPAWNED = "--multiprocessing-fork"
 """
-Argument of the processes that `multiprocessing` spawns. They are not seeded, because their arguments are equal but each
-needs other numbers.
+Argument of the processes that `multiprocessing` spawns. They are not seeded: their arguments are equal, so all of them
+would draw the same numbers.
 """
 OLDEST = (3, 11)
 """The oldest Python that spotrun itself runs on."""
@@ -45,14 +46,17 @@ INSTALLS = {
     "torch.distributed": "spotrun.autoload.own_address:install",
     "transformers.trainer": "spotrun.transformers.entry:install",
 }
-"""Functions to call (`module:function`) when a program imports a module. Each may be called again."""
+"""For each module, the function to call (`module:function`) when a program imports it. It may be called twice."""
 SAID = {
-    "hydra.core.utils": "Hydra's ${now:…} is the run's first start, so that folders keep their names",
-    "transformers.trainer": "what a Trainer of transformers trains is saved, and resumed",
+    "hydra.core.utils": "Hydra's ${now:…} is the time of the run's first start, so that folders keep their names",
+    "transformers.trainer": "a training by a Trainer of transformers is saved and resumed",
 }
-"""Messages to print when a program imports a module. Programs also import the other modules without training."""
+"""
+For each module, the message to print when a program imports it. Other modules have no message, because programs also
+import them without training.
+"""
 FRAMEWORKS = ("lightning.pytorch", "pytorch_lightning", "transformers.trainer")
-"""Modules whose import is reported if this Python is too old for spotrun."""
+"""Modules at whose import a message is printed if this Python is too old for spotrun."""
 ENTRY_POINTS = """
 [pytorch_lightning.callbacks_factory]
 spotrun = spotrun.lightning.factory:for_pytorch_lightning
@@ -72,7 +76,7 @@ def begin() -> None:
     if not acts:
         return
     for name, act in acts.items():
-        if name in sys.modules:  # a .pth file has imported it
+        if name in sys.modules:  # a .pth file has already imported the module
             act(sys.modules[name])
     sys.meta_path.insert(0, ActsOnImport(acts))
 
@@ -82,7 +86,7 @@ def begin() -> None:
 
 def program() -> Sequence[str]:
     """
-    Return the program and its arguments, without the path of the instance's folder, which differs on each instance.
+    Return the program and its arguments. The path of the instance's folder, which differs on each instance, is removed.
 
     Different programs of a run draw different numbers, but all ranks of one program draw the same numbers.
     """
@@ -96,7 +100,7 @@ def program() -> Sequence[str]:
 
 
 class Process:
-    """This process, identified by its program and its place among its parent's forks. Its seed depends on both."""
+    """This process, identified by its program and its number among its parent's forks. Both determine its seed."""
 
     def __init__(self, base: str, program: Sequence[str]) -> None:
         self._parts: list[object] = [base, *program]
@@ -111,7 +115,9 @@ class Process:
         self._forks = 0
 
     def seed(self) -> int:
-        """Return a seed of 32 bits, as numpy needs. hashlib would load OpenSSL, which takes 10 ms in each Python."""
+        """
+        Return a seed of 32 bits, as numpy needs. (hashlib is not used: it would load OpenSSL, 10 ms in each Python.)
+        """
         from binascii import crc32
 
         return crc32(repr(self._parts).encode("utf-8", "surrogateescape"))
@@ -119,14 +125,14 @@ class Process:
 
 def seed_random(module: Any, here: Process) -> None:
     if not hasattr(module, "SystemRandom"):
-        return  # a file of the program has the module's name
+        return  # the module is the program's own file of this name
     module.seed(here.seed())
-    # Python registered its own reseeding of forked processes when it imported the module, so ours runs after it.
+    # Python reseeds `random` in forked processes. It registered that at the import, so our reseeding runs later.
     os.register_at_fork(after_in_child=lambda: module.seed(here.seed()))
 
 
 def seed_numpy(module: Any, here: Process) -> None:
-    """Seed numpy. A forked process inherits its parent's generator, as it does without spotrun."""
+    """Seed numpy, but not in forked processes: each inherits its parent's generator, as without spotrun."""
     module.seed(here.seed())
 
 
@@ -140,7 +146,7 @@ SEEDED = {"random": seed_random, "numpy.random": seed_numpy, "torch": seed_torch
 
 def seeding(here: Process) -> Mapping[str, Callable[[Any], None]]:
     def act(seed: Callable[[Any, Process], None]) -> Callable[[Any], None]:
-        return lambda module: or_step_aside("generators are not seeded", seed, module, here)
+        return lambda module: or_step_aside("random generators are not seeded", seed, module, here)
 
     return {name: act(seed) for name, seed in SEEDED.items()}
 
@@ -154,14 +160,14 @@ def loading() -> Mapping[str, Callable[[Any], None]]:
     sys.meta_path.insert(0, OurPackage())
 
     def act(name: str, function: str) -> Callable[[Any], None]:
-        return lambda module: or_step_aside(f"{name} is left as it is", install, module, function)
+        return lambda module: or_step_aside(f"{name} is used without spotrun's hooks", install, module, function)
 
     return {name: act(name, function) for name, function in INSTALLS.items()}
 
 
 def say_too_old(module: Any) -> None:
     here, oldest = (".".join(map(str, version[:2])) for version in (sys.version_info, OLDEST))
-    say(f"no checkpoint of {module.__name__}: this is Python {here}, and spotrun needs {oldest} or a later one")
+    say(f"no checkpoint of {module.__name__}: this is Python {here}, and spotrun needs {oldest} or later")
 
 
 def install(module: Any, function: str) -> None:
@@ -174,7 +180,9 @@ def install(module: Any, function: str) -> None:
 
 
 class OurPackage:
-    """A finder for `sys.meta_path` of the spotrun package that contains this file, and of its entry points."""
+    """
+    A finder for `sys.meta_path`. It finds the spotrun package that contains this file, and the package's entry points.
+    """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "spotrun":
@@ -185,7 +193,9 @@ class OurPackage:
         return spec_from_file_location(name, start, submodule_search_locations=[PACKAGE])
 
     def find_distributions(self, context: Any) -> Iterator[Any]:
-        """Yield our distribution if this interpreter's own path is searched, and not if a tool inspects a folder."""
+        """
+        Yield our distribution if the path of this interpreter is searched. Yield nothing if a tool inspects a folder.
+        """
         if "path" not in vars(context) and context.name in (None, "spotrun"):
             yield our_distribution()
 
@@ -217,7 +227,10 @@ def our_distribution() -> Any:
 
 
 class ActsOnImport:
-    """A finder for `sys.meta_path` that calls `acts` on modules that other finders found, after their import."""
+    """
+    A finder for `sys.meta_path`. It lets other finders find the modules, and calls `acts` on the modules after their
+    import.
+    """
 
     def __init__(self, acts: Mapping[str, Callable[[Any], None]]) -> None:
         self._acts = acts
@@ -230,21 +243,21 @@ class ActsOnImport:
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None:
-                or_step_aside(f"{name} is left as it is", self._watch, spec)
+                or_step_aside(f"{name} is used without spotrun's hooks", self._watch, spec)
                 return spec
         return None
 
     def _watch(self, spec: Any) -> None:
         loader = spec.loader
         if isinstance(loader, type):
-            raise TypeError(f"{spec.name} has a loader that is a class")  # shared by all modules of its kind
+            raise TypeError(f"{spec.name} has a loader that is a class")  # so the modules of this kind share one loader
         original = loader.exec_module
         if getattr(original, "acts_on", None) == spec.name:
             return
 
         def exec_module(module: ModuleType) -> None:
             if module.__name__ != spec.name:
-                original(module)  # an archive's loader serves many modules
+                original(module)  # the loader of an archive loads many modules
                 return
             loader.__dict__.pop("exec_module", None)
             original(module)
@@ -270,7 +283,9 @@ def say(text: str) -> None:
 
 
 def run_the_hidden_one() -> None:
-    """Run the hidden `sitecustomize`. Python reports its errors as if it had found that file itself."""
+    """
+    Run the `sitecustomize` that this file hides. Python reports that file's errors as if it had found the file itself.
+    """
     spec = PathFinder.find_spec("sitecustomize", [folder for folder in sys.path if os.path.abspath(folder) != HERE])
     if spec is None or spec.loader is None:
         return
@@ -282,5 +297,5 @@ def run_the_hidden_one() -> None:
 
 
 if __name__ == "sitecustomize":
-    or_step_aside("nothing is seeded, and no training is found", begin)
+    or_step_aside("no random generator is seeded, and no training is checkpointed", begin)
     run_the_hidden_one()

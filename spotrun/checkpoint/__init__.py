@@ -1,1 +1,1 @@
-"""Bytes of a checkpoint: their layout, upload, verification, restore and retirement."""
+"""Handles a checkpoint's bytes: their layout, upload, verification, restore and retirement."""

@@ -2,7 +2,7 @@
 Copies out of an accelerator's memory (CUDA), after the current computation and in parallel with the next one.
 
 The device copies into pinned memory, on a separate stream, while its other streams compute. No copy holds the
-interpreter lock. On a machine without CUDA, nothing here does anything.
+interpreter lock. Without CUDA, this module does nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class CopyStreams:
-    """Creates one stream for copies on each CUDA device."""
+    """The streams for copies: one on each CUDA device, created when first needed."""
 
     def __init__(self) -> None:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
@@ -24,7 +24,7 @@ class CopyStreams:
         return {tensor.device for tensor in tensors if tensor.is_cuda}
 
     def mark(self, device: torch.device) -> torch.cuda.Event:
-        """Mark this moment in the calling thread's current stream on `device`."""
+        """Return a mark of the present position in the calling thread's current stream on `device`."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(device))
         return event
@@ -46,7 +46,10 @@ class CopyStreams:
 
 
 class Moment:
-    """A moment on each device that holds `tensors`. Reads inside its context see the contents of that moment."""
+    """
+    A point in the work of each device that holds `tensors`, marked when this object is made. Reads inside its context
+    see the contents as of that point.
+    """
 
     def __init__(self, tensors: Iterable[Tensor], lanes: CopyStreams) -> None:
         self._lanes = lanes
@@ -54,7 +57,10 @@ class Moment:
 
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
-        """Read as of this moment, in any thread. Copies started inside the block are done when it ends."""
+        """
+        Let the block, in any thread, read the contents as of that point. Copies that the block starts end with the
+        block.
+        """
         with contextlib.ExitStack() as stack:
             for device, mark in self._marks.items():
                 stack.enter_context(self._lanes.beside(device, mark))
@@ -62,7 +68,9 @@ class Moment:
 
 
 def pin(memory: Tensor) -> None:
-    """Let devices write to `memory` directly. If pinning fails, copies go through the CPU and are slower."""
+    """
+    Pin `memory`, so that devices write to it directly. If pinning fails, copies go through the CPU and are slower.
+    """
     if _in_use():
         torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)  # type: ignore[no-untyped-call]
 

@@ -1,4 +1,7 @@
-"""Writes stored files of a script into a local folder. Each is written whole or not at all, none outside the folder."""
+"""
+Writes a script's stored files into a local folder. Each file is written whole or not at all, and never outside the
+folder.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,9 @@ from spotrun.store.port import Store
 
 SIDE_BY_SIDE = 8
 RETRY_FOR_S = 30.0
-"""Maximum system time in seconds for which a user waits while the store has a passing fault."""
+"""Maximum system time in seconds for retries while the store has a passing fault. The user waits that long."""
 TEMPORARY = ".spotrun-fetch-"
-"""Prefix of temporary files, which a killed fetch leaves behind."""
+"""Prefix of the names of temporary files. A fetch that is killed leaves them behind."""
 Progressed = Callable[[int], None]
 """Called with the number of bytes that have arrived since the last call."""
 
@@ -36,12 +39,12 @@ class Record(Protocol):
     """
     A record of the files that earlier fetches wrote into a folder.
 
-    It is stored outside every folder that an instance can write to. It holds no facts from the store, such as times.
-    Several threads use it.
+    The record is kept where no instance can write, and holds no facts from the store, such as times. Several threads
+    may use it.
     """
 
     def written(self, path: str) -> Sequence[Content] | None:
-        """Return the contents, piece by piece, that a fetch last wrote at `path`; None if none ever wrote there."""
+        """Return the contents, piece by piece, that a fetch last wrote at `path`; None if no fetch ever wrote there."""
 
     def add(self, path: str, contents: Sequence[Content]) -> None:
         """Record the contents that a fetch has written at `path`."""
@@ -59,14 +62,13 @@ def fetch(
     """
     Write the files below a user's folder, which is created if absent, and yield the outcome of each.
 
-    Training code may have chosen each name, time and size. So links below `folder` are never followed, and nothing is
-    written into a folder that belongs to git or to a virtual environment. For each file:
-    - If a tool would obey a file of this name, it is not fetched.
-    - If the local file has the same bytes, it is not written again.
-    - If the local file differs from what fetch itself wrote, according to `record`, it is the user's, and is kept
-      unless `force`.
-    - If the local file is longer than the stored file, it is kept under another name, unless `force`, because a later
-      attempt may have started a log again.
+    Names, times and sizes of the files may come from training code that is not trusted. So links below `folder` are
+    never followed, and nothing is written into a folder that belongs to git or to a virtual environment. For each file:
+    - If a tool would obey a file of this name, the file is not fetched.
+    - If the local file has the same bytes, the file is not written again.
+    - If the local file is not as an earlier fetch wrote it (`record`), it is the user's, and is kept unless `force`.
+    - If the local file is longer than the stored file, it is renamed first, unless `force`: a later attempt may have
+      begun the same log from its start, so that the stored log is shorter.
 
     Raises:
         StoreError: the store cannot be read.
@@ -84,7 +86,9 @@ def fetch(
 
 
 def bring(store: Store, files: Sequence[OutputFile], folder: Path) -> Iterator[Fetched]:
-    """Write the files into an agent's folder, whatever their names, over existing files. Raises as `fetch` does."""
+    """
+    Write the files into an agent's folder, with any names, over existing files. Raises the same errors as `fetch`.
+    """
     yield from _written(folder, files, lambda root: _Writer(store, root, lambda _: None))
 
 
@@ -115,7 +119,10 @@ def _written(folder: Path, files: Sequence[OutputFile], writer_in: Callable[[int
 
 
 def is_at(folder: Path, file: OutputFile) -> bool:
-    """Return whether the file in `folder` is readable and has the bytes of `file`. The caller has compared sizes."""
+    """
+    Return whether the file in `folder` is readable and has the bytes of `file`. The caller has already compared the
+    sizes.
+    """
     try:
         return _holds(open_at(folder, file.path), [piece.content for piece in file.pieces])
     except OSError:
@@ -129,7 +136,7 @@ def _holds(fd: int, contents: Sequence[Content]) -> bool:
 
 def _cannot_write(folder: Path, error: OSError) -> SpotrunError:
     return SpotrunError(
-        f"cannot write into {folder}: {error.strerror}", hint="name a folder that you may write to with --to"
+        f"cannot write into {folder}: {error.strerror}", hint="use --to to name a folder that you may write to"
     )
 
 
@@ -137,9 +144,9 @@ Map = Callable[[Callable[[tuple[Piece, int]], None], Sequence[tuple[Piece, int]]
 
 
 _IN_ITS_WAY = {
-    errno.EISDIR: "a folder of that name is there",
-    errno.ENOTDIR: "a file or a link is where its folder belongs",
-    errno.ELOOP: "a link, or something else that is no file, is there",
+    errno.EISDIR: "a folder of that name exists",
+    errno.ENOTDIR: "a file or a link is in the place of its folder",
+    errno.ELOOP: "a link, or something else that is no file, is in its place",
 }
 
 
@@ -148,7 +155,9 @@ _OF_ONE_FILE = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.E
 
 
 class _OfATool(Exception):
-    """Raised if a folder on the way to a file belongs to a tool, which runs or obeys the files in it."""
+    """
+    Raised if a file is not to be written because its folder belongs to a tool that runs or obeys the folder's files.
+    """
 
 
 class _Writer:
@@ -177,13 +186,13 @@ class _Writer:
         """Raise if no file may be written into `folder` or below it."""
 
     def _make_room(self, parent: int, name: str, file: OutputFile) -> str:
-        """Return the new name of an existing file that was renamed; "" if there was none or it is replaced."""
+        """Rename the existing file if it has to be kept, and return its new name; "" if no file was renamed."""
         return ""
 
     def _write(self, file: OutputFile, each: Map) -> str:
         with parent_of(self._root, file.path, make=True, judge=self._judge) as (parent, name):
             temporary = f"{TEMPORARY}{secrets.token_hex(8)}"
-            mode = 0o777 if file.executable else 0o666  # minus the umask
+            mode = 0o777 if file.executable else 0o666  # the system takes off the umask
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=parent)
             try:
                 try:
@@ -235,7 +244,7 @@ class _ToUser(_Writer):
 
     def _judge(self, folder: int) -> None:
         if tool := tool_of(folder):
-            raise _OfATool(f"{tool} runs or obeys what is in its folder here")
+            raise _OfATool(f"{tool} runs or obeys the files in this folder")
 
     def _fetched(self, file: OutputFile, each: Map) -> Fetched:
         contents = [piece.content for piece in file.pieces]
@@ -247,7 +256,7 @@ class _ToUser(_Writer):
         return found
 
     def _there(self, file: OutputFile, contents: Sequence[Content]) -> Outcome | None:
-        """Return the reason why the existing file stays; None if it is absent or may be replaced."""
+        """Return the reason why an existing file is not replaced; None if there is no file or it may be replaced."""
         try:
             with parent_of(self._root, file.path, judge=self._judge) as (parent, name):
                 facts = os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -273,7 +282,7 @@ class _ToUser(_Writer):
 
 
 def _kept_if_longer(parent: int, name: str, size_bytes: int) -> str:
-    """Rename a file longer than `size_bytes`, and return its new name; "" if it is not longer."""
+    """Rename the file if it is longer than `size_bytes`, and return its new name; "" if it was not renamed."""
     try:
         if os.stat(name, dir_fd=parent, follow_symlinks=False).st_size <= size_bytes:
             return ""
@@ -286,7 +295,7 @@ def _kept_if_longer(parent: int, name: str, size_bytes: int) -> str:
 
 
 def _placed(file: OutputFile) -> list[tuple[Piece, int]]:
-    """Return each piece with its start in the file, in bytes."""
+    """Return each piece, and the position in the file of its first byte."""
     placed, start = [], 0
     for piece in file.pieces:
         placed.append((piece, start))

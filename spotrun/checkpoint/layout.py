@@ -1,8 +1,8 @@
 """
-Defines the checkpoint image: the bytes of an arena, which are uploaded as they are. Needs no torch.
+Defines the checkpoint image: the bytes of a snapshot in an arena, which are uploaded unchanged. Needs no torch.
 
-    b"SPOTRUN1" | u64 header size | header, JSON in UTF-8 | zeros to a multiple of 64 | tensors, each at a multiple
-    of 64
+    b"SPOTRUN1" | u64 header size | header, JSON in UTF-8 | zeros to a multiple of 64 | tensors, each at a multiple of
+    64
 
     header = {"format": 1, "tensors": [{"dtype", "shape", "offset", "size_bytes"}, …], "tree": …, "meta": {…}}
 
@@ -51,7 +51,7 @@ class TensorEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class Header:
-    """The parsed header. The tensors start `data_start` bytes after the first byte of the image."""
+    """A parsed header. The tensors start `data_start` bytes after the image's first byte."""
 
     tensors: tuple[TensorEntry, ...]
     tree: Json
@@ -69,13 +69,13 @@ def aligned(size_bytes: int) -> int:
 
 
 def place(kinds: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[TensorEntry, ...]:
-    """Assign an offset to each tensor of (dtype, shape), one after the other."""
+    """Return an entry for each tensor of (dtype, shape). The offsets place the tensors one after another."""
     return _place(tuple(kinds))
 
 
 @lru_cache(maxsize=4)
 def _place(kinds: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[TensorEntry, ...]:
-    """`place`, cached, because all snapshots of a training have the same tensors."""
+    """Do the work of `place`. The result is cached, because all snapshots of a training have the same tensors."""
     entries = []
     offset = 0
     for dtype, shape in kinds:
@@ -86,7 +86,7 @@ def _place(kinds: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[TensorEntry,
 
 
 def encode_header(tensors: Sequence[TensorEntry], tree: Json, meta: Mapping[str, Any]) -> bytes:
-    """Return all bytes before the tensors, padded. `meta` is any plain JSON."""
+    """Return all bytes that precede the tensors, with the padding. `meta` may be any plain JSON."""
     header = {"format": FORMAT, "tensors": _entries_json(tuple(tensors)), "tree": tree, "meta": dict(meta)}
     text = plain.encode(header)
     head = _PREFIX.pack(MAGIC, len(text)) + text
@@ -100,16 +100,16 @@ def _entries_json(tensors: tuple[TensorEntry, ...]) -> plain.Encoded:
 
 def decode_header(image: Buffer) -> Header:
     """
-    Return the header of a whole image, after checking that every tensor lies inside the image, overlaps no other, and
-    has the size of its shape.
+    Return the header of a whole image. Check that every tensor lies inside the image, overlaps no other tensor, and has
+    the size that its shape needs.
 
     Raises:
-        CheckpointDamaged: a check failed; take an older checkpoint.
+        CheckpointDamaged: a check failed; use an older checkpoint.
     """
     header = _parse_header(image)
     if header.size_bytes > len(image):
         raise CheckpointDamaged(
-            f"the checkpoint has {count_of(len(image), 'byte')}, and its index needs {header.size_bytes}"
+            f"the checkpoint has {count_of(len(image), 'byte')}, but its header describes {header.size_bytes}"
         )
     return header
 
@@ -134,9 +134,8 @@ def header_end(image: Buffer) -> int:
 
 def begin_bytes(header: Header) -> int:
     """
-    Return the number of leading bytes that hold the whole state except its last entry.
-
-    A trainer that needs the last entry only later can begin once these bytes have arrived.
+    Return how many leading bytes of the image hold the state's entries except the last one. A trainer that needs the
+    last entry later can begin once these bytes have arrived.
     """
     (kind,) = header.tree if type(header.tree) is dict and len(header.tree) == 1 else ("",)
     if kind not in MAPPINGS or not header.tree[kind]:
@@ -155,7 +154,7 @@ def _parse_header(image: Buffer) -> Header:
     if fields["format"] != FORMAT or type(fields["format"]) is not int:
         raise CheckpointDamaged(f"the checkpoint has format {fields['format']!r}; this spotrun reads {FORMAT}")
     if type(fields["meta"]) is not dict or type(fields["tensors"]) is not list:
-        raise CheckpointDamaged("the checkpoint's header has fields of a wrong kind")
+        raise CheckpointDamaged("the checkpoint's header has fields of the wrong type")
     tensors = tuple(_tensor_entry(entry) for entry in fields["tensors"])
     _check_overlaps(tensors)
     return Header(tensors, fields["tree"], fields["meta"], aligned(end))
@@ -173,7 +172,7 @@ def _parse_json(text: bytes) -> Json:
 
 def _object(value: Json, keys: set[str]) -> dict[str, Json]:
     if type(value) is not dict or value.keys() != keys:
-        raise CheckpointDamaged(f"the checkpoint's header lacks one of {', '.join(sorted(keys))}, or has more")
+        raise CheckpointDamaged(f"the checkpoint's header lacks a key of {', '.join(sorted(keys))}, or has others")
     return value
 
 
@@ -183,9 +182,9 @@ def _tensor_entry(value: Json) -> TensorEntry:
     if type(dtype) is not str or dtype not in ITEM_BYTES:
         raise CheckpointDamaged("the checkpoint holds a tensor of an unknown dtype")
     if type(shape) is not list or len(shape) > 64 or not all(_is_extent(extent) for extent in shape):
-        raise CheckpointDamaged("the checkpoint holds a tensor of an impossible shape")
+        raise CheckpointDamaged("the checkpoint holds a tensor with an impossible shape")
     if not (_is_extent(offset) and _is_extent(size_bytes)) or offset % ALIGNMENT:
-        raise CheckpointDamaged("the checkpoint holds a tensor at an impossible place")
+        raise CheckpointDamaged("the checkpoint holds a tensor at an impossible offset")
     if size_bytes != ITEM_BYTES[dtype] * math.prod(shape):
         raise CheckpointDamaged("the checkpoint holds a tensor whose size does not match its shape")
     return TensorEntry(dtype, tuple(shape), offset, size_bytes)

@@ -1,11 +1,12 @@
 """
 The manifest of a checkpoint: the objects that hold its image, and which bytes each object holds.
 
-    PREFIX/part-0000 … part-NNNN     the image in pieces, without the bytes that the commit borrows
-    PREFIX/manifest.json             sizes and BLAKE3 digests of the parts; the ledger has the manifest's own digest
+    PREFIX/part-0000 … part-NNNN     the image in pieces, without the bytes that the commit borrows PREFIX/manifest.json
+    sizes and BLAKE3 digests of the parts; the ledger has the manifest's digest
 
-BLAKE3 (https://github.com/BLAKE3-team/BLAKE3-specs) is as trustworthy as SHA-256, and hashes 4 to 5 GB/s per core
-instead of 1 to 2. Speed matters because every byte of a checkpoint is hashed when it is sent and when it is fetched.
+BLAKE3 (https://github.com/BLAKE3-team/BLAKE3-specs) is as trustworthy as SHA-256, and hashes 4 to 5 GB/s per core;
+SHA-256 hashes 1 to 2 GB/s. Speed matters because every byte of a checkpoint is hashed when it is sent and when it is
+fetched.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _PART_NAME = re.compile(r"part-\d{4,8}", re.ASCII)
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
-    An object of the store. `name` is relative to the checkpoint's prefix or, if the part is borrowed, to `of`: the
-    prefix of the commit that lends it.
+    An object of the store. `name` is relative to the checkpoint's prefix. If the part is borrowed, `name` is relative
+    to `of`, the prefix of the commit that lends the part.
     """
 
     name: str
@@ -35,12 +36,15 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     of: str = ""
 
     def key(self, prefix: str) -> str:
-        """Return the object's key. The checkpoint lies below `prefix`."""
+        """Return the object's key for a checkpoint below `prefix`."""
         return part_key(self.of or prefix, self.name)
 
 
 class Extent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A range of the image: its `size_bytes` bytes from `start` on are the bytes of part number `part` from `at` on."""
+    """
+    A range of the image. Its `size_bytes` bytes, from byte `start` of the image, are stored in part number `part`, from
+    the part's byte `at`.
+    """
 
     part: Count
     at: Count
@@ -50,8 +54,9 @@ class Extent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
-    The parts, and the image's `meta`. Without `extents`, the image is all parts, one after the other. With extents, the
-    parts may hold more than the image. A trainer can begin with the first `begin_bytes` bytes; None if unknown.
+    The parts, and the image's `meta`. Without `extents`, the image is the parts, one after another. With `extents`, the
+    parts may hold further bytes too. A trainer can begin once the image's first `begin_bytes` bytes have arrived; None
+    if unknown.
     """
 
     format: Count
@@ -63,11 +68,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def borrows(self) -> tuple[str, ...]:
-        """Prefixes of the commits whose objects this checkpoint needs."""
+        """Prefixes of the other commits whose objects this checkpoint needs."""
         return tuple(sorted({part.of for part in self.parts if part.of}))
 
     def placed(self) -> list[list[Extent]]:
-        """Return, for each part, the extents of the image that its bytes fill."""
+        """Return, for each part, the extents of the image that the part's bytes fill."""
         if not self.extents:
             return [[extent] for extent in one_after_the_other([part.size_bytes for part in self.parts])]
         placed: list[list[Extent]] = [[] for _ in self.parts]
@@ -77,11 +82,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def flaw(self, borrows: Sequence[str]) -> str | None:
         """
-        Return the reason why this manifest describes no image, or None. `borrows` are the commits that the ledger
-        allows it to borrow from.
+        Return the reason why this manifest describes no image; None if it does describe one. `borrows` are the commits
+        from which the ledger allows this checkpoint to borrow.
         """
         if not all(_PART_NAME.fullmatch(part.name) for part in self.parts):
-            return "its manifest names objects elsewhere"
+            return "its manifest names objects outside its prefix"
         if not set(self.borrows) <= set(borrows):
             return "its manifest borrows from commits that the ledger does not name"
         if min((part.size_bytes for part in self.parts), default=0) < 0:
@@ -107,7 +112,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def one_after_the_other(sizes: Sequence[int]) -> list[Extent]:
-    """Return the extents of whole parts of these sizes."""
+    """Return the extents of whole parts of these sizes that follow one another."""
     starts = itertools.accumulate(sizes, initial=0)
     return [Extent(number, 0, start, size) for number, (start, size) in enumerate(zip(starts, sizes, strict=False))]
 

@@ -1,4 +1,7 @@
-"""Converts any object, such as a training's arguments, to plain values for people to read. No resume restores them."""
+"""
+Converts any object, such as a training's arguments, to plain values for people to read. Resumes do not use these
+values.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _MODULES = ("torch", "numpy")
 
 def plain(value: Any, depth: int = 0) -> Any:
     """
-    Convert mappings, sequences, dataclasses and namespaces of any class to dicts and lists. Return other values
+    Convert mappings, sequences, dataclasses and namespaces of any class to dicts and lists. Other values are returned
     unchanged, because an image may be able to hold them.
     """
     if depth > DEPTH_MAX:
@@ -41,7 +44,10 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def _item(holder: Any, key: Any) -> Any:
-    """Return an item, or the name of the error that reading it raises, as for a missing value of a configuration."""
+    """
+    Return the item `key` of `holder`. If reading the item raises an error (a configuration may lack a value), return
+    the error's name.
+    """
     try:
         return holder[key]
     except Exception as error:  # noqa: BLE001

@@ -1,9 +1,9 @@
 """
-Represents objects of a state as values. An image holds each as a `SavedObject`; only a resuming training turns it back
-into an object.
+Represents objects of a state as values. An image holds each object as a `SavedObject`, and only a resuming training
+turns a `SavedObject` back into an object.
 
-An image names the class of an object. Reading the image does not look up, import or call that class. For the classes
-that a training accepts see spotrun/training/revival.py.
+An image names the class of each object. But reading an image does not look up, import or call any class. For the
+classes that a training accepts see spotrun/training/revival.py.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ MEMBER, TUPLE, OBJECT, ASKED, STANDS = "member", "namedtuple", "object", "asked"
 HELD = frozenset({MEMBER, TUPLE, OBJECT, ASKED, STANDS})
 """
 The kinds of a `SavedObject`, in the order above: an enum member; a named tuple; an instance of a plain class; an object
-with `state_dict` and `load_state_dict`; and an object that the script creates again at the same path, so that nothing
-of it is saved.
+with `state_dict` and `load_state_dict`; and an object of which nothing has to be saved, because each process of the
+script creates it at the same path.
 """
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, partial)
 
 
 class SavedObject(dict[str, Any]):
-    """A saved object of class `name`. "content" holds its attributes or its state."""
+    """A saved object of class `name`. Its entry "content" holds the attributes or the state of the object."""
 
     def __init__(self, kind: str, name: str, content: Any) -> None:
         super().__init__(content=content)
         self.kind, self.name = kind, name
 
     def __hash__(self) -> int:  # type: ignore[override]
-        """Hash by identity, so that the object can be in a set or be a key of a dict."""
+        """Return a hash by identity, so that this can be in a set or be a key of a dict."""
         return id(self)
 
 
 class InitialObjects:
     """
-    The objects that a training has at each path below the keys `below` when it begins. A training that resumes has
+    The objects that a training has, when it begins, at the paths below the keys `below`. A training that resumes has
     equivalent objects at these paths. `is_elsewhere` recognises objects whose state is saved separately.
     """
 
@@ -59,8 +59,8 @@ class InitialObjects:
 
     def is_same(self, path: Path, value: Any) -> bool:
         """
-        Return whether `path` held `value` during the first pass over the state, which ends with `first_look_ends`.
-        During that pass, record `value` and return True.
+        Return whether `value` was already at `path` in the first pass over the state. During that pass, which ends with
+        `first_look_ends`, record `value` and return True.
         """
         if self._first is None:
             self._found[path] = value
@@ -78,7 +78,7 @@ def parts_of(value: Any, path: Path, standing: InitialObjects | None) -> tuple[s
     Return the kind, the name and the content of an object; None if no image can hold it.
 
     Raises:
-        Unnamed: an image cannot hold the object, but could if its class could be found by name.
+        Unnamed: an image could hold the object if its class could be found by name.
     """
     kind = type(value)
     if isinstance(value, Enum):
@@ -98,7 +98,7 @@ def _standing_parts(value: Any, path: Path, standing: InitialObjects) -> tuple[s
     if not is_code and not (hasattr(value, "state_dict") and hasattr(value, "load_state_dict")):
         return None
     if not standing.is_same(path, value):
-        raise Unnamed(f"a {described(kind)} that was put there after training began")
+        raise Unnamed(f"a {described(kind)} that was added there after training began")
     if is_code:
         return STANDS, name_of(value if isinstance(value, type | types.FunctionType) else kind), None
     return ASKED, name_of(kind), value.state_dict()
@@ -106,7 +106,7 @@ def _standing_parts(value: Any, path: Path, standing: InitialObjects) -> tuple[s
 
 def _name_to_find(kind: type, has_value: bool = True) -> str:
     if not (has_value and is_found(kind)):
-        raise Unnamed(f"a {described(kind)}, which no module has by that name")
+        raise Unnamed(f"a {described(kind)}, which its module does not have under that name")
     return name_of(kind)
 
 
@@ -119,7 +119,7 @@ def described(kind: type) -> str:
 
 
 def class_named(name: str) -> type | None:
-    """Return the class with this name if its module is already imported, or None."""
+    """Return the class with this name; None if its module is not imported yet, or has no such class."""
     module, _, qualname = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):
@@ -146,20 +146,22 @@ _LIBRARY = types.__file__.rpartition("/")[0] + "/"
 
 
 def is_plain(kind: type) -> bool:
-    """Return whether instances consist of their attributes only: no code of the class makes, copies or frees them."""
+    """Return whether instances consist only of attributes: no code of the class makes, copies or frees instances."""
     own = [base for base in kind.__mro__ if base is not object]
     return all(base.__flags__ & _MADE_BY_PYTHON and not any(_has_a_say(base)) for base in own)
 
 
 def _has_a_say(kind: type) -> Iterator[bool]:
-    """Yield whether each hook of `kind` runs code. The hooks of a frozen dataclass with slots only set attributes."""
+    """
+    Yield, for each hook of `kind`, whether it runs code. (A frozen dataclass's hooks for slots only set attributes.)
+    """
     for hook in _HOOKS & vars(kind).keys():
         yield getattr(vars(kind)[hook], "__module__", None) != "dataclasses"
 
 
 _HOOKS = frozenset({"__new__", "__del__", "__setstate__", "__getstate__", "__reduce__", "__reduce_ex__"})
 _MADE_BY_PYTHON = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE: set if a `class` statement made the class."""
+"""Flag Py_TPFLAGS_HEAPTYPE: a `class` statement made the class."""
 
 
 def is_named_tuple(kind: type | None) -> bool:

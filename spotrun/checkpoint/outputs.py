@@ -1,4 +1,6 @@
-"""Reads lists of a script's stored files (spotrun/folder/stored_files.py), and finds files that may be deleted."""
+"""
+Reads lists of a script's stored files (spotrun/folder/stored_files.py), and finds stored files that may be deleted.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from spotrun.store.port import Store
 
 def read_listing(store: Store, outputs: Outputs, *, retry_for_s: float = RETRY_FOR_S) -> Listing:
     """
-    Return the list of files that an entry of the ledger names.
+    Return the list of files that `outputs`, an entry of the ledger, names.
 
     Raises:
         CheckpointDamaged: the list is missing, or differs from its digest in the ledger.
@@ -26,7 +28,7 @@ def read_listing(store: Store, outputs: Outputs, *, retry_for_s: float = RETRY_F
 def listing_at(store: Store, key: str, digest: str, retry_for_s: float) -> Listing:
     data = bytearray()
     if not key.startswith(FOLDER):
-        raise CheckpointDamaged(f"{key} is not where lists of files are")
+        raise CheckpointDamaged(f"{key} is not below the prefix of lists of files")
 
     def take(at: int, piece: memoryview) -> None:
         data[at:] = piece
@@ -42,7 +44,9 @@ def listing_at(store: Store, key: str, digest: str, retry_for_s: float) -> Listi
 
 
 def verify_files(store: Store, commit: Commit) -> None:
-    """Read and compare all files of a checkpoint, one piece in memory at a time. Raises like `read_listing`."""
+    """
+    Read and compare all files of a checkpoint, one piece in memory at a time. Raises the same errors as `read_listing`.
+    """
     if commit.outputs is None:
         return
     pieces = {piece.key: piece for file in read_listing(store, commit.outputs).files for piece in file.pieces}
@@ -55,9 +59,9 @@ def verify_files(store: Store, commit: Commit) -> None:
 
 def kept(state: RunState, retiring: Collection[int] = ()) -> list[Outputs]:
     """
-    Return the lists that are still needed: the newest list, and one list for each kept checkpoint. The list for a
-    checkpoint is its own or, if it has none, the last list before the next checkpoint. No later entry names any other
-    list. `retiring` are checkpoints that will now be retired.
+    Return the lists that are still needed: the newest list, and one list for each kept checkpoint. That is the
+    checkpoint's own list or, if the checkpoint has none, the last list before the next checkpoint. Later entries of the
+    ledger never name any of the other lists. `retiring` are checkpoints that are about to be retired.
     """
     held = [each.number for each in state.commits if each.retired_at is None and each.number not in retiring]
     found = [state.newest_outputs(), *(state.outputs_of(number) for number in held)]
@@ -71,8 +75,8 @@ def named_keys(lists: Iterable[tuple[Outputs, Listing]]) -> set[str]:
 
 def garbage(state: RunState, store: Store, keys: Collection[str], retiring: Collection[int] = ()) -> list[str]:
     """
-    Return the keys among `keys`, all below `outputs/`, of objects that no kept list needs. Return none until the run
-    has ended, and none if a kept list cannot be read, because the objects that it needs are then unknown.
+    Return those of `keys`, all below `outputs/`, whose objects no kept list needs. Return no keys before the run has
+    ended. Return no keys if a kept list cannot be read, because it is then unknown which objects that list needs.
     """
     if state.terminal is None or not keys:
         return []

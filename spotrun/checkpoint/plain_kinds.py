@@ -1,6 +1,6 @@
 """
-Splits values of Python's own types that JSON lacks into parts, and builds the values again from the parts. Only the
-types listed here are supported. The parts are plain values and name no code.
+Splits values of Python types that JSON lacks into parts, and rebuilds the values from their parts. Only the types
+listed here are supported. The parts are plain values and name no code.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ Parts = list[Any]
 
 
 class Unnamed(Exception):
-    """Raised for a value that no image can hold although its type seems supported. The text describes the value."""
+    """Raised for a value of a supported type that no image can hold. The exception's text describes the value."""
 
 
 class Kind(NamedTuple):
-    """The name of a type, and the functions that split a value of it into parts and build it again."""
+    """
+    The name of a type, the function that splits a value of the type into parts, and the function that rebuilds the
+    value.
+    """
 
     name: str
     parts: Callable[[Any], Parts]
@@ -44,7 +47,7 @@ def _defaulting(value: defaultdict[Any, Any]) -> Parts:
         return [None, list(value.items())]
     name = getattr(factory, "__name__", "")
     if _FACTORIES.get(name) is not factory:
-        raise Unnamed("a defaultdict whose default is made by a function of the script")
+        raise Unnamed("a defaultdict whose default comes from a function of the script")
     return [name, list(value.items())]
 
 

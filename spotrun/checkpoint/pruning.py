@@ -1,7 +1,7 @@
 """
-Deletes objects of a run that has ended: the ledger first retires commits, then their objects are deleted.
+Deletes objects of a run that has ended. Commits are first retired in the ledger, and then their objects are deleted.
 
-It may stop halfway or run twice without harm, because the next sweep deletes objects of retired commits.
+Pruning may stop halfway or run twice without harm: the next sweep deletes whatever is left of retired commits.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from spotrun.store.retrying import persist
 
 class Pruning(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The commits to retire and the objects to delete: objects of these commits, of commits retired earlier and of uploads
-    that never became a commit, files of the script that no kept checkpoint names, and setup caches. A run that is
-    resumed later repeats its setup.
+    The commits to retire, and the objects to delete: objects of these commits, of commits retired earlier, and of
+    uploads that never became a commit; the script's files that no kept checkpoint names; and setup caches. (If the run
+    is resumed later, it repeats its setup.)
     """
 
     commits: tuple[Commit, ...]
@@ -36,8 +36,8 @@ class Pruning(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan(state: RunState, store: Store, rule: CheckpointSpec) -> Pruning:
     """
-    Return the commits and objects that `prune` would delete. Empty until the run has ended, because before that only
-    its attempt may retire commits (protocol 23).
+    Return the commits that `prune` would retire and the objects that it would delete. Both are empty until the run has
+    ended, because before that only the run's attempt may retire commits (protocol 23).
     """
     if state.terminal is None:
         return Pruning(commits=(), objects=())
@@ -56,7 +56,7 @@ def prune(ledger: Ledger, store: Store, rule: CheckpointSpec) -> Pruning:
     Retire commits, then delete objects.
 
     Raises:
-        EntryRefused: another process has resumed the run since; the remaining commits stay.
+        EntryRefused: another process has meanwhile resumed the run; the commits not yet retired stay.
         StoreError: an object could not be deleted; call this again.
     """
     planned = plan(ledger.refresh(), store, rule)

@@ -29,16 +29,17 @@ READERS = 8
 """Maximum number of objects that are read in parallel."""
 READS_MAX = 5
 """
-Maximum reads of an object. Two equal mismatches prove damage (protocol 22), because errors in transit differ each time.
+Maximum reads of an object. If two reads give the same wrong bytes, the object is damaged (protocol 22), because errors
+in transit differ each time.
 """
 RETRY_FOR_S = 300.0
 """Maximum system time in seconds for retries of one object."""
 MANIFEST_MAX_BYTES = 64 << 20
-"""Maximum bytes read of a manifest, enough for over 8 TB in parts of 16 MiB. A bound, as its writer is not trusted."""
+"""Maximum bytes read of a manifest, because its writer is not trusted. Enough for over 8 TB in parts of 16 MiB."""
 
 
 class Image(msgspec.Struct, frozen=True):
-    """A checkpoint's image in the memory behind `fd`, from byte `start` on. The holder must close it."""
+    """A checkpoint's image in the memory or file `fd`, from byte `start` on. The owner of this object must close it."""
 
     commit: Commit
     fd: int
@@ -53,16 +54,16 @@ class Image(msgspec.Struct, frozen=True):
 
 
 class Recipient(Protocol):
-    """Uses a checkpoint while it arrives. Any thread may call it, but only one at a time."""
+    """Uses a checkpoint while it arrives. Any thread may call these methods, but only one at a time."""
 
     def begins(self, image: Image, begin_bytes: int) -> None:
         """
-        Receive the image, whose memory exists but is still empty. Its first `begin_bytes` bytes arrive first, and a
-        trainer can begin with them. A second call means that the earlier image is damaged.
+        Receive the image while its memory is still empty. The first `begin_bytes` bytes arrive before the others, and a
+        trainer can begin with them. A second call means that the image of the first call is damaged.
         """
 
     def has(self, size_bytes: int) -> None:
-        """Note that the first `size_bytes` bytes have arrived and match the committed bytes."""
+        """Take note that the image's first `size_bytes` bytes have arrived and match the committed bytes."""
 
 
 class NewestReadable(msgspec.Struct, frozen=True):
@@ -76,8 +77,8 @@ def newest_readable(
     store: Store, candidates: Iterable[Commit], ready: Image | None = None, recipient: Recipient | None = None
 ) -> NewestReadable:
     """
-    Return the newest of `candidates` (newest first) that is whole. `ready` is an image known to be whole; it is
-    returned or closed.
+    Return the newest of `candidates` (listed newest first) that is whole. `ready` is an image that is known to be
+    whole; it is either returned or closed.
 
     Raises:
         CheckpointDamaged: no candidate is whole.
@@ -141,12 +142,12 @@ def recognised(
     store: Store, held: Image, digest: bytes | None = None, *, retry_for_s: float = RETRY_FOR_S
 ) -> Image | None:
     """
-    Return `held` if it equals the image of its commit. Return None, and close its memory, if a byte differs from the
-    digests in the ledger or if they cannot be read. The process that wrote to the memory must have ended. The memory
-    before and after the image is freed.
+    Return `held` if it equals the image of its commit, and free the memory before and after the image. If a byte
+    differs from the digests in the ledger, or if these cannot be read, close `held` and return None. The process that
+    wrote to the memory must have ended.
 
-    If the commit borrows, the digests in the ledger cover parts that are not in this memory. Then `digest`
-    (`unchanged.digest`) is the digest of the whole committed image.
+    If the commit borrows, the digests in the ledger cover borrowed parts that are not wholly in this memory. For such a
+    commit, `digest` has to be the digest of the whole committed image (`unchanged.digest`).
     """
     whole = False
     try:
@@ -154,7 +155,7 @@ def recognised(
         if whole:
             _give_back_what_is_around(held)
     except (CheckpointDamaged, StoreError):
-        pass  # a fetch meets the same error, and reports it
+        pass  # the fetch that follows meets the same error, and reports it
     finally:
         if not whole:
             held.close()
@@ -227,7 +228,7 @@ class _Front:
     """Tracks how many bytes of an image have arrived without a gap, while its parts arrive in any order."""
 
     def __init__(self, starts: Sequence[int], size_bytes: int, recipient: Recipient) -> None:
-        """`starts` has, for each part, the first byte of the image that it holds."""
+        """`starts` has, for each part, the position in the image of the part's first byte."""
         self._starts = starts
         self._order = sorted(range(len(starts)), key=starts.__getitem__, reverse=True)
         self._missing = set(self._order)
@@ -275,10 +276,10 @@ def _begin_bytes(manifest: Manifest) -> int:
 
 def _in_order(starts: Sequence[int], begin_bytes: int) -> tuple[list[int], list[int]]:
     """
-    Return the parts with the first `begin_bytes` bytes, and the other parts.
+    Return the parts that hold the first `begin_bytes` bytes, and the other parts.
 
-    All readers fetch the first list before the second. If some began the second list early, the first would be complete
-    only with half of the second.
+    All readers fetch the first list before any reader begins the second. If some readers began the second list early,
+    the first list would be complete only when half of the second had been read, too.
     """
     first = [number for number, start in enumerate(starts) if start < begin_bytes]
     later = [number for number, start in enumerate(starts) if start >= begin_bytes]
@@ -292,12 +293,15 @@ def _write_all(fd: int, data: memoryview, start: int) -> None:
 
 
 Take = Callable[[int, memoryview], None]
-"""Receives each piece of an object and its start. Receives all pieces again if the object did not arrive whole."""
+"""
+Called for each piece of an object, with the piece's start. If the object arrives damaged, called again for all pieces.
+"""
 
 
 def read_verified(store: Store, key: str, digest: str, size_bytes: int | None, take: Take, retry_for_s: float) -> None:
     """
-    Pass pieces to `take` as they arrive and are hashed. The last pass over the pieces has the committed bytes.
+    Read an object and pass its pieces to `take` as they arrive. If the bytes of a read are wrong, read the whole object
+    again. On return, the last read had the committed bytes.
 
     Raises:
         CheckpointDamaged: the object is missing, or does not match `digest` (hexadecimal BLAKE3).
@@ -313,7 +317,7 @@ def read_verified(store: Store, key: str, digest: str, size_bytes: int | None, t
             break
         seen[found] = found_bytes
     sizes = ", ".join(f"{size:,}" for size in seen.values())
-    raise CheckpointDamaged(f"{key} is not what was committed (read more than once: {sizes} bytes)")
+    raise CheckpointDamaged(f"{key} differs from what was committed (read more than once: {sizes} bytes)")
 
 
 def _read(store: Store, key: str, size_bytes: int, take: Take, retry_for_s: float) -> tuple[str, int]:

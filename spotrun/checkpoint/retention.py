@@ -1,6 +1,6 @@
 """
-Chooses the checkpoints to retire. The ledger first retires them, irrevocably; then their objects are deleted, perhaps
-late or twice (protocol 23).
+Chooses the checkpoints to retire. An entry in the ledger first retires a checkpoint, irrevocably; then its objects are
+deleted, perhaps late or twice (protocol 23).
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ FOLDER = "checkpoints/"
 
 def to_retire(state: RunState, rule: CheckpointSpec, resume_source: int | None) -> list[int]:
     """
-    Return the commits that the run no longer needs, oldest first: all before the `keep_last` newest usable commits, and
-    all that a user's prune request names, except commits that `keep_best` or `keep_every` keeps.
+    Return the commits that the run no longer needs, oldest first. These are all commits older than the `keep_last`
+    newest usable ones, and all commits that a user's prune request covers. Commits that `keep_best` or `keep_every`
+    keeps are excepted.
 
-    The result never contains:
-    - the newest usable commit
-    - the commit that the current trainer resumed from
-    - a commit from which a remaining commit has borrowed
-    - until the run is complete, a commit with which an earlier fit() ended, because each resume restores it
+    The result never contains: - the newest usable commit - the commit that the current trainer resumed from - a commit
+    from which a remaining commit has borrowed - until the run is complete, a commit with which an earlier fit() ended,
+    because each resume restores it
     """
     usable = [commit for commit in state.commits if commit.usable]
     newest = [commit.number for commit in usable[-max(1, rule.keep_last) :]]
@@ -52,8 +51,8 @@ def _held(state: RunState) -> dict[int, Commit]:
 
 def _without_lenders(state: RunState, going: Collection[int]) -> list[int]:
     """
-    Return the commits in `going` from which no remaining commit has borrowed, oldest first, but each borrower before
-    the commit that lends to it. A lender was sent whole, so it never borrows itself.
+    Return the commits in `going` from which no remaining commit has borrowed. The oldest comes first, but all commits
+    that lent to others come last. (A lender was sent whole, so it has not borrowed.)
     """
     held = _held(state)
     needed = _lenders(commit for number, commit in held.items() if number not in going)
@@ -67,7 +66,10 @@ def _lenders(commits: Iterable[Commit]) -> set[str]:
 
 
 def _asked_to_prune(state: RunState, usable: list[int]) -> Collection[int]:
-    """Return the commits older than the user's request, except the newest ones that the request keeps."""
+    """
+    Return the usable commits that are older than the user's prune request, except the newest ones, of which the request
+    keeps a number.
+    """
     if state.prune is None:
         return ()
     before = [number for number in usable if number < state.prune.number]
@@ -78,8 +80,8 @@ def _best(usable: Sequence[Commit], wanted: KeepBestSpec | None) -> list[int]:
     """
     Return the best commits by metric, best first. Of commits with equal values, take only the first.
 
-    A metric keeps its value until it is logged again, so the first commit with a value is the nearest to the weights
-    that were measured.
+    A metric keeps its value until it is next logged. So of the commits with equal values, the first is the nearest to
+    the weights that were measured.
     """
     if wanted is None:
         return []
@@ -108,7 +110,7 @@ def to_prune(state: RunState, rule: CheckpointSpec) -> list[Commit]:
     """
     Return the commits of an ended run to retire according to `rule`, oldest first.
 
-    The final commit stays, and so do newer suspect commits, because they show what went wrong.
+    The final commit is kept. Suspect commits after it are kept too, because they show what went wrong.
     """
     final = None if state.terminal is None else state.terminal.final_commit
     held = _held(state)
@@ -118,8 +120,9 @@ def to_prune(state: RunState, rule: CheckpointSpec) -> list[Commit]:
 
 def garbage(state: RunState, keys: Iterable[str], retiring: Collection[int] = ()) -> list[str]:
     """
-    Return the keys among `keys`, all below `checkpoints/`, of objects that nothing will read: objects of commits that
-    are retired or in `retiring`, and uncommitted uploads of attempts fenced by the current attempt or by the run's end.
+    Return those of `keys`, all below `checkpoints/`, whose objects nothing will read any more: objects of commits that
+    are retired or in `retiring`, and uncommitted uploads of attempts that the current attempt or the run's end has
+    fenced.
     """
     if state.current_attempt is None and state.terminal is None:
         return []

@@ -1,4 +1,4 @@
-"""Opens files below a folder without following links, even if another process puts one there meanwhile."""
+"""Opens files below a folder without following links, even if another process puts links there in the meantime."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def parent_of(
     """
     Yield a descriptor of the folder that holds `path`, and the last name in `path`. `folder` is a descriptor too.
 
-    `judge` gets each folder on the way, including `folder`, before anything is created in it. It raises to end the
-    walk.
+    `judge` is called with the descriptor of each folder on the way, including `folder`, before anything is created in
+    that folder. To refuse the path, it raises an error.
 
     Raises:
         OSError: a folder on the way is missing (unless `make`), is not a folder, or is a link.
@@ -49,7 +49,7 @@ def folder_at(path: str | os.PathLike[str]) -> Iterator[int]:
 
 
 def open_for_reading(folder: int, path: str) -> int:
-    """Return a descriptor of the file. If it is a pipe, the call does not wait for a writer."""
+    """Return a descriptor of the file. If the file is a pipe, do not wait for a writer."""
     with parent_of(folder, path) as (parent, name):
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
 

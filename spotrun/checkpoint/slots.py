@@ -29,12 +29,15 @@ def attributes_of(value: Any) -> dict[str, Any]:
         try:
             found[name] = slot.__get__(value)
         except AttributeError:
-            continue  # it is not set
+            continue  # the slot is not set
     return found
 
 
 def set_attributes(value: Any, parts: Mapping[str, Any], gone: Iterable[str]) -> None:
-    """Set and delete attributes without the class's own `__setattr__`, which would be script code."""
+    """
+    Set `parts`, and delete the attributes `gone`, without calling the class's `__setattr__`, which may be the script's
+    code.
+    """
     slots = slots_of(type(value))
     for name, part in parts.items():
         if name in slots:

@@ -1,7 +1,7 @@
 """
 Writes images into free arenas for the trainer. Part of an image may be copied while training continues.
 
-protocol.md 20: the trainer writes only into free arenas, and only the agent frees them. As in a stager of
+The trainer writes only into free arenas, and only the agent frees arenas (protocol 20). As in a stager of
 meta-pytorch/torch_checkpointing, a plan goes in and an arena's number comes out, so that stagers can be exchanged.
 """
 
@@ -27,7 +27,8 @@ T = TypeVar("T")
 
 class CopyTask(Generic[T]):
     """
-    Work for the copying thread, done in the order of the `begin` calls. `result` calls `begin` if nothing has.
+    Work for the copying thread, which does all work in the order of the `begin` calls. `result` calls `begin` if it has
+    not been called.
 
     The work holds the interpreter lock briefly for each tensor, so it is best done while the training thread computes.
     """
@@ -72,12 +73,14 @@ class Staged:
             self._copying.result()
 
     def changed(self) -> bool:
-        """Return whether the arena differs from the present tensors of `later`. Takes as long as the copy did."""
+        """
+        Return whether the tensors of `later` now differ from their copies in the arena. Takes as long as the copy did.
+        """
         return not all(_same_bits(piece, self._memory) for piece in self.later)
 
 
 class Stager:
-    """Writes images into arenas. One thread may stage while another adopts and frees arenas."""
+    """Writes images into arenas. One thread may call `stage` while another calls `adopt` and `free`."""
 
     def __init__(self, lanes: CopyStreams | None = None) -> None:
         self._lanes = lanes or CopyStreams()
@@ -91,14 +94,14 @@ class Stager:
     def adopt(self, fd: int, size_bytes: int, starts: Sequence[int], first: int, used_bytes: int | None = None) -> None:
         """
         Replace all arenas by new ones, and touch the pages that will be used. At first only arena number `first` is
-        free. Closes the descriptor.
+        free. Closes `fd`.
 
-        Untouched memory is not allocated, so room to grow takes no memory until it is used.
+        The system does not allocate untouched pages, so an arena's room to grow takes no memory until it is used.
         """
         memory = _map_shared(fd, max(starts) + size_bytes)
         arenas = {first + n: memory[start : start + size_bytes] for n, start in enumerate(starts)}
         for arena in arenas.values():
-            # Off the training thread: a page fault per 4 kB takes 7 times as long as the copy, and more in some clouds.
+            # Not on the training thread: a page fault for each 4 kB takes 7 times as long as the copy, or even longer.
             arena[:used_bytes:_PAGE_BYTES] = 0
         pin(memory)
         with self._lock:
@@ -106,7 +109,7 @@ class Stager:
             self._arenas, self._free, self.size_bytes = arenas, [first], size_bytes
             self._lock.notify_all()
         if replaced is not None:
-            self._copier.submit(unpin, replaced)  # after the copies into it that are in progress
+            self._copier.submit(unpin, replaced)  # once the copies into it that are in progress have ended
 
     def free(self, arena: int) -> None:
         """Free an arena. Numbers of replaced arenas are ignored."""
@@ -116,7 +119,7 @@ class Stager:
                 self._lock.notify_all()
 
     def ready(self, size_bytes: int = 0) -> bool:
-        """Return whether a free arena of this size exists."""
+        """Return whether there is a free arena of at least this size."""
         with self._lock:
             return bool(self._free) and self.size_bytes >= size_bytes
 
@@ -128,9 +131,9 @@ class Stager:
         """
         Write the image into a free arena; `ready(plan.size_bytes)` must hold.
 
-        With `overlapped`, a thread copies the pieces in `later`, which are some of the plan's, after `Staged.begin`.
-        They must not change until that copy is done. Without `overlapped`, they are copied before the return, and
-        `Staged.changed` checks whether they have changed since.
+        `later` are some of the plan's pieces. With `overlapped`, a thread copies these pieces after `Staged.begin`, and
+        they must not change until that copy is done. Without `overlapped`, they are copied before this returns, and
+        `Staged.changed` tells whether they have changed since then.
         """
         with self._lock:
             index = self._free.pop(0)
@@ -145,7 +148,7 @@ class Stager:
         return Staged(index, arena, later, self.aside(copy, _tensors(waiting)) if waiting else None)
 
     def aside(self, work: Callable[[], T], tensors: Iterable[Tensor] = ()) -> CopyTask[T]:
-        """Return work that reads `tensors` as they are now. Until it is done, only optimizers may change them."""
+        """Return `work` as a task that reads `tensors` as they are now. Until it is done, `tensors` must not change."""
         moment = Moment(tensors, self._lanes)
 
         def beside() -> T:
@@ -172,7 +175,7 @@ def _same_bits(piece: Piece, memory: Tensor) -> bool:
     one = piece.tensor.detach().contiguous().cpu().view(-1).view(torch.uint8)
     other = memory[piece.start : piece.start + piece.size_bytes]
     if not (piece.size_bytes | one.data_ptr() | other.data_ptr()) % 8:
-        one, other = one.view(torch.int64), other.view(torch.int64)  # 8 bytes at a time: a seventh of the time
+        one, other = one.view(torch.int64), other.view(torch.int64)  # 8 bytes at a time, in a seventh of the time
     return torch.equal(one, other)
 
 

@@ -1,8 +1,8 @@
 """
 Encodes the state of a checkpoint, without its tensors, as JSON.
 
-JSON's own null, true, numbers, strings and lists are encoded as they are. Every other value becomes an object with one
-key, its kind (`{"tuple": […]}`). Decoding builds only plain containers and numbers; no byte ever names code.
+Null, booleans, numbers, strings and lists are encoded as in JSON. Every other value becomes an object with one key, the
+value's kind (`{"tuple": […]}`). Decoding builds only plain containers and numbers; no encoded byte ever names code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ Json = Any
 
 
 class Unsavable(Exception):
-    """Raised for a value that an image cannot hold. Names its path in the state: `callbacks.MyCallback.handle`."""
+    """
+    Raised for a value that an image cannot hold. Names the value's path in the state, such as
+    `callbacks.MyCallback.handle`.
+    """
 
     def __init__(self, path: Path, what: str) -> None:
         self.where = ".".join(map(str, path)) or "the state"
@@ -39,18 +42,19 @@ class Unsavable(Exception):
 
 
 _OF_TENSORS = frozenset({"tensor", "array", "scalar"})
-"""Kinds whose content is a tensor's number in the image, or a list that begins with it."""
+"""Kinds whose content is a tensor's number in the image, or a list that begins with such a number."""
 _AS_IT_IS = frozenset({type(None), bool, str})
 _OF_TORCH = frozenset({"torch", "torch.nn.parameter"})
 EncodeOther = Callable[[Any, Path], Json]
-"""Encodes a value that `encode_tree` cannot, such as a tensor, or raises Unsavable."""
+"""Encodes a value that `encode_tree` does not support, such as a tensor, or raises Unsavable."""
 DecodeOther = Callable[[str, Json], Any]
-"""Decodes {kind: content} of a kind that `decode_tree` does not support, or raises CheckpointDamaged."""
+"""Decodes the content of a kind that `decode_tree` does not support, or raises CheckpointDamaged."""
 
 
 def encode_tree(value: Any, encode_other: EncodeOther, path: Path = ()) -> Json:
     """
-    Return `value` as JSON. Subclasses of the plain types become the plain types, except for enums and named tuples.
+    Return `value` as JSON. An instance of a plain type's subclass is encoded as the plain type, unless it is an enum or
+    a named tuple.
 
     Raises:
         Unsavable: an image cannot hold a value; the error names the first such value.
@@ -65,7 +69,7 @@ def encode_tree(value: Any, encode_other: EncodeOther, path: Path = ()) -> Json:
     if len(path) > DEPTH_MAX:
         raise Unsavable(path[:5], f"nested more than {DEPTH_MAX} levels deep")
     if kind.__module__ in _OF_TORCH:
-        return encode_other(value, path)  # nearly all values of a state, so this precedes the slower checks
+        return encode_other(value, path)  # first, because nearly all values are of these types
     if kind in KINDS:
         return _encode_kind(value, encode_other, path)
     if kind is dict or isinstance(value, Mapping):
@@ -100,7 +104,7 @@ def _encode_rarer(value: Any, encode_other: EncodeOther, path: Path) -> Json:
     if type(value).__module__.partition(".")[0] in ("torch", "numpy"):  # torch.Size is a tuple
         return encode_other(value, path)
     if isinstance(value, list | tuple | AbstractSet):
-        # In the set's own order, because a set that is filled in this order usually has the same order again.
+        # In the set's present order, because a set that is filled in this order usually gets the same order.
         encoded = [encode_tree(item, encode_other, (*path, n)) for n, item in enumerate(value)]
         return encoded if isinstance(value, list) else {_sequence_kind(value): encoded}
     return encode_other(value, path)

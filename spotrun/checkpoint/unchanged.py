@@ -1,9 +1,9 @@
 """
-Finds tensors that need not be sent again because an earlier commit of the same attempt has the same bytes.
+Finds tensors that need not be sent because an earlier commit of the same attempt has the same bytes.
 
 A frozen backbone is most of a checkpoint, and the same in every checkpoint. A commit *borrows* the objects of such
-tensors from the last commit that was sent whole, and sends only the other tensors. The lender stays in the store as
-long as other commits need it (retention.py).
+tensors from the last commit that was sent whole, and only the other tensors are sent. The commit that lends stays in
+the store as long as other commits need it (retention.py).
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ from spotrun.checkpoint import layout
 from spotrun.checkpoint.manifest import Extent, Manifest, Part
 
 SHARE_MIN = 0.25
-"""Minimum share of an image that a commit must be able to borrow; below it, the commit is sent whole."""
+"""Minimum share of an image that a commit must be able to borrow. If it can borrow less, it is sent whole."""
 FRUITLESS_MAX = 3
-"""Number of successive fruitless comparisons after which comparing ends. Each takes a tenth of the time of sending."""
+"""
+Number of comparisons in a row without enough to borrow, after which no more are made. A comparison takes a tenth of the
+time of sending.
+"""
 
 Piece = tuple[int, int]
-"""(start, size) in an image."""
+"""The start and the size, in bytes, of a range of an image."""
 
 
 @dataclass(frozen=True)
 class BorrowedParts:
-    """Parts of an earlier commit, and where their bytes lie in a new image."""
+    """Parts of an earlier commit, and the ranges of a new image that their bytes fill."""
 
     parts: tuple[Part, ...] = ()
     extents: tuple[Extent, ...] = ()
@@ -42,8 +45,8 @@ class BorrowedParts:
 @dataclass(frozen=True)
 class _Whole:
     """
-    A commit that was sent whole: its parts, the start of each part in the image and the end of the last, and the
-    piece of each tensor by its digest.
+    A commit that was sent whole. `begins` has the start of each part in the image, and the end of the last part.
+    `tensors` has the piece of each tensor, by the tensor's digest.
     """
 
     prefix: str
@@ -53,7 +56,7 @@ class _Whole:
 
 
 class Unchanged:
-    """Records the tensors that the agent has sent in earlier commits. For one thread at a time."""
+    """Records the tensors that the agent has sent in earlier commits. Only one thread may use it at a time."""
 
     def __init__(self) -> None:
         self._whole: _Whole | None = None
@@ -62,8 +65,8 @@ class Unchanged:
 
     def in_store(self, image: memoryview, header: layout.Header, kept: Iterable[str]) -> BorrowedParts:
         """
-        Return the parts of the image that are already in the store. `kept` are the prefixes of commits that exist and
-        that a run may resume from.
+        Return the parts of an earlier commit that already hold bytes of `image`. `kept` are the prefixes of the
+        existing commits from which a run may resume.
         """
         if self._fruitless >= FRUITLESS_MAX:
             return BorrowedParts()
@@ -77,7 +80,7 @@ class Unchanged:
         return found if worth else BorrowedParts()
 
     def committed(self, prefix: str, manifest: Manifest) -> None:
-        """Record the image as a commit. Later commits may borrow from it if it was sent whole."""
+        """Record that the last image became a commit. If it was sent whole, later commits may borrow from it."""
         if manifest.extents or self._fruitless >= FRUITLESS_MAX:
             return
         placed = [extent.start for (extent,) in manifest.placed()]
@@ -86,7 +89,10 @@ class Unchanged:
 
 
 def digest(image: memoryview) -> bytes:
-    """Return the digest of a whole image. A commit that borrows needs it: its manifest has digests only of parts."""
+    """
+    Return the digest of a whole image. It is needed for a commit that borrows, whose manifest has digests only of
+    parts.
+    """
     return xxhash.xxh3_128_digest(image)
 
 
@@ -127,7 +133,10 @@ def _borrow(whole: _Whole, tensors: list[tuple[bytes, Piece]]) -> BorrowedParts:
 
 
 def _cut_as_its_parts(whole: _Whole, there: int, start: int, size_bytes: int) -> Iterator[Extent]:
-    """Yield extents of the parts of `whole` for the piece at `there` in its image and at `start` in the new image."""
+    """
+    Yield the extents, in parts of `whole`, of a piece that is at `there` in the old image and at `start` in the new
+    image.
+    """
     for part, (begin, end) in enumerate(pairwise(whole.begins)):
         first, last = max(there, begin), min(there + size_bytes, end)
         if first < last:
@@ -135,7 +144,7 @@ def _cut_as_its_parts(whole: _Whole, there: int, start: int, size_bytes: int) ->
 
 
 def _joined(extents: Iterable[Extent]) -> list[Extent]:
-    """Join extents that are neighbours in both images, and the padding between them, to keep large manifests small."""
+    """Join extents that are neighbours in both images, with the padding between them, to keep large manifests small."""
     joined: list[Extent] = []
     for extent in extents:
         before = joined[-1] if joined else None

@@ -1,8 +1,8 @@
 """
 Uploads a checkpoint image as objects: parts of at most 16 MiB, then the manifest that names them (manifest.py).
 
-Each object is compared with its stored bytes, by the store's checksum or by reading it back (protocol 21). The upload
-becomes a checkpoint only with its entry in the ledger.
+The stored bytes of each object are compared with the sent bytes, by the store's checksum or by reading the object back
+(protocol 21). The upload becomes a commit only with its entry in the ledger.
 """
 
 from __future__ import annotations
@@ -27,12 +27,17 @@ from spotrun.store.retrying import through_faults
 
 PART_MAX_BYTES = 16 << 20
 SMALL_BYTES = 4 << 20
-"""Maximum bytes of an image sent as one part. A larger image has at least `PARTS_MIN` parts, for parallelism."""
+"""
+Maximum bytes of an image that is sent as one part. A larger image has at least `PARTS_MIN` parts, sent in parallel.
+"""
 PARTS_MIN = 4
 UPLOADERS, UPLOADERS_IN_A_HURRY = 2, 8
-"""Number of parts sent in parallel: few while training needs the CPU, more after a notice."""
+"""Number of parts that are sent in parallel: while training needs the CPU, and after a notice."""
 NICENESS, NICENESS_MAX = 10, 19
-"""Niceness added to the process's niceness for threads that send, so that training goes first; and Linux's maximum."""
+"""
+Niceness that threads that send add to the process's niceness, so that training has priority; and Linux's maximum
+niceness.
+"""
 RETRY_FOR_S = 60.0
 """Maximum system time in seconds for retries of one object."""
 
@@ -63,7 +68,7 @@ class UploadControl:
         return self._hurried
 
     def cancel(self) -> None:
-        """End the upload with Abandoned after the parts in progress."""
+        """Let the upload raise Abandoned once the parts in progress are sent."""
         self._cancelled.set()
 
     def hurry(self) -> None:
@@ -87,7 +92,7 @@ class UploadControl:
             self._bring_forward(sender)
 
     def stand_behind(self) -> None:
-        """Lower the priority of the calling thread, which sends, below training, unless `come_forward` was called."""
+        """Lower the priority of the calling thread, a sender, below training's, unless `come_forward` was called."""
         sender = threading.get_native_id()  # Linux has priorities per thread
         self._senders.append(sender)
         os.setpriority(os.PRIO_PROCESS, sender, min(self._niceness + NICENESS, NICENESS_MAX))
@@ -95,12 +100,12 @@ class UploadControl:
             self._bring_forward(sender)
 
     def _bring_forward(self, sender: int) -> None:
-        with contextlib.suppress(PermissionError, ProcessLookupError):  # not every user may; training ends soon anyway
+        with contextlib.suppress(PermissionError, ProcessLookupError):  # not every user may; but training ends soon
             os.setpriority(os.PRIO_PROCESS, sender, self._niceness)
 
 
 class First(msgspec.Struct, frozen=True):
-    """A range of the image to send first, and a function to call once the store holds the range."""
+    """A range of the image that is sent first, and a function that is called once the store holds the range."""
 
     of: range
     then: Callable[[], None]
@@ -129,7 +134,7 @@ def cut(size_bytes: int) -> list[tuple[int, int]]:
 
 
 def pack(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """Distribute the pieces of an image over parts, each filled before the next. A piece may be cut."""
+    """Distribute the pieces of an image over parts. Each part is filled before the next one; a piece may be cut."""
     starts = list(accumulate((size for _, size in pieces), initial=0))
     parts = []
     for begin, size_bytes in cut(starts[-1]):
@@ -155,8 +160,8 @@ def upload(
     retry_for_s: float = RETRY_FOR_S,
 ) -> Uploaded:
     """
-    Upload below `prefix` all bytes of `image` that are not `borrowed`, and compare the stored bytes. After each part,
-    `sent` gets the number of bytes in the store.
+    Upload all bytes of `image` that are not `borrowed` to keys below `prefix`, and compare the stored bytes. After each
+    part, `sent` is called with the number of the image's bytes that are in the store.
 
     Raises:
         StoreError: the upload is incomplete; remove it (`discard`) and try again later.
@@ -185,7 +190,7 @@ def upload(
 
 
 def _places(contents: Sequence[Sequence[Piece]], first: int) -> list[Extent]:
-    """Return the extents of the parts' pieces. The first part has the number `first`."""
+    """Return the extents of the pieces in the parts. The first part has the number `first`."""
     places = []
     for number, pieces in enumerate(contents, first):
         starts = accumulate((size for _, size in pieces), initial=0)
@@ -229,14 +234,14 @@ class _Sending:
                 first.then()
                 return tuple(coming[number].result() for number in range(len(contents)))
             except BaseException:
-                self._control.cancel()  # for the other parts
+                self._control.cancel()  # ends the other parts
                 pool.shutdown(cancel_futures=True)
                 raise
 
     def _next_part(self, turns: Iterator[tuple[int, Future[Part]]], contents: Sequence[Sequence[Piece]]) -> None:
         """
-        Send the next part. A thread chooses its part only when it has a slot, because threads get slots in any order
-        and parts are sent in order.
+        Send the next part. A thread takes a part only when it has a slot, because threads get slots in any order, but
+        parts have to be sent in order.
         """
         with self._control.slots:
             with self._lock:
@@ -257,7 +262,7 @@ class _Sending:
         return Part(name=name, size_bytes=size_bytes, blake3=digest)
 
     def _gathered(self, pieces: Sequence[Piece]) -> memoryview:
-        """Return the bytes of the pieces, without a copy if there is only one piece."""
+        """Return the joined bytes of the pieces. A single piece is not copied."""
         if len(pieces) == 1:
             ((start, size_bytes),) = pieces
             return self._image[start : start + size_bytes]
@@ -289,14 +294,14 @@ def put_verified(
         with attempt:
             before_each_try()
             if not store.put(key, data) and blake3(store.get(key)).hexdigest() != digest:
-                raise StoreUnavailable(f"{key} reads back with other bytes than were written")
+                raise StoreUnavailable(f"{key} reads back with different bytes than were written")
     return digest
 
 
 def discard(store: Store, prefix: str) -> None:
     """
-    Delete every object below `prefix`, which was never committed or whose commit is retired. A later sweep deletes
-    objects that remain after a fault.
+    Delete every object below `prefix`. It must be the prefix of an upload that was never committed, or of a retired
+    commit. If objects remain after a fault, a later sweep deletes them.
     """
     try:
         for stored in store.list(f"{prefix}/"):

@@ -1,4 +1,7 @@
-"""Compares the numbers of an array by rows and columns, so that a column of times hides no difference elsewhere."""
+"""
+Compares an array's numbers by rows and columns, so that a column of times, which always differs, hides no other
+difference.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,16 @@ SPLIT_MAX = 32
 ITEMS_MAX = 1 << 18
 """Maximum items of an array that is compared by rows and columns. A larger array has one digest."""
 VALUES = ", its values"
-"""Suffix of the name of the digest of a whole array."""
+"""Suffix of the name of the part that is the digest of a whole array."""
 _ITEM = re.compile(r"[<>|=]?[a-zA-Z?](\d+)?")
 
 
 def slices(shape: Sequence[int]) -> Iterator[tuple[str, tuple[int | None, int | None]]]:
     """
-    Yield the name of each compared part of an array, with its row or its column.
+    Yield the name of each part of an array that is compared separately, with the part's row or column.
 
     An array with too many rows and columns has one part, `, its values`. With more than two dimensions, a row is an
-    item of the first dimension and a column is an item of the last.
+    item of the first dimension, and a column an item of the last.
     """
     found: list[tuple[str, tuple[int | None, int | None]]] = []
     if shape and 0 < prod(shape) <= ITEMS_MAX:
@@ -36,7 +39,7 @@ def slices(shape: Sequence[int]) -> Iterator[tuple[str, tuple[int | None, int | 
 
 
 def parts_of_array(path: str, kind: str, shape: Sequence[int], content: bytes) -> Iterator[tuple[str, str]]:
-    """Yield the kind and the shape of an array, then its parts. `content` has its items in C order."""
+    """Yield an array's kind and shape, then its parts. `content` has the array's items in C order."""
     yield path, f"{kind} {tuple(shape)}"
     count = prod(shape)
     size = len(content) // count if count else 0
@@ -56,7 +59,7 @@ def parts_of_npy(content: bytes) -> Iterator[tuple[str, str]]:
     Yield the parts of a file from numpy.save.
 
     Raises:
-        ValueError: the file is not from numpy.save, or its items are objects or records.
+        ValueError: the file is not from numpy.save, or its array holds objects or records.
     """
     try:
         size, begin = (
@@ -66,7 +69,7 @@ def parts_of_npy(content: bytes) -> Iterator[tuple[str, str]]:
         head = ast.literal_eval(content[begin : begin + size].decode("latin-1").strip())
         kind, shape, is_fortran = head["descr"], head["shape"], head["fortran_order"]
     except (struct.error, IndexError, SyntaxError, KeyError, TypeError) as error:
-        raise ValueError(f"no file of numpy: {error}") from error
+        raise ValueError(f"not a file from numpy.save: {error}") from error
     data = content[begin + size :]
     if not isinstance(kind, str) or item_bytes(kind) * prod(shape) != len(data):
         raise ValueError("an array of objects or of records")
@@ -74,11 +77,14 @@ def parts_of_npy(content: bytes) -> Iterator[tuple[str, str]]:
 
 
 def in_order_of_c(shape: Sequence[int], content: bytes, is_fortran: bool) -> tuple[Sequence[int], bytes]:
-    """Return the shape and the content in C order. An array in Fortran order is returned as its transpose."""
+    """
+    Return a shape and a content in C order. For an array in Fortran order, these are the shape and the content of its
+    transpose.
+    """
     return (tuple(reversed(shape)) if is_fortran else shape), content
 
 
 def item_bytes(kind: str) -> int:
-    """Return the bytes per item of a simple numpy type, such as `<f8`; 0 for any other type."""
+    """Return the number of bytes per item of a simple numpy type, such as `<f8`; 0 for any other type."""
     found = _ITEM.fullmatch(kind)
     return (int(found[1] or 1) * (4 if "U" in kind else 1)) if found is not None and "O" not in kind else 0

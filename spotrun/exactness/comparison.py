@@ -13,7 +13,7 @@ from spotrun.exactness.places import VaryingPlaces
 from spotrun.exactness.trace import MEMBERS, BatchPosition, Ended, Evaluated, ProcessEnded, Trace, Trained, Validated
 
 Place = tuple[BatchPosition, int]
-"""A batch, and a number that orders the events after that batch."""
+"""A batch, and a number that gives the order of several events after the same batch."""
 OF_BATCH, OF_VALIDATION = 0, 1
 
 
@@ -27,19 +27,21 @@ MAY_VARY = frozenset(
         DifferenceKind.FILES,
     }
 )
-"""Kinds that may differ although steps and weights are the same, because they may contain a time or a process name."""
+"""
+Kinds of objects that may differ although steps and weights are the same: they may contain a time or a process name.
+"""
 
 
 def differences(
     straight: Mapping[int, Trace], interrupted: Mapping[int, Trace], again: Mapping[int, Trace] | None = None
 ) -> Iterator[Difference]:
     """
-    Yield all differences, the earliest first; none if the trainings are bit for bit the same. Each rank has its own
-    trace.
+    Yield all differences, the earliest first; none if the trainings are bit for bit the same. There is a trace for each
+    rank. `straight` is an uninterrupted training, and so is `again`.
 
-    Every pass of `interrupted` over a batch is compared, and no batch of `straight` may be missing. Of several passes
-    over one batch, the first pass that differs counts. Differences are ignored where the second straight training,
-    `again`, differs from `straight`.
+    Every pass of `interrupted` over a batch is compared, and every batch of `straight` must be in `interrupted`. Of
+    several passes over one batch, the first one that differs counts. Differences are ignored where `again` differs from
+    `straight`.
     """
     varying = varying_names(straight, again)
     for found in _all(straight, interrupted):
@@ -50,7 +52,7 @@ def differences(
 def varying_names(
     straight: Mapping[int, Trace], again: Mapping[int, Trace] | None
 ) -> dict[DifferenceKind, VaryingPlaces]:
-    """Return the names at which two straight trainings differ, for the kinds in `MAY_VARY`."""
+    """Return the names of the objects in which two uninterrupted trainings differ, for each kind in `MAY_VARY`."""
     names: dict[DifferenceKind, set[str]] = {}
     for found in () if again is None else _all(straight, again):
         if found.kind in MAY_VARY:
@@ -92,7 +94,7 @@ def _of_rank(found: Difference, rank: int, ranks: Mapping[int, Trace]) -> Differ
 
 
 def digest_of(parts: Mapping[str, str]) -> str:
-    """Return one sha256 of all names and parts."""
+    """Return one sha256 over all names and digests in `parts`."""
     return sha256("".join(f"{name}={parts[name]}\n" for name in sorted(parts)).encode()).hexdigest()
 
 
@@ -204,8 +206,8 @@ def _steady(
     wanted: Ended | ProcessEnded, done: Ended | ProcessEnded, varying: VaryingPlaces
 ) -> tuple[dict[str, str], dict[str, str]]:
     """
-    Return the places of both trainings that can be compared. This leaves out places that vary without an interruption,
-    and places that only one training could inspect, which are reported as not compared.
+    Return the places of both trainings that can be compared. Two kinds are left out: places that vary without an
+    interruption, and places that only one training could inspect. The latter are reported as not compared.
     """
     unread = {*(wanted.unread or ()), *(done.unread or ())}
     one, other = (
@@ -218,12 +220,12 @@ def _steady(
 
 
 def _is_left_out(place: str, varying: VaryingPlaces) -> bool:
-    """Return whether a place varies, or is the number of members of a set whose members vary."""
+    """Return whether a place varies, or has the number of members of a set whose members vary."""
     return place in varying or f"{place}{MEMBERS}" in varying
 
 
 def varying_places(straight: Trace, interrupted: Trace) -> VaryingPlaces:
-    """Return the places that differed before any interruption, such as a time or the name of a process."""
+    """Return the places whose content differed before any interruption, such as a time or the name of a process."""
     found, known = set[str](), set[str]()
     here, there = straight.noted(), interrupted.noted()
     for moment in here.keys() & there.keys():
@@ -238,9 +240,9 @@ def varying_places(straight: Trace, interrupted: Trace) -> VaryingPlaces:
 
 def _of_results(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
     """
-    Yield the differences in results. Each process of the interrupted training must have produced the first results of
-    the straight training, in the same order, and the last process all of them. Only the variables that the last process
-    left are compared, because each earlier process ended with an error.
+    Yield the differences in results. Each process of the interrupted training must have produced the same results as
+    the uninterrupted training, in the same order: the last process all of them, and earlier processes the first ones.
+    Variables are compared only as the last process left them, because the earlier processes were ended by an error.
     """
     given, again = straight.of_each_process(), interrupted.of_each_process()
     wanted = given[-1] if given else ()

@@ -1,4 +1,4 @@
-"""Differences between two trainings of one script."""
+"""Defines differences between two trainings of one script."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import msgspec
 
 
 class DifferenceKind(StrEnum):
-    """Kinds of differences, in the order of cause and effect: in a step, after it, at the end of training, later."""
+    """
+    Kinds of differences, in the order of cause and effect: in a step, after a step, at the end of training, later.
+    """
 
     SAMPLES = "samples"
     DATA = "data"
@@ -33,11 +35,11 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """
     A difference between a straight (never interrupted) and an interrupted training.
 
-    `epoch` and `batch` (both from 0) and `step` are None for comparisons at the end of training. `name` is the weight,
-    the part of an optimizer, the generator, the metric, the path of an object or of a file, and `where` a part of it.
-    `rank` is the rank that differs, None if there is only one process. `resumed` is False if the trainings differed
-    before any interruption. `trained_before` is True if a process that was killed later had trained this batch without
-    a difference.
+    `epoch` and `batch` (both from 0) and `step` are None for comparisons at the end of training. `name` names what
+    differs: a weight, a part of an optimizer, a generator, a metric, or the path of an object or of a file. `where` is
+    the differing part of that. `rank` is the rank that differs; None if there is only one process. `resumed` is False
+    if the trainings differ before any interruption. `trained_before` is True if an earlier process, later killed, had
+    trained this batch without a difference.
     """
 
     kind: DifferenceKind
@@ -54,7 +56,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Differences(msgspec.Struct, frozen=True, kw_only=True):
-    """The first `NAMED_MAX` differences, in the order of the training, and the number of all differences by kind."""
+    """The first `NAMED_MAX` differences, in the order of the training, and the number of differences of each kind."""
 
     named: tuple[Difference, ...] = ()
     counts: dict[DifferenceKind, int] = {}
@@ -87,7 +89,7 @@ def difference(kind: DifferenceKind, straight: str, interrupted: str, **place: A
 def of_parts(
     kind: DifferenceKind, straight: Mapping[str, str], interrupted: Mapping[str, str], **place: Any
 ) -> Iterator[Difference]:
-    """Yield a difference for each name whose values differ."""
+    """Yield a difference for each name that has different values in `straight` and `interrupted`."""
     for name in dict.fromkeys((*straight, *interrupted)):
         one, other = straight.get(name, ABSENT), interrupted.get(name, ABSENT)
         if one != other:

@@ -1,6 +1,6 @@
 """
 Reads the content of a file, part by part, for a comparison. Leaves out what always differs between two trainings: paths
-of instances, times of day, figures that spotrun logs, and the order in which a format stores its parts.
+of instances, times of day, figures that spotrun logs, and the order in which a file format stores parts.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from spotrun.exactness.pickled import PROTO, Parts, digest_of_items, no_memory, 
 from spotrun.exactness.same_everywhere import TIMES, Clean, is_duration, without_times
 
 OURS = frozenset({"cost_usd", "usd_per_epoch", "lost_s", "attempt"})
-"""Metrics that spotrun logs besides the script's: `Figures.metrics` of spotrun/trainer_link.py."""
+"""Metrics that spotrun logs in addition to the script's metrics: `Figures.metrics` of spotrun/trainer_link.py."""
 ZIP, GZIP, SQLITE = b"PK\x03\x04", b"\x1f\x8b", b"SQLite format 3\x00"
 EVENTS = "events.out.tfevents."
 LOOK_BYTES = 8192
 PIECE_BYTES = 1 << 20
 TEXT_MAX_BYTES = 256 << 20
-"""Maximum bytes of a text that is compared line by line. Of a longer text, a digest is compared."""
+"""Maximum bytes of a text that is compared line by line. For a longer text, digests are compared."""
 BESIDE_ROW = {"step", "epoch"}
 """Columns of CSVLogger that are not metrics."""
 
 
 def parts_of_file(path: Path, clean: Clean) -> Parts:
     """
-    Yield the places in a file, each with its content. Two files are equal if their places and contents are.
+    Yield the places in a file, each with its content. Two files count as equal if their places and contents are equal.
 
     Raises:
         OSError: the file cannot be read.
@@ -73,7 +73,10 @@ def digest_of_parts(parts: Parts) -> str:
 
 
 def _readable(read: Callable[[], list[tuple[str, str]]], file: BinaryIO) -> Parts:
-    """Yield the result of `read` or, if the file is not of the type of its first bytes, the digest of its bytes."""
+    """
+    Yield the result of `read`. If the file is not of the type that its first bytes suggest, yield the digest of its
+    bytes.
+    """
     try:
         yield from read()
     except (ValueError, KeyError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error, sqlite3.Error):
@@ -102,7 +105,7 @@ def _of_bytes(content: bytes, clean: Clean) -> Parts:
 
 
 def _of_text(content: bytes, clean: Clean) -> Parts:
-    """Yield the lines. A line that is a JSON object or list is yielded by its fields."""
+    """Yield the lines of a text. For a line that is a JSON object or list, yield its fields."""
     for number, line in enumerate(content.decode(errors="surrogateescape").splitlines(keepends=True), 1):
         fields = _read_json(line) if line.startswith(("{", "[")) else None
         if fields is not None:
@@ -121,7 +124,7 @@ def _of_json(content: bytes, clean: Clean) -> Parts:
 
 
 def _read_json(text: str) -> Any:
-    """Return a JSON value, its numbers as text so that each digit counts; None if `text` is not JSON."""
+    """Return a JSON value; None if `text` is not JSON. Numbers are returned as text, so that each digit is compared."""
     try:
         return json.loads(text, parse_float=_Number, parse_int=_Number, parse_constant=_Number)
     except (ValueError, RecursionError):
@@ -129,7 +132,7 @@ def _read_json(text: str) -> Any:
 
 
 class _Number(str):
-    """A number as it is written in the file."""
+    """A number as a file writes it."""
 
 
 def _of_value(value: Any, path: str, clean: Clean, name: str = "") -> Parts:
@@ -149,8 +152,8 @@ def _of_value(value: Any, path: str, clean: Clean, name: str = "") -> Parts:
 
 def _of_table(content: bytes, clean: Clean) -> Parts:
     """
-    Yield the fields of a table, row by row. Columns and rows with only spotrun's metrics are left out: CSVLogger adds
-    columns for them, and rewrites its file when a new metric appears.
+    Yield the fields of a table, row by row. Columns and rows that contain only spotrun's metrics are left out, because
+    CSVLogger adds columns for these metrics, and rewrites its file when a new metric appears.
 
     If the first row has numbers, the file has no column names, and is compared as text.
     """
@@ -163,7 +166,7 @@ def _of_table(content: bytes, clean: Clean) -> Parts:
     for row in rows:
         kept = {name: value for name, value in row.items() if name not in OURS and value}
         if kept.keys() <= BESIDE_ROW and any(row.get(name) for name in OURS):
-            continue  # a row that has only spotrun's metrics
+            continue  # the row has only spotrun's metrics
         number += 1
         for name in sorted(kept):
             is_time = is_duration(name) and _is_number(kept[name])
@@ -183,7 +186,10 @@ def _is_number(text: str) -> bool:
 
 
 def _of_archive(file: BinaryIO, clean: Clean) -> Parts:
-    """Yield the members of a zip file by name: a file of torch.save or numpy.savez, or any other archive."""
+    """
+    Yield the contents of a zip file, member by member. It may be a file from torch.save or numpy.savez, or any other
+    archive.
+    """
     with zipfile.ZipFile(file) as archive:
         names = sorted(name for name in archive.namelist() if not name.endswith("/"))
         objects = next((name for name in names if name.endswith("/data.pkl") or name == "data.pkl"), None)
@@ -236,7 +242,9 @@ def _of_database(path: Path, clean: Clean) -> Parts:
 
 
 def parts_of_events(paths: list[Path], clean: Clean) -> Parts:
-    """Yield the values of each tag at each step from a folder's event files. A resumed training has several files."""
+    """
+    Yield each tag's values at each step from all event files of a folder. (A resumed training has several event files.)
+    """
     found: dict[str, list[str]] = {}
     for path in sorted(paths):
         for record in _records(path):
@@ -253,7 +261,7 @@ def parts_of_events(paths: list[Path], clean: Clean) -> Parts:
 
 
 def _records(path: Path) -> Iterator[bytes]:
-    """Yield the content of each record (length, checksum, content, checksum). A torn record ends the file."""
+    """Yield the content of each record (length, checksum, content, checksum). Reading ends at a torn record."""
     with path.open("rb") as file:
         while len(head := file.read(12)) == 12:
             (size,) = struct.unpack("<Q", head[:8])
@@ -270,7 +278,7 @@ def _values(summary: bytes) -> Iterator[tuple[str, str]]:
             tag = parts.pop(1, b"")
             assert isinstance(tag, bytes)
             name = tag.decode(errors="replace")
-            if not name.startswith("_hparams_/"):  # written again by each process, with its time
+            if not name.startswith("_hparams_/"):  # each process writes this again, with its start time
                 yield name, repr(sorted(parts.items()))
 
 

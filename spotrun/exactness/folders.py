@@ -17,18 +17,18 @@ from spotrun.exactness.same_everywhere import Clean
 from spotrun.exactness.varying import Varying
 
 OF_TRACKERS = {"mlruns": "MLflow's", "wandb": "W&B's"}
-"""Folders of tools that give each run a new name and record its time."""
+"""Folders of trackers that give each run a new name and record its time."""
 OF_DATABASES = ("-wal", "-shm", "-journal")
 TIMED, OF_SOME_TIME = re.compile(r"(?<![^/])[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_[^/]+(?=/)"), "<time>"
-"""Folders that TensorBoard's writers name after their start and the machine: Nov25_09-59-23_host."""
+"""Folders that TensorBoard's writers name after the time and the machine of their start: Nov25_09-59-23_host."""
 ABSENT, THERE = "absent", "there"
 TEXT_MAX = 160
-"""Maximum characters of a text in a difference. Of a longer text, the beginning and a digest are shown."""
+"""Maximum characters of a text in a difference. For a longer text, the beginning and a digest are shown."""
 
 
 @dataclass(frozen=True)
 class FileDifference:
-    """A difference in the file `path`, in its part `where`. `where` is "" if a file is absent or has no parts."""
+    """A difference in part `where` of the file `path`. `where` is "" if one file is absent or the file has no parts."""
 
     path: str
     where: str
@@ -48,8 +48,8 @@ class Folder:
 
     def files_of(self, name: str) -> list[Path]:
         """
-        Return the files that are compared as one: a single file, or all event files of a folder, because each process
-        names its event file after the time.
+        Return the files that are compared together under this name: a single file, or all event files of a folder,
+        because each process names its event file after the time.
         """
         if not name.endswith(EVENTS):
             path = self.root / name
@@ -66,12 +66,15 @@ class Folder:
 
 
 def parts_of_link(path: Path, clean: Clean) -> Parts:
-    """Yield the target of a link. The target's content is compared under its own path."""
+    """Yield a link's target. The content of the target is compared under the target's path."""
     yield "", clean(f"a link to {os.readlink(path)}")
 
 
 def names_of(paths: Iterable[str]) -> set[str]:
-    """Return the names under which files are compared: no auxiliary files of databases, no times in folder names."""
+    """
+    Return the names under which files are compared: without auxiliary files of databases, and without times in folder
+    names.
+    """
     names = set()
     for path in paths:
         folder, _, name = path.rpartition("/")
@@ -81,7 +84,7 @@ def names_of(paths: Iterable[str]) -> set[str]:
 
 
 def tracker_of(name: str) -> str | None:
-    """Return the tracker that wrote the file, if it gives each run a new name; else None."""
+    """Return the name of the tracker that wrote the file, if that tracker gives each run a new name; else None."""
     return next((OF_TRACKERS[part] for part in name.split("/") if part in OF_TRACKERS), None)
 
 
@@ -98,7 +101,7 @@ def differences(
     clean: Clean,
     varying: Mapping[str, Varying] | None = None,
 ) -> Iterator[FileDifference]:
-    """Yield the first difference of each file, except in parts that are `varying`."""
+    """Yield the first difference of each file. Parts that are `varying` are not compared."""
     for name in sorted(names):
         here, there = straight.has(name), interrupted.has(name)
         if here != there:

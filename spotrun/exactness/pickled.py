@@ -1,7 +1,8 @@
 """
 Reads a pickle, or several pickles in one file, value by value. Nothing that the pickle names is imported or called.
 
-Pickles of equal objects may differ in their bytes, because a pickle also records which equal texts were one object.
+Pickles of equal objects may differ in their bytes, because a pickle also records whether equal texts were the same
+object.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from spotrun.exactness.same_everywhere import Clean
 Parts: TypeAlias = Iterator[tuple[str, str]]
 """The places in a file, each with its content."""
 Storage = Callable[[str], bytes]
-"""Returns the content of a block of memory by its name."""
+"""Returns the content of the block of memory that has the given name."""
 TENSOR, IN_BYTES = "torch._utils._rebuild_tensor_v2", "torch.storage._load_from_bytes"
 OF_NUMPY = tuple(
     f"numpy.{core}.{name}" for core in ("core", "_core") for name in ("multiarray._reconstruct", "numeric._frombuffer")
@@ -40,7 +41,10 @@ _NO_PICKLE = (
 
 
 class PickledCall:
-    """An object that a pickle creates by a call: the arguments of the call, and whatever the pickle adds to it."""
+    """
+    Stands for an object that a pickle creates by a call. Holds the call's arguments, and whatever the pickle adds to
+    the object.
+    """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> PickledCall:
         made = super().__new__(cls)
@@ -69,7 +73,7 @@ class PickledCall:
 
 
 class Memory:
-    """A block of memory that a torch pickle refers to. A tensor is all or part of it."""
+    """A block of memory to which a torch pickle refers. A tensor is all or part of such a block."""
 
     def __init__(self, kind: str, where: str, count: int, load: Callable[[], bytes]) -> None:
         self.kind, self.where, self.count, self.load = kind, where, count, load
@@ -79,7 +83,10 @@ class Memory:
         return f"{self.kind} {self.where} {self.count} {sha256(self.load()).hexdigest()}"
 
     def tensor(self, path: str, offset: int, size: Sequence[int], stride: Sequence[int]) -> Parts:
-        """Yield a tensor's parts, not all of its memory, which for a restored optimizer is the whole checkpoint."""
+        """
+        Yield the parts of a tensor, without the rest of its memory: a restored optimizer's memory is the whole
+        checkpoint.
+        """
         if self.item_bytes is None:
             yield path, f"{self.text()} {offset} {tuple(size)} {tuple(stride)}"
             return
@@ -95,7 +102,7 @@ class Memory:
 
 
 def _is_packed(size: Sequence[int], stride: Sequence[int]) -> bool:
-    """Return whether the items follow one another without a gap, in C order."""
+    """Return whether a tensor's items follow one another without a gap, in C order."""
     return all(size[axis] < 2 or step == prod(size[axis + 1 :]) for axis, step in enumerate(stride))
 
 
@@ -128,13 +135,13 @@ def parts_of_pickle(content: bytes, clean: Clean, storage: Storage) -> Parts:
             yield from _parts(value, f"object {number}" if number else "", clean, frozenset())
             number += 1
     except _NO_PICKLE as error:
-        raise ValueError(f"no pickle that can be read: {error}") from error
+        raise ValueError(f"not a readable pickle: {error}") from error
 
 
 def _older(stream: io.BytesIO) -> Any:
     """
-    Read the format that torch.save used before zip files, and that a pickled tensor still uses: four pickles, of which
-    the last names blocks of memory, and then these blocks.
+    Read the format that torch.save used before it wrote zip files, and that a pickled tensor still uses: four pickles,
+    of which the last names blocks of memory, and then these blocks.
     """
     pieces: dict[str, bytes] = {}
     sizes: dict[str, int] = {}
@@ -205,7 +212,7 @@ def _array_of(made: PickledCall) -> tuple[str, Sequence[int], bytes] | None:
             pass
         case _:
             return None
-    if isinstance(content, PickledCall):  # in the older protocols, bytes are a text to encode
+    if isinstance(content, PickledCall):  # older pickle protocols store bytes as a text to be encoded
         match content.parts:
             case [(str(text), "latin1"), {}]:
                 content = text.encode("latin1")
@@ -218,7 +225,7 @@ def _array_of(made: PickledCall) -> tuple[str, Sequence[int], bytes] | None:
 
 
 def _memory_of(value: Any) -> Memory | None:
-    """Return the memory of a tensor that is pickled as bytes inside the pickle; None for any other value."""
+    """Return the memory of a tensor whose bytes are inside the pickle; None for any other value."""
     if isinstance(value, PickledCall) and _name(type(value)) == IN_BYTES:
         stream = io.BytesIO(value.parts[0][0])
         magic = _Reader(stream, no_memory).load()
@@ -241,7 +248,7 @@ def _joined(value: Any, clean: Clean, above: frozenset[int]) -> str:
 
 
 def digest_of_items(texts: Iterator[str]) -> str:
-    """Return a digest of the texts that does not depend on their order."""
+    """Return one digest over all texts. It does not depend on their order."""
     return sha256("\n".join(sorted(texts)).encode(errors="surrogatepass")).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Generalizes from varying places to similar places: to the same column in every row, but not to other columns."""
+"""Generalizes from places that vary to similar places: to the same column in every row, but not to other columns."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ from itertools import combinations
 Indices = tuple[int, ...]
 """The numbers of items and rows in a place, outermost first."""
 Kept = tuple[int, ...]
-"""The positions of the numbers that identify what varies, such as a column. The other numbers count rows."""
+"""
+The positions, in a place's indices, of the numbers that identify what varies, such as a column's number. The other
+numbers only count rows.
+"""
 _NUMBER = re.compile(r"\[(\d+)\]|\b(row|line|step|statement|object) (\d+)")
 LONG = 16
-"""Maximum length of a list that may be a record, such as `[time, epoch, loss]`. Longer lists have one item per step."""
+"""
+Maximum length of a list that may be a record, such as `[time, epoch, loss]`. A longer list is taken to have one item
+per step.
+"""
 AXES_MAX = 5
-"""Maximum numbers in a place that is generalized to other rows."""
+"""Maximum number of indices of a place that is generalized to other rows."""
 
 
 def family(place: str) -> str:
-    """Return the place without the numbers of items and rows."""
+    """Return the family of a place: its text without the numbers of items and rows."""
     return _NUMBER.sub(lambda found: f"{found[2]} #" if found[2] else "[]", place)
 
 
@@ -28,7 +34,10 @@ def indices(place: str) -> Indices:
 
 
 class Pattern:
-    """The places of one family whose numbers at the positions `kept` are one of `values`. Other numbers are free."""
+    """
+    Those places of one family whose numbers at the positions `kept` are one of `values`. All other numbers may have any
+    value.
+    """
 
     def __init__(self, kept: Kept, values: Collection[Indices]) -> None:
         self.kept = kept
@@ -45,7 +54,7 @@ class Pattern:
 
 
 def named(kind: str, numbers: dict[int, int]) -> str:
-    """Return the family, with each number filled in at its position."""
+    """Return the name of the family `kind`, with each of `numbers` filled in at its position."""
     parts = re.split(r"(\[\]|\b(?:row|line|step|statement|object) #)", kind)
     for at in range(1, len(parts), 2):
         if (number := numbers.get(at // 2)) is not None:
@@ -57,11 +66,11 @@ def pattern_of(
     kind: str, varying: Collection[Indices], known: Collection[Indices], *, is_record: bool = False
 ) -> Pattern:
     """
-    Return the widest pattern of family `kind` whose places mostly vary. `known` has all places.
+    Return the widest pattern of the family `kind` whose places mostly vary. `known` has all places.
 
-    A number is left out of the pattern if most places that differ only in this number vary. For a record, or if several
-    numbers are left out, all of these places have to vary. A short list at the end of a place counts as a record; with
-    `is_record`, other places do too.
+    A number may have any value in the pattern if most of the places that differ only in this number vary. All of these
+    places have to vary in a record, or if several numbers may have any value. A place that ends in a short list counts
+    as a record; with `is_record`, every place does.
     """
     is_record = is_record or kind.endswith("[]")
     count = len(next(iter(varying)))
@@ -76,7 +85,10 @@ def pattern_of(
 
 
 def _choices(count: int) -> Iterator[tuple[int, ...]]:
-    """Yield sets of positions to leave out, the largest first, then inner positions, because their rule is stricter."""
+    """
+    Yield sets of positions whose numbers may have any value. The largest sets come first. Of equally large sets, those
+    with inner positions come first, because their rule is stricter.
+    """
     for size in range(count, 0, -1):
         yield from reversed(list(combinations(range(count), size)))
 
@@ -84,7 +96,7 @@ def _choices(count: int) -> Iterator[tuple[int, ...]]:
 def _slabs(
     kept: Kept, values: Collection[Indices], varying: Collection[Indices], known: Collection[Indices]
 ) -> list[dict[Indices, bool]]:
-    """Return, for each of `values`, the places that have it, and whether each place varies."""
+    """Return, for each of `values`, the places that have this value, and whether each of these places varies."""
     slabs: dict[Indices, dict[Indices, bool]] = {each: {} for each in values}
     differing = frozenset(varying)
     for place in differing.union(known):

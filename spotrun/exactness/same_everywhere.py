@@ -1,4 +1,4 @@
-"""Removes from texts what differs between instances or between times."""
+"""Removes from texts what always differs: names of instances, times and durations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 Clean = Callable[[str], str]
-"""Removes such differences, so that two trainings without other differences give the same text."""
+"""Removes from a text what always differs, so that two trainings without other differences give the same text."""
 
 _TIME = re.compile(
     r"\d{4}-\d\d-\d\d[T _]\d\d[:-]\d\d[:-]\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"

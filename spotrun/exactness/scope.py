@@ -13,8 +13,9 @@ from spotrun.exactness.trace import Ended, Evaluated, ProcessEnded, Trace, Valid
 
 class ComparedCount(msgspec.Struct, frozen=True):
     """
-    The number of compared objects of one kind: ranks, steps, validations, weights, optimizer, rng, metrics, state
-    (values in objects of the script and of callbacks), results (of test, validate and predict), or files.
+    The number of compared objects of one kind. The kinds are ranks, steps, validations, weights, optimizer, rng,
+    metrics, state (values in objects of the script and of callbacks), results (of test, validate and predict), and
+    files.
     """
 
     what: str
@@ -22,19 +23,19 @@ class ComparedCount(msgspec.Struct, frozen=True):
 
 
 class NotCompared(msgspec.Struct, frozen=True):
-    """The path of an object whose differences would go unnoticed, and the reason why it was not compared."""
+    """The path of an object that was not compared, and the reason. A difference there would go unnoticed."""
 
     name: str
     why: str
 
 
-VARIES = "two trainings differ there before anything is interrupted"
-VARIES_AGAIN = "two runs that nothing interrupts differ there too"
+VARIES = "the two trainings differ there even before any interruption"
+VARIES_AGAIN = "two uninterrupted runs differ there too"
 OLDER = "the trace is of an earlier spotrun"
 
 
 def compared(traces: Mapping[int, Trace]) -> list[ComparedCount]:
-    """Count the compared objects in all ranks of the straight training together. Files are not counted here."""
+    """Count the compared objects of the uninterrupted training, over all its ranks. Files are not counted here."""
     ends = [end for trace in traces.values() for end in trace.ended]
     lefts = [left for trace in traces.values() for left in trace.all_of(ProcessEnded)[-1:]]
     counts = {
@@ -52,14 +53,17 @@ def compared(traces: Mapping[int, Trace]) -> list[ComparedCount]:
 
 
 def _validations(trace: Trace) -> int:
-    """Count each batch once, because the end of an epoch is recorded as a second validation after the same batch."""
+    """
+    Count the batches after which there was a validation. (The end of an epoch is recorded as a second validation after
+    the same batch.)
+    """
     return len({one.position for one in trace.all_of(Validated)})
 
 
 def not_compared(
     straight: Mapping[int, Trace], interrupted: Mapping[int, Trace], again: Mapping[int, Trace] | None = None
 ) -> list[NotCompared]:
-    """Return the objects and metrics that were not compared. `again` is a second straight training."""
+    """Return the objects and metrics that were not compared. `again` is a second uninterrupted training."""
     varying = sorted(varying_names(straight, again).items())
     found = {_in_words(kind, name): VARIES_AGAIN for kind, places in varying for name in places.names()}
     for rank in straight.keys() & interrupted.keys():
@@ -70,7 +74,7 @@ def not_compared(
             for record in ends:
                 if record.unread is None:
                     found["objects of the script"] = OLDER
-                found |= {place: f"{name} cannot be looked into" for place, name in (record.unread or {}).items()}
+                found |= {place: f"{name} cannot be inspected" for place, name in (record.unread or {}).items()}
     return [NotCompared(name, why) for name, why in found.items()]
 
 
@@ -79,6 +83,8 @@ def _in_words(kind: DifferenceKind, name: str) -> str:
 
 
 def written_outside(*trainings: Mapping[int, Trace]) -> tuple[str, ...]:
-    """Return the paths of files outside of the work folder that any process of the trainings wrote and left there."""
+    """
+    Return the paths of files outside the work folder that any process of the trainings has written and not removed.
+    """
     lefts = [left for traces in trainings for trace in traces.values() for left in trace.all_of(ProcessEnded)]
     return tuple(sorted({path for left in lefts for path in left.outside}))

@@ -1,11 +1,12 @@
 """
 A *trace* records the work of one process of a training, exactly enough to compare it with another training.
 
-A trace is a list of records, one per line. Each trainer process begins a *pass*. After an interruption the next pass
-repeats some steps, so a step may be in the trace several times. All values are exact: floats are in hexadecimal, and
-larger objects are digests.
+A trace is a list of records, one per line. Each trainer process begins a new *pass*. After an interruption the next
+pass repeats some steps, so a step may be in the trace several times. All values are exact: floats are in hexadecimal,
+and larger objects are replaced by digests.
 
-A *place* is the path of an object, such as `callbacks[0].meters[3].total`; its text describes the object's content.
+A *place* is the path of an object, such as `callbacks[0].meters[3].total`. The text of a place describes the object's
+content.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from spotrun.wire import plain
 BatchPosition = tuple[int, int]
 """An epoch, and a batch in it, both from 0."""
 MEMBERS = ", its members"
-"""Suffix of the place with the digest of a set's members. The place without it has their number."""
+"""
+Suffix of the place that has the digest of a set's members. The place without this suffix has the number of members.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """A trainer process begins, after `step` optimizer steps."""
+    """A trainer process begins, at the state after `step` optimizer steps."""
 
     pid: int
     step: int
@@ -38,9 +41,9 @@ class Trained:
     The training has done one batch.
 
     `samples` are the indices from the sampler; None if the loader does not use spotrun's sampler. `data` is the digest
-    of the batch. `lr` has its learning rates, per optimizer and parameter group. `loss` is None if `training_step`
-    returned none. `rng` is the digest of the generators after the batch. `step` is the number of optimizer steps after
-    the batch.
+    of the batch. `lr` has the learning rates, per optimizer and parameter group. `loss` is None if `training_step`
+    returned no loss. `rng` is the digest of the generators after the batch. `step` is the number of optimizer steps up
+    to and including this batch.
     """
 
     epoch: int
@@ -73,14 +76,14 @@ class Validated:
 
 @dataclass(frozen=True, kw_only=True)
 class Improved:
-    """A callback has seen the best value of its metric so far, after `step` optimizer steps."""
+    """After `step` optimizer steps, a callback has seen a new best value of its metric."""
 
     step: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectsRecorded:
-    """The contents of objects at an early `moment`. If two trainings differ here, no interruption is the cause."""
+    """The contents of objects early in a training. If two trainings differ in these, no interruption is the cause."""
 
     moment: str
     places: dict[str, str]
@@ -89,7 +92,7 @@ class ObjectsRecorded:
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
     """
-    Results of `test`, `validate` or `predict`, called outside of the training in process `pid`. `predictions` is a
+    Results of a call of `test`, `validate` or `predict` outside the training, in process `pid`. `predictions` is a
     digest; None if the call returned no predictions.
     """
 
@@ -128,8 +131,8 @@ class Ended:
 @dataclass(frozen=True, kw_only=True)
 class ProcessEnded:
     """
-    Process `pid` ends, after all code of the script. `places` are the contents of the variables of its modules, and
-    `outside` the files that it has written outside of the work folder.
+    Process `pid` ends, after all code of the script. `places` are the contents of the variables of the script's
+    modules, and `outside` the files that the process has written outside the work folder.
     """
 
     pid: int
@@ -155,7 +158,10 @@ def encode_record(record: TraceRecord) -> bytes:
 
 
 def decode_record(line: bytes) -> TraceRecord | None:
-    """Decode a line; None if a killed process left it torn. Its step is repeated, or is found to be missing."""
+    """
+    Decode a line; None if the writer was killed while it wrote the line. (Its step is then repeated, or found to be
+    missing.)
+    """
     try:
         fields = json.loads(line)
         record: TraceRecord = plain.typed(_KINDS[fields["type"]], fields)
@@ -198,16 +204,16 @@ class Trace:
             yield max(number, 0), record
 
     def trained(self) -> Iterator[tuple[int, Trained]]:
-        """Yield each batch with the number of its pass."""
+        """Yield each trained batch with the number of its pass."""
         return ((number, record) for number, record in self.passes() if isinstance(record, Trained))
 
     def noted(self) -> dict[str, ObjectsRecorded]:
-        """Return the `ObjectsRecorded` records of the first pass, by their moment."""
+        """Return the first pass's `ObjectsRecorded` records, keyed by `moment`."""
         first = (record for number, record in takewhile(lambda item: item[0] == 0, self.passes()))
         return {record.moment: record for record in first if isinstance(record, ObjectsRecorded)}
 
     def of_each_process(self) -> list[tuple[Evaluated | ProcessEnded, ...]]:
-        """Return the results of each process outside of the training, in the order of first results."""
+        """Return each process's results outside the training. The process with the earliest result comes first."""
         found: dict[int, list[Evaluated | ProcessEnded]] = {}
         for record in self.records:
             if isinstance(record, Evaluated | ProcessEnded):

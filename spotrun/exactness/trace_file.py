@@ -1,8 +1,8 @@
 """
-Stores a trace on disk: one file for each rank, to which successive trainers append.
+Stores a trace on disk: one file for each rank, to which one trainer after another appends.
 
-Each record is one line and one write, so a SIGKILL can only tear the last line. The reader drops a torn line
-(`decode_record`).
+Each record is one line, written by one system call, so a SIGKILL can leave only the last line incomplete. Readers skip
+an incomplete line (`decode_record`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from pathlib import Path
 from spotrun.exactness.trace import Trace, TraceRecord, decode_record, encode_record
 
 FILE_VARIABLE = "SPOTRUN_TRACE"
-"""Variable with the file to which a trainer writes its trace."""
+"""Environment variable that names the file to which a trainer writes its trace."""
 HOLD_VARIABLE = "SPOTRUN_TRACE_HOLD"
-"""Variable with the steps, separated by commas, at which a trainer waits until it is killed."""
+"""Environment variable with the steps, separated by commas, at which a trainer waits to be killed."""
 INSTANCES_VARIABLE = "SPOTRUN_TRACE_INSTANCES"
-"""Variable with the folder that contains the folders of all instances. Their names differ between trainings."""
+"""
+Environment variable that names the folder with the folders of all instances, whose names differ between trainings.
+"""
 
 
 def path_of_rank(path: Path, rank: int) -> Path:
@@ -26,7 +28,7 @@ def path_of_rank(path: Path, rank: int) -> Path:
 
 
 def read_ranks(path: Path) -> dict[int, Trace]:
-    """Return the trace of each rank. An earlier spotrun wrote the traces of all ranks into one file."""
+    """Return the trace of each rank. (An earlier spotrun wrote the traces of all ranks into one file.)"""
     found = {0: TraceFile(path).read()}
     for other in sorted(path.parent.glob(f"{path.name}.rank*")):
         found[int(other.name.rpartition(".rank")[2])] = TraceFile(other).read()
@@ -34,7 +36,7 @@ def read_ranks(path: Path) -> dict[int, Trace]:
 
 
 class TraceFile:
-    """A trace file, as one process reads or appends to it. Only one process at a time may append."""
+    """A trace file that this process reads or appends to. Only one process at a time may append."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -52,7 +54,7 @@ class TraceFile:
             os.close(descriptor)
 
     def read(self) -> Trace:
-        """Return all complete records so far. A repeated call reads only the new ones."""
+        """Return all complete records so far. A further call reads from the file only the records that are new."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._read_bytes)

@@ -10,7 +10,7 @@ from spotrun.exactness.pickled import SHOWN_MAX, Parts
 from spotrun.exactness.places import Indices, Pattern, VaryingPlaces, family, indices, pattern_of
 
 LEFT_OUT = "…"
-"""Replaces the varying parts of a text."""
+"""The text that stands for the varying parts of a text."""
 _LINE = re.compile(r"(?:^| )(?:line|statement) (?:\d+|#)$")
 _WORD = re.compile(r"[^\s,;:=(){}\[\]\"'|<>\\]+")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -18,7 +18,7 @@ _NUMBERED, _ESCAPE = re.compile(r"\w*\d\w*"), re.compile(r"\\.")
 
 
 def unnumbered(name: str) -> str:
-    """Return the name with `#` in place of each word that contains a digit, such as a process number or a date."""
+    """Return the name with each word that contains a digit, such as a process number or a date, replaced by `#`."""
     return _NUMBERED.sub("#", name)
 
 
@@ -27,16 +27,18 @@ class Varying:
     The parts of one file in which two uninterrupted trainings differ.
 
     - A field of a record, such as a column of a table, is left out in all records.
-    - A word of a line is left out in all lines with the same words and separators, whatever their numbers.
-    - A word that contains a number in only one of the trainings is left out in its own line only. So is a whole line
-      whose separators differ.
+    - A word of a line is left out in all lines that have the same words and separators, if numbers are ignored.
+    - A word that contains a number in only one of the trainings is left out only in the line where it was found. If the
+      separators of a line differ, only that whole line is left out.
     - A part that exists in only one of the trainings is left out, whatever number its name contains.
     """
 
     def __init__(self, straight: Parts, again: Parts) -> None:
         one, other = dict(straight), dict(again)
         self._places: dict[str, set[int]] = {}
-        """The positions of the varying words in the text at each place; an empty set means the whole text."""
+        """
+        The positions of the varying words in the text at each place. An empty set means that the whole text varies.
+        """
         self._absent = _absent(one, other)
         fields: set[str] = set()
         words: dict[tuple[str, str], dict[str, set[int]]] = {}
@@ -57,14 +59,14 @@ class Varying:
         self._fields = VaryingPlaces(fields, one)
         known = _of_shapes(one) if words else {}
         self._words = {key: _Words(*key, by_place, known[key]) for key, by_place in words.items()}
-        """The varying words, by the family of the place and the shape of the text."""
+        """The varying words, keyed by the place's family and the text's shape."""
         self.is_whole = not self._leaves_something(one)
 
     def __bool__(self) -> bool:
         return bool(self._absent or self._fields or self._words or self._places)
 
     def steady(self, parts: Parts) -> Parts:
-        """Yield the parts of this file, from any training, without what varies."""
+        """Yield the `parts` of this file in any one training, without what varies."""
         for place, text in parts:
             if not self._is_absent(place):
                 yield place, LEFT_OUT if place in self._fields else self._masked(place, text)
@@ -84,7 +86,7 @@ class Varying:
         return _replaced(text, numbers) if numbers else text
 
     def _leaves_something(self, parts: dict[str, str]) -> bool:
-        """Return whether the file has any content besides what varies. The number of its rows counts as content."""
+        """Return whether the file has any content that does not vary. The number of its rows counts as content."""
         left = [text for _, text in self.steady(iter(parts.items()))]
         return len(left) > 1 or any(_WORD.search(_ESCAPE.sub("", text.replace(LEFT_OUT, ""))) for text in left)
 
@@ -101,7 +103,7 @@ class Varying:
 
 
 class _Words:
-    """Words at the positions `numbers` that vary in texts of one shape, at the places of a pattern."""
+    """The words that vary in the texts of one shape: those at the positions `numbers`, at the places of a pattern."""
 
     def __init__(self, kind: str, shape: str, differing: dict[str, set[int]], known: set[Indices]) -> None:
         self.numbers = set[int]().union(*differing.values())
@@ -129,7 +131,7 @@ def _of_shapes(parts: dict[str, str]) -> dict[tuple[str, str], set[Indices]]:
 def _absent(one: dict[str, str], other: dict[str, str]) -> dict[str, set[Indices]]:
     """
     Return where only one of the two files has parts: for each family (without numbers), the indices of the lists that
-    are longer in one file. If most lists of a family are, the indices are (), which stands for all of them.
+    are longer in one file. If most lists of a family are longer, the only indices are (), which stand for all lists.
     """
     found: dict[str, set[Indices]] = {}
     for these, those in ((one, other), (other, one)):

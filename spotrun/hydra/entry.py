@@ -1,8 +1,8 @@
 """
 Makes Hydra's `${now:%Y-%m-%d}` the time of the run's first start, in each attempt and on each instance.
 
-Hydra names a job's folder with it (`outputs/2026-01-31/12-00-00`). If it were the current time, a training that resumes
-would use another folder than the folder with its checkpoint's files.
+Hydra names a job's folder by `${now:…}` (`outputs/2026-01-31/12-00-00`). With the current time, a training that resumes
+would use a different folder from the one with its checkpoint's files.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from spotrun.autoload import STARTED_VARIABLE
 
 def install(module: Any) -> None:
     """
-    Fix `${now:…}` in `module`, which is `hydra.core.utils`. Hydra calls its `setup_globals` before it reads a
-    configuration. Idempotent.
+    Make `${now:…}` constant in `module`, which is `hydra.core.utils`. This replaces the module's `setup_globals`, which
+    Hydra calls before it reads a configuration. Idempotent.
     """
     original = module.setup_globals
     if STARTED_VARIABLE not in os.environ or hasattr(original, "names_by_the_run"):

@@ -1,1 +1,1 @@
-"""Strategies that decide where a job runs next: pure rules, spotrun's own and those of others."""
+"""Strategies that decide where a job runs next: pure rules, both spotrun's own and those of other tools."""

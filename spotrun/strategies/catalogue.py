@@ -11,8 +11,8 @@ from spotrun.strategies.safety_net import SafetyNet
 
 def listed_first(situation: Situation) -> Choice:
     """
-    Return the spot zone where the job already runs, or else the first zone with spot, as tools do that try zones in the
-    order of a list. None if no zone has spot.
+    Return the spot zone where the job already runs; otherwise the first zone with spot, like tools that try zones in
+    the order of a list; None if no zone has spot.
     """
     if situation.running in situation.spot:
         return situation.running
@@ -20,14 +20,14 @@ def listed_first(situation: Situation) -> Choice:
 
 
 class OnDemandOnly(msgspec.Struct, frozen=True):
-    """Always on demand. Its bill is the baseline of all strategies."""
+    """Always runs on demand. Its cost is the baseline for all strategies."""
 
     def choose(self, situation: Situation) -> Choice:
         return ON_DEMAND
 
 
 class SpotOnly(msgspec.Struct, frozen=True):
-    """Spot or nothing. The job is late if spot is missing for too long."""
+    """Runs only on spot. The job is late if spot is missing for too long."""
 
     def choose(self, situation: Situation) -> Choice:
         return listed_first(situation)

@@ -1,11 +1,11 @@
 """
-Records how long each zone has had spot and how often spot was lost, and estimates how long it will last. Old
-observations fade.
+Records how long each zone has had spot capacity and how often a zone lost it, and estimates how long spot will last.
+Old observations fade.
 
 Capacity depends more on the region than on the zone. In the first half of the 2023 V100 trace, spot in us-west-2a
-lasted 1.7 h (cut at 8 h) while no other zone of its region had any, 4.4 h while one had and 6.3 h while two had; other
-zones are similar. So the estimate uses a zone's own record, its region's losses, and the number of other zones with
-spot now.
+lasted 1.7 h (cut at 8 h) while no other zone of the region had spot, 4.4 h while one other zone had it, and 6.3 h while
+two had it. Other zones behave similarly. So the estimate uses the zone's record, the region's losses, and the number of
+other zones in the region with spot now.
 """
 
 from __future__ import annotations
@@ -18,25 +18,30 @@ import msgspec
 
 FADING_S = 6 * 3600.0
 """
-Seconds after which an observation counts for 1/e. benchmarks/tuning.py fitted all four constants on half of the 2023
-V100 trace.
+Seconds after which an observation has the weight 1/e. benchmarks/tuning.py fitted this and the next three constants on
+half of the 2023 V100 trace.
 """
 LOSSES_PRIOR = 0.9
 UP_PRIOR_S = 1800.0
-"""The assumed losses, and seconds up, of a zone that was never observed. `up` means that the zone has spot."""
+"""
+The losses and the seconds up that are assumed for a zone that was never observed. A zone is `up` while it has spot.
+"""
 REGION_SHARE = 1 / 3
-"""Weight of a loss in one zone for the other zones of its region."""
+"""Weight that a loss in one zone has for each other zone of the region."""
 
 
 class Past(msgspec.Struct, frozen=True):
-    """Faded losses and faded seconds up, of periods that have ended."""
+    """The faded losses and the faded seconds up in periods that have ended."""
 
     losses: float = 0.0
     up_s: float = 0.0
 
     @classmethod
     def of(cls, *, lost: bool, up_s: float, ago_s: float) -> Past:
-        """Return one period of `up_s` that ended `ago_s` ago, perhaps with a loss, faded as a ZoneRecord fades it."""
+        """
+        Return a period of `up_s` seconds up that ended `ago_s` ago, with a loss if `lost`. It is faded as in a
+        ZoneRecord.
+        """
         keep = exp(-ago_s / FADING_S)
         return cls(keep if lost else 0.0, FADING_S * keep * (1 - exp(-up_s / FADING_S)))
 
@@ -45,7 +50,7 @@ class Past(msgspec.Struct, frozen=True):
 
 
 class ZoneRecord(msgspec.Struct, frozen=True):
-    """Faded losses and faded seconds up, as of `at_s`. If `up`, spot has been available since then."""
+    """A zone's faded losses and faded seconds up, as of `at_s`. If `up`, the zone has had spot ever since `at_s`."""
 
     at_s: float
     up: bool
@@ -53,7 +58,10 @@ class ZoneRecord(msgspec.Struct, frozen=True):
     up_s: float = 0.0
 
     def up_until(self, now_s: float) -> float:
-        """Return the faded seconds up at a later moment: u' = -u / FADING_S, plus one per second while it is up."""
+        """
+        Return the faded seconds up as of `now_s`. They change by u' = -u / FADING_S, plus one per second while the zone
+        is up.
+        """
         keep = exp((self.at_s - now_s) / FADING_S)
         return self.up_s * keep + (FADING_S * (1 - keep) if self.up else 0.0)
 
@@ -65,9 +73,10 @@ class ZoneRecord(msgspec.Struct, frozen=True):
 
 class MarketHistory(msgspec.Struct, frozen=True):
     """
-    A fold of observations, one record per zone. The `now_s` of successive calls never goes back.
+    All observations, computed into one record per zone. In successive calls, `now_s` must never go back.
 
-    `told` is the cloud's own figure for how often a zone is lost, as a multiple of LOSSES_PRIOR; 1 without a figure.
+    `told` has, for each zone, the cloud's own figure for how often spot is lost there, as a multiple of LOSSES_PRIOR; 1
+    without a figure.
     """
 
     records: dict[str, ZoneRecord] = {}
@@ -78,13 +87,19 @@ class MarketHistory(msgspec.Struct, frozen=True):
     def from_pasts(
         cls, pasts: Mapping[str, Past], now_s: float, up: Collection[str] = (), told: dict[str, float] | None = None
     ) -> MarketHistory:
-        """Return a history from each zone's past, as of `now_s`. `up`: the zones that are not known to lack spot."""
+        """
+        Return the history, as of `now_s`, that follows from each zone's past. `up` are the zones that may have spot
+        now.
+        """
         known = {zone: pasts.get(zone, Past()) for zone in {*pasts, *up}}
         records = {zone: ZoneRecord(now_s, zone in up, past.losses, past.up_s) for zone, past in known.items()}
         return cls(records, frozenset(up), told or {})
 
     def observed(self, up: Collection[str], now_s: float) -> MarketHistory:
-        """Return the history after an observation that only the zones `up` have spot; the same object if unchanged."""
+        """
+        Return the history after the observation that exactly the zones `up` have spot. Returns this object if nothing
+        changed.
+        """
         if len(up) == len(self.up) and self.up.issuperset(up):
             return self
         now_up = frozenset(up)
@@ -100,13 +115,14 @@ class MarketHistory(msgspec.Struct, frozen=True):
 
     def expected_life_s(self, zone: str, now_s: float, horizon_s: float) -> float:
         """
-        Return the expected seconds that spot in `zone` lasts from now on, cut at `horizon_s`.
+        Return for how many more seconds spot in `zone` is expected to last. A life longer than `horizon_s` counts as
+        `horizon_s`.
 
-        If an unknown hazard has a Gamma prior, n losses in u seconds up give the life a Lomax distribution. It is
-        heavy-tailed: the longer spot has lasted, the longer it will last. The hazard is inverse to the number of zones
-        of the region that have spot: this zone and k others. The m losses of other zones in the region count too, with
-        a weight, and `told` counts until observations outweigh it. With shape b = LOSSES_PRIOR told + n +
-        REGION_SHARE m and scale a = (1 + k) (UP_PRIOR_S + u)
+        If the unknown hazard has a Gamma prior, then after n losses in u seconds up the remaining life has a Lomax
+        distribution. That is heavy-tailed: the longer spot has lasted, the longer it is expected to last. The hazard is
+        assumed inverse to the number of zones in the region that have spot: this zone and k others. The m losses of the
+        region's other zones count too, with the weight REGION_SHARE, and `told` counts until observations outweigh it.
+        With shape b = LOSSES_PRIOR told + n + REGION_SHARE m and scale a = (1 + k) (UP_PRIOR_S + u)
 
             E[min(life, h)] = a / (1 - b) * ((1 + h / a) ** (1 - b) - 1)
         """
@@ -128,11 +144,11 @@ class MarketHistory(msgspec.Struct, frozen=True):
 @cache
 def region_of(zone: str) -> str:
     """
-    Return the common part of the names of one region's zones, such as `us-east-1a` and `us-east-1b`, or
-    `us-central1-a` and `us-central1-b`.
+    Return the common part of the names of one region's zones, such as `us-east-1` for `us-east-1a` and `us-east-1b`, or
+    `us-central1` for `us-central1-a` and `us-central1-b`.
 
-    In a pool's name, such as `us-east-1a/g5.xlarge`, the type has to be the same too, because each type has its own
-    capacity. A name of a single letter is its own region.
+    For a pool's name, such as `us-east-1a/g5.xlarge`, the result also contains the instance type, because the capacity
+    of different types is independent. If a zone's name is a single letter, that letter is also the region.
     """
     place, slash, instance_type = zone.partition("/")
     return f"{place[:-1] or place}{slash}{instance_type}"

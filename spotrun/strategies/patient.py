@@ -1,5 +1,6 @@
 """
-The strategy for a run without a deadline: it uses spot if there is any, and otherwise waits before it uses on-demand.
+The strategy for a run without a deadline: it uses spot if there is any, and otherwise waits for a while before it uses
+on-demand.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from spotrun.strategies.port import ON_DEMAND, Choice, Situation
 
 class Patient(msgspec.Struct, frozen=True):
     """
-    Takes the cheapest spot and stays there. Uses on-demand once spot has been missing for `on_demand_after_s`, and spot
-    again after `return_after_s` on demand.
+    Takes the cheapest spot and stays there. Switches to on-demand once spot has been missing for `on_demand_after_s`,
+    and back to spot after `return_after_s` on demand.
 
-    An `on_demand_after_s` of 0 means on-demand immediately, and `inf` never. A `return_after_s` of None means never.
+    With an `on_demand_after_s` of 0 it switches to on-demand immediately, and with `inf` never. With a `return_after_s`
+    of None it never switches back.
     """
 
     on_demand_after_s: float
@@ -26,7 +28,7 @@ class Patient(msgspec.Struct, frozen=True):
         return self.place(running, situation.since_s, best)
 
     def place(self, running: Choice, since_s: float, spot: str | None) -> Choice:
-        """Choose where to run, if `running` has lasted for `since_s` and `spot` is the best available zone."""
+        """Choose where to run next. `running` has lasted for `since_s`, and `spot` is the best available spot zone."""
         if running == ON_DEMAND:
             return spot if spot is not None and self.returns(since_s) else ON_DEMAND
         if running is not None:
@@ -36,5 +38,8 @@ class Patient(msgspec.Struct, frozen=True):
         return ON_DEMAND if since_s >= self.on_demand_after_s else None
 
     def returns(self, since_s: float) -> bool:
-        """Return whether on-demand has run, or spot has been missing, for long enough to try spot again."""
+        """
+        Return whether it is time to try spot again: `since_s` is how long the job has run on demand, or spot has been
+        missing.
+        """
         return self.return_after_s is not None and since_s >= self.return_after_s

@@ -1,4 +1,4 @@
-"""The port of a strategy, its input and its output. Pure."""
+"""The port of a strategy: its input and its output. All of it is pure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ ON_DEMAND = "on-demand"
 NO_TOLLS: Mapping[str, float] = MappingProxyType({})
 
 Choice = str | None
-"""A zone: run on its spot capacity. ON_DEMAND: run on demand. None: wait, without cost."""
+"""A zone means: run on this zone's spot capacity. ON_DEMAND means: run on demand. None means: wait, at no cost."""
 
 
 class Job(msgspec.Struct, frozen=True):
     """
     The constants of a job. Without a deadline `deadline_s` is infinite.
 
-    `changeover_s` passes after every start, paid but without progress. `tick_s` is the time between two decisions.
-    `margin_s` is slack that the safety net keeps for work that takes longer than estimated and for the rework of one
-    loss.
+    `changeover_s` is the time after every start that is paid but brings no progress. `tick_s` is the time between two
+    decisions. `margin_s` is the slack that the safety net keeps in case the work takes longer than estimated, and for
+    the rework after one loss.
     """
 
     work_s: float
@@ -37,12 +37,12 @@ class Job(msgspec.Struct, frozen=True):
 
 class Situation(msgspec.Struct):
     """
-    A moment at which to decide: the start of a tick.
+    The input of a decision, at the start of a tick.
 
     `running` is None after a loss. `spot` has the zones that are available in the coming tick, in the cloud's order,
-    with their price in USD per hour. `settled` is False during a changeover. `since_s` is how long `running` has
-    lasted; it is negative during a changeover. Each start in a zone costs its toll in USD, if any, for bytes that cross
-    regions.
+    each with its price in USD per hour. `settled` is False during a changeover. `since_s` is how long `running` has
+    lasted; it is negative during a changeover. A zone's toll is what each start there costs, in USD, for bytes that
+    cross regions.
     """
 
     job: Job
@@ -57,7 +57,9 @@ class Situation(msgspec.Struct):
 
     @property
     def slack_s(self) -> float:
-        """Seconds until the deadline minus seconds of work left. Waits and changeovers may use them."""
+        """
+        The seconds until the deadline minus the seconds of work left: the time that waits and changeovers may use.
+        """
         return self.job.deadline_s - self.elapsed_s - self.work_left_s
 
 
@@ -65,8 +67,8 @@ class Strategy(Protocol):
     """
     Chooses where to run for the coming tick.
 
-    A strategy has no state: equal situations get equal choices. It may choose only a zone in `situation.spot`. To stay
-    where the job runs, it returns `situation.running`.
+    A strategy has no state: equal situations get equal choices. Any zone that it chooses must be in `situation.spot`.
+    To let the job stay where it runs, it returns `situation.running`.
     """
 
     def choose(self, situation: Situation) -> Choice: ...

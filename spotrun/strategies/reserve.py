@@ -1,4 +1,7 @@
-"""spotrun's strategy: a reserve of slack in proportion to the work left, and zones by cost per hour of progress."""
+"""
+spotrun's strategy: keep a reserve of slack in proportion to the work left, and compare zones by cost per hour of
+progress.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,25 @@ from spotrun.strategies.port import ON_DEMAND, Choice, Situation
 
 RESERVE_SHARE = 0.15
 """
-Seconds of slack kept per second of work left. benchmarks/tuning.py fitted all constants on half of the 2023 V100 trace.
+Seconds of slack kept per second of work left. benchmarks/tuning.py fitted all constants of this file on half of the
+2023 V100 trace.
 """
 RESERVE_CHANGEOVERS = 1.5
 SCARCITY = 2.0
 MOVE_SHARE = 0.25
-"""Share of a new zone's expected life during which its lower price is assumed to last."""
+"""The share of a new zone's expected life for which its lower price is assumed to last."""
 
 
 class Reserve(msgspec.Struct, frozen=True):
     """
-    Waits while slack lasts, and buys on-demand early enough that spot can be used to the end. For use in a SafetyNet.
+    Waits for spot while slack lasts. Switches to on-demand while some slack is left, so that spot can still be used
+    until the end. Must be wrapped in a SafetyNet.
 
     The reserve for work left C, changeover d and margin m is  r = RESERVE_CHANGEOVERS * d + RESERVE_SHARE * C + m.
-    Dynamic programming over a semi-Markov market gives such a threshold, on slack s only. It rises with the work left,
-    and hardly depends on the time since the start, on price or on how long spot has been away. With spot price p (as a
-    share of on-demand), expected life L of the available spot and a second of slack worth v = SCARCITY (r / s)^2 :
+    Dynamic programming over a semi-Markov market gives a threshold of this form for the slack s. The threshold rises
+    with the work left, and hardly depends on the time since the start, on price or on how long spot has been away. With
+    spot price p (as a share of on-demand), expected life L of the available spot and a second of slack worth v =
+    SCARCITY (r / s)^2 :
 
         idle        spot if any is available; else wait while s >= r, else on-demand
         on-demand   back to spot when  L (1 - p) > d (p + v (1 - p)):  the saving pays for the changeover. A second
@@ -56,7 +62,10 @@ class Reserve(msgspec.Struct, frozen=True):
 
 
 def _worth_their_toll(situation: Situation) -> dict[str, float]:
-    """Return the spot zones that are cheaper than on-demand in spite of their toll, which the running zone has paid."""
+    """
+    Return the prices of the spot zones that are cheaper than on-demand, tolls included. For the running zone, the toll
+    has been paid and does not count.
+    """
     return {
         zone: usd
         for zone, usd in situation.spot.items()
@@ -68,8 +77,8 @@ def _worth_their_toll(situation: Situation) -> dict[str, float]:
 
 def reserve_s(situation: Situation) -> float:
     """
-    Return the seconds of slack below which waiting for spot costs more than it saves. They include the safety net's
-    margin, which no wait or changeover can use.
+    Return the seconds of slack below which waiting for spot costs more than it saves. The result includes the safety
+    net's margin, which waits and changeovers must not use.
     """
     job = situation.job
     return RESERVE_CHANGEOVERS * job.changeover_s + RESERVE_SHARE * situation.work_left_s + job.margin_s
@@ -81,7 +90,10 @@ def _life_s(zone: str, situation: Situation) -> float:
 
 
 def _price_of_progress(zone: str, situation: Situation) -> float:
-    """Return the USD per hour of progress. Each life of spot costs one changeover and one toll."""
+    """
+    Return the cost of an hour of progress in USD. For each time that spot is lost, it includes one changeover and one
+    toll.
+    """
     life_s = _life_s(zone, situation)
     usd = situation.spot[zone] * (1 + situation.job.changeover_s / life_s)
     return usd + situation.tolls[zone] * 3600 / life_s if zone in situation.tolls else usd
@@ -89,8 +101,8 @@ def _price_of_progress(zone: str, situation: Situation) -> float:
 
 class Return(msgspec.Struct, frozen=True):
     """
-    A return from on-demand to spot, in seconds at the on-demand price: the saving over the spot's expected life, and
-    the cost of the changeover with the slack that it uses.
+    A return from on-demand to spot. Both values are in seconds at the on-demand price: what spot saves over its
+    expected life, and what the changeover costs, including the slack that it uses.
     """
 
     life_s: float
@@ -109,7 +121,10 @@ def return_to(zone: str, situation: Situation) -> Return:
 
 
 def _changeover_cost_s(zone: str, situation: Situation) -> float:
-    """Return the cost of a start in `zone`, with its toll and the slack it uses, in seconds at the on-demand price."""
+    """
+    Return the cost of a start in `zone`, in seconds at the on-demand price. It includes the toll, and the slack that
+    the start uses.
+    """
     on_demand = situation.job.on_demand_usd_per_hour
     share, toll_s = situation.spot[zone] / on_demand, situation.tolls.get(zone, 0.0) * 3600 / on_demand
     scarce = SCARCITY * (reserve_s(situation) / max(situation.slack_s, 1.0)) ** 2
@@ -118,8 +133,8 @@ def _changeover_cost_s(zone: str, situation: Situation) -> float:
 
 def _may_pay_to_move(here: str, situation: Situation) -> bool:
     """
-    Return whether a move to the cheapest other zone would pay if its spot never ended. If not, no move pays, and most
-    decisions end here without computing the expected life of every zone.
+    Return whether a move to the cheapest other zone would pay if spot there lasted forever. If not, no move pays. This
+    saves most decisions from computing the expected life of every zone.
     """
     cheapest = min(usd for zone, usd in situation.spot.items() if zone != here)
     gain = _price_of_progress(here, situation) - cheapest

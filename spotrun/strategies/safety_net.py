@@ -15,14 +15,14 @@ class SafetyNet(msgspec.Struct, frozen=True):
 
     With slack s = time left - work left, changeover d, tick g and margin m (work underestimated, rework)
 
-        waiting a tick         needs  s >= d + g + m    (then on-demand can still be started)
-        a new start on spot    needs  s >= 2 d + m      (it may be lost after its changeover, and on-demand needs one)
-        staying on spot        needs  s >= d + m        (it may be lost now, and on-demand needs a changeover)
+        waiting a tick         needs  s >= d + g + m    (after the tick, on-demand can still be started) a new start on
+        spot    needs  s >= 2 d + m      (spot may be lost after its changeover; on-demand needs another) staying on
+        spot        needs  s >= d + m        (spot may be lost now, and on-demand needs a changeover)
 
-    A steady job uses no slack while it runs, so the third condition follows from the second; it matters if work or a
-    changeover takes longer than estimated. So s >= d whenever nothing runs, and a job that on-demand could finish if it
-    began there is never late in any market. It implies the usual R < C + 2d + g, which keeps one more d for a strategy
-    that tries spot again after a wait.
+    A steady job uses no slack while it runs, so the third condition follows from the second; the third matters if work
+    or a changeover takes longer than estimated. Thus s >= d whenever nothing runs. So, in any market, a job is never
+    late if it could finish in time by running on demand from its start. The first condition corresponds to the usual
+    rule R < C + 2d + g, which keeps one more d for a strategy that tries spot again after a wait.
     """
 
     inner: Strategy
@@ -34,8 +34,8 @@ class SafetyNet(msgspec.Struct, frozen=True):
 
 def slack_needed(choice: Choice, situation: Situation) -> float:
     """
-    Return the minimum slack, in seconds, with which on-demand can still be started after a wait, or after the worst
-    loss of spot.
+    Return the minimum slack, in seconds, with which `choice` is safe: even after the wait, or after the worst loss of
+    spot, on-demand can still be started in time.
     """
     job = situation.job
     next_loss_s = job.tick_s if choice is None else 0.0 if choice == situation.running else job.changeover_s

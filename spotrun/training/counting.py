@@ -1,6 +1,6 @@
 """
-Counts the run's epochs and steps over all fits of a script: each fit continues the counts of the fit before it, even if
-the framework starts again at 0.
+Counts a run's epochs and steps across all fit() calls of a script: each fit continues the previous fit's counts, even
+if the framework itself counts from 0 in each fit.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ class Counting:
     """
     Epoch and step counts for the `fit`-th fit of its process.
 
-    `there` is the framework's epoch and step in the snapshot that the fit resumes from; None for a fresh start. A fresh
-    fit() may load a checkpoint that the user made, so the caller calls `begins` after that.
+    `there` is the framework's epoch and step in the snapshot from which the fit resumes; None for a fresh start. A
+    fresh fit() may first load a checkpoint of the user's, which changes the framework's counts. So `begins` must be
+    called after that load.
     """
 
     def __init__(self, framework: Framework, resume: Resume, there: tuple[int, int] | None) -> None:
@@ -26,14 +27,15 @@ class Counting:
         self.fit = resume.fit
 
     def begins(self) -> None:
-        """Fix the counts. The framework is now at its first batch."""
+        """Compute, at the framework's first batch, how far the run's counts are ahead of the framework's."""
         _ = self._ahead
 
     def epoch(self, epoch: int) -> int:
         """
-        Return the run's number of the framework's `epoch`.
+        Return the number that the framework's `epoch` has in the run.
 
-        A fit() that trains nothing ends at epoch -1. The result is then the number of the epoch before the fit, or 0.
+        A fit() that trains nothing ends at the framework's epoch -1. For -1 the result is the run's last epoch before
+        that fit, or 0.
         """
         return max(0, epoch + self._ahead[0])
 

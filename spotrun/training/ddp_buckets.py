@@ -1,10 +1,11 @@
 """
-Saves and restores the order in which DDP adds gradients up.
+Saves and restores the order in which DDP sums gradients.
 
-Ranks add their gradients bucket by bucket. From three ranks on, the position of a gradient in its bucket decides which
-ranks' values are added first. DDP rebuilds its buckets once, after the first backward pass, in the order in which the
-gradients came. A trainer that resumes has not had that pass, so its first step would add gradients up in other buckets,
-and differ in the last bit. So a snapshot holds that order, and a resumed DDP begins with the buckets for that order.
+Ranks sum their gradients bucket by bucket. From three ranks on, a gradient's position in its bucket decides which
+ranks' values are added first. DDP rebuilds its buckets once, after the first backward pass, in the order in which that
+pass produced the gradients. A trainer that resumes has not run that pass, so its first step would use other buckets,
+and the sums would differ in the last bit. So a snapshot holds the order of the gradients, and a resumed DDP begins with
+the buckets that this order gives.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ PRIVATE_NAMES = (
     "_comm_hooks",
     "_ddp_init_helper",
 )
-"""Private names of DDP in torch 2.13. Unpickling a DDP calls the last of them too."""
+"""Private names of DDP in torch 2.13. The last one is also called when a DDP is unpickled."""
 DECIDES_FROM = 3
-"""Minimum ranks for which the order matters. The sum of two values is the same in either order."""
+"""Minimum number of ranks for which the order matters: the sum of two values is the same in either order."""
 _ASSIGNS = "_compute_bucket_assignment_by_size"
 
 
@@ -50,8 +51,8 @@ class DdpBuckets:
 
     def begin(self, orders: Sequence[Order]) -> None:
         """
-        Set the snapshot's orders before the first step. `orders` is empty for a fresh training. A DDP whose parameters
-        differ from the snapshot's begins with its default buckets.
+        Give each DDP, before the first step, the buckets for its saved order. `orders` is empty for a fresh training. A
+        DDP whose parameters differ from the snapshot's begins with DDP's default buckets.
 
         Raises:
             NamesMoved: this torch lacks one of PRIVATE_NAMES.
@@ -59,7 +60,7 @@ class DdpBuckets:
         self._orders = []
         for number, wrapper in enumerate(_wrappers_of(self._module) if self._matters else ()):
             if moved := missing(wrapper, PRIVATE_NAMES):
-                raise NamesMoved(f"torch {torch.__version__} has moved {', '.join(moved)} of DDP")
+                raise NamesMoved(f"torch {torch.__version__} no longer has {', '.join(moved)} in DDP")
             parameters, sparse = wrapper._build_params_for_reducer()
             known = list(orders[number]) if number < len(orders) else []
             self._orders.append(known)
@@ -70,13 +71,13 @@ class DdpBuckets:
                 self._recorders.append(_Recorder(parameters, known))
 
     def dump(self) -> list[Order]:
-        """Return the orders so far. An order is complete after a backward pass."""
+        """Return the order of each DDP as known so far. It is complete after one backward pass."""
         self._recorders = [each for each in self._recorders if not each.is_done()]
         return [list(order) for order in self._orders]
 
 
 class _Recorder:
-    """Records the order of the first gradients."""
+    """Records in which order the first gradients of the parameters come."""
 
     def __init__(self, parameters: Sequence[Tensor], order: Order) -> None:
         self._order = order
@@ -96,7 +97,8 @@ class _Recorder:
 
     def is_done(self) -> bool:
         """
-        Return whether the order is complete; then remove all hooks. A hook that removed itself would end the process.
+        Return whether the order is complete, and if so remove all hooks. (A hook that removed itself would crash the
+        process.)
         """
         if len(self._order) < len(self._handles):
             return False
@@ -107,8 +109,8 @@ class _Recorder:
 
 def _wrappers_of(module: nn.Module) -> list[Any]:
     """
-    Return the DDPs that rebuild their buckets, in the order of their first parameters. Searches all objects, because
-    each framework stores its DDPs elsewhere.
+    Return the DDPs that rebuild their buckets, in the order of their first parameters. Searches all Python objects,
+    because each framework stores its DDPs in a different place.
     """
     place = {id(parameter): number for number, parameter in enumerate(module.parameters())}
     found = {}
@@ -131,13 +133,16 @@ def _begin_with(wrapper: Any, parameters: list[Tensor], sparse: list[bool], orde
 
 
 def _limits_of(config: Any) -> list[int]:
-    """Return the maximum bytes of each bucket that DDP rebuilds. The last limit also holds for all further buckets."""
+    """Return the maximum bytes of each rebuilt bucket. The last limit also applies to all further buckets."""
     return list(config.per_bucket_bytes_caps) or [config.first_bucket_bytes_cap, config.bucket_bytes_cap]
 
 
 @contextmanager
 def _made_by(order: Order, limits: Sequence[int]) -> Iterator[None]:
-    """Replace the function that DDP calls for its buckets. DDP reverses the result, so this reverses it before."""
+    """
+    Replace the function by which DDP assigns parameters to buckets. DDP reverses that function's result, so the
+    replacement reverses it first.
+    """
     original: Any = vars(distributed)[_ASSIGNS]
 
     def assign(parameters: Sequence[Tensor], _: Sequence[int], sparse: Sequence[bool]) -> Any:

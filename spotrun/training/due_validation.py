@@ -1,13 +1,13 @@
 """
 Takes snapshots around a validation, which may take long.
 
-A snapshot that is requested before a validation is taken before it. A snapshot that is requested during a validation
-holds the state from before the validation, which is kept in memory. A training that resumes from either snapshot
-repeats the whole validation. With several ranks, no snapshot is taken during a validation.
+A snapshot that is requested before a validation is taken before the validation starts. A snapshot that is requested
+during a validation holds the state from before the validation, of which a copy is kept in memory. A training that
+resumes from either snapshot repeats the whole validation. With several ranks, no snapshot is taken during a validation.
 
 The training's last validation is an exception if there is only one rank: no snapshot is taken before it, because the
-snapshot at the end of training holds the same step. If the validation takes longer than LAST_IS_LONG_S, a requested
-snapshot is taken during it after all.
+snapshot at the end of training will hold the same step. But once this validation has taken LAST_IS_LONG_S, a requested
+snapshot is taken without waiting for its end.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ LAST_IS_LONG_S = 10.0
 """Maximum system time in seconds for which a requested snapshot waits for the end of the last validation."""
 
 KEPT_MAX_BYTES = 256 << 20
-"""Maximum bytes outside the model that are kept in memory. With more, no snapshot is taken during a validation."""
+"""
+Maximum bytes of state outside the model that are kept in memory. If there are more, no snapshot is taken during a
+validation.
+"""
 
 
 @dataclass(frozen=True)
 class _Before:
     """
-    The state before a validation. Its weights are not copied, because a validation does not change them; `norms`
-    reveals if one did.
+    The state before a validation. Its weights are not copied, because a validation should not change them; `norms`
+    reveals whether one did.
     """
 
     place: Boundary
@@ -44,7 +47,10 @@ class _Before:
     norms: list[Tensor]
 
     def still_holds(self, module: nn.Module) -> bool:
-        """Return whether the weights are unchanged. An averaging callback may have swapped them for the validation."""
+        """
+        Return whether the weights are unchanged. An averaging callback may have put averages in their place for the
+        validation.
+        """
         now = _norms(module)
         return len(now) == len(self.norms) and all(map(torch.equal, self.norms, now))
 
@@ -65,7 +71,10 @@ class DueValidation:
         self._patient_until_s = 0.0
 
     def comes(self, place: Boundary, *, last: bool) -> None:
-        """Handle a validation that comes next. `last`: only the end of training and its snapshot follow."""
+        """
+        Prepare for a validation that comes next. `last`: only the end of training and the final snapshot follow the
+        validation.
+        """
         # Several ranks would have to meet during the validation, and without an agent no snapshot is requested.
         alone = self._ranks.size == 1 and isinstance(self._agent, Session)
         self._patient_until_s = time.monotonic() + LAST_IS_LONG_S if last and alone else 0.0

@@ -1,8 +1,8 @@
 """
-Logs the run's cost so far as metrics through the loggers of the training framework, where people already look.
+Logs the run's cost so far as metrics through the training framework's loggers, where people already look.
 
-The figures go only to the loggers, not into the framework's metrics: metrics that schedulers and early stopping read
-must be the same bits in an interrupted training as in a straight one, and dollars are not.
+The figures go only to the loggers, not into the framework's metrics. Schedulers and early stopping read the framework's
+metrics, which must therefore be bit-identical in an interrupted and an uninterrupted training. The run's cost is not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from spotrun.trainer_link import Figures
 from spotrun.training.framework import Framework
 
 LAST_WAIT_S = 1.0
-"""Maximum system seconds for which the end of training waits for the figures of the last epoch."""
+"""Maximum seconds of system time for which the end of training waits for the last epoch's figures."""
 
 
 class FiguresBox:
@@ -30,13 +30,15 @@ class FiguresBox:
             self._changed.notify_all()
 
     def take(self) -> Figures | None:
-        """Return the figures that have not been taken yet, or None."""
+        """Return the newest figures; None if an earlier call has already returned them."""
         with self._changed:
             newest, self._newest = self._newest, None
         return newest
 
     def wait(self, epochs: int, timeout_s: float) -> None:
-        """Wait until the agent has reported this many epochs. Return immediately if it never reported any."""
+        """
+        Wait until the agent's figures cover `epochs` epochs. Return immediately if the agent has sent no figures yet.
+        """
         with self._changed:
             if self._epochs >= 0:
                 self._changed.wait_for(lambda: self._epochs >= epochs, timeout_s)
@@ -48,6 +50,6 @@ def log(framework: Framework, box: FiguresBox) -> None:
 
 
 def log_last(framework: Framework, box: FiguresBox, epochs: int) -> None:
-    """Log at the end of training, once the agent has sent the figures of the last of the run's `epochs`."""
+    """Log the figures at the end of training, once the agent has sent those of the last of the run's `epochs`."""
     box.wait(epochs, LAST_WAIT_S)
     log(framework, box)

@@ -1,23 +1,23 @@
 """
-Runs one fit() under an agent. A process may have several, one after the other.
+Runs one fit() under an agent. A process may run several fits, one after another.
 
-The order of events (epoch and batch count from 0; a *boundary* is a moment between two optimizer steps):
+The order of events (epoch and batch count from 0; a *boundary* is a point between two optimizer steps):
 
     setup              send Hello (FitBegins for a later fit()); wait for Resume and the weights; give the framework its
                        checkpoint; exchange the loaders
-    the model is built record the Python objects: a resuming script makes these again, and snapshots hold later ones
+    the model is built record the Python objects: a resuming script creates these itself; snapshots hold later ones
     each batch         seed generators by (seed, epoch, batch)
     first step         wait for the states of the optimizers
-    batch end          Progress. If a validation is due, a wanted snapshot is taken before it (if it is the training's
-                       last, only a final snapshot); a training that resumes from that snapshot validates first
+    batch end          Progress. If a validation is due, a wanted snapshot is taken first (before the training's last
+                       validation, only a final one); a training that resumes from that snapshot validates first
     within validation  a wanted snapshot, immediately, of the state before the validation
-    boundary           a wanted snapshot, if an arena is free; with DrainWanted a final one, and no step after it
+    boundary           a wanted snapshot, if an arena is free; after DrainWanted, a final snapshot and no further step
     next backward      copy the rest of that snapshot (tensors that only optimizers write to), and tell the agent
     epoch end          EpochEnded, then a wanted snapshot, which holds the whole epoch
     training's end     the final snapshot, unless training resumed from it; then Finished
 
-A snapshot after an epoch's last batch waits for the epoch's end, and so does the final snapshot at the end of training.
-Thus the epoch's end runs once, whatever interruptions there were.
+A snapshot wanted after an epoch's last batch is taken only at the epoch's end, and so is the final snapshot of the
+training. Thus the code of the epoch's end runs exactly once, whatever interruptions there are.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ from spotrun.training.weights import Misfit
 from spotrun.training.work_folder.work_files import WorkFiles
 
 SIZE_WAY_OUT = (
-    "start a process on each accelerator of each node, as torchrun does (docs/gangs.md); a Trainer of Lightning does "
-    "so by itself, if it is given no num_nodes and the devices of one node"
+    "start a process on each accelerator of each node, as torchrun does (docs/gangs.md); Lightning's Trainer does "
+    "so if it gets no num_nodes and the devices of one node"
 )
 RUN_UID_VARIABLE = "SPOTRUN_RUN_UID"
 
@@ -139,8 +139,8 @@ class Fit:
     @classmethod
     def begin_anyway(cls, framework: Framework, local: str | None = None) -> Fit:
         """
-        Return the fit, even without an agent: the training then has the same order and the same random numbers, and is
-        saved in the folder `local`, if given.
+        Return the fit, even without an agent. A training without an agent has the same order of data and the same
+        random numbers, and is saved in the folder `local`, if given.
         """
         ranks, agent = _agent_of(framework)
         if agent is None and local is not None:
@@ -149,12 +149,14 @@ class Fit:
 
     @classmethod
     def under(cls, framework: Framework, ranks: Ranks, agent: session.Agent) -> Fit:
-        """Return the fit with `agent`, ready to start; or refuse the training before its first step."""
+        """
+        Return the fit with `agent`, ready to start. If spotrun cannot run this training, end it before its first step.
+        """
         if agent.unfinished:
             unsupported.reject(
                 agent,
-                "a fit() begins although the one before it has not come to its end",
-                "begin one fit() after the other; none can follow one that an exception has ended",
+                "a fit() begins before the previous fit() has finished",
+                "run one fit() after another; after a fit() that an exception has ended, no further fit() can begin",
             )
         unsupported.check(framework, agent)
         if ranks.misfit:
@@ -170,7 +172,7 @@ class Fit:
         return cls(framework, agent, ranks, resume, memory)
 
     def _read(self, memory: Memory) -> State:
-        """Return the checkpoint's state. All of it has arrived, except for the optimizer states."""
+        """Return the checkpoint's state, as soon as all of it except the optimizer states has arrived."""
         image: Any = memory.image
         state: State
         state, meta = read_image(image, memory.need, self._files.of_checkpoints)
@@ -179,7 +181,7 @@ class Fit:
         if (saved := len(state[KEY]["ranks"])) != self._ranks.size:
             unsupported.reject(
                 self._agent,
-                f"the checkpoint's number of processes is {saved}, and this training's is {self._ranks.size}",
+                f"the number of processes is {saved} in the checkpoint, and {self._ranks.size} in this training",
                 f"train with devices={saved}, as before",
             )
         if changed := machine.differences(meta, self._machine()):
@@ -191,7 +193,7 @@ class Fit:
         return state
 
     def _machine(self) -> machine.Facts:
-        """Return the facts to compare with a checkpoint's meta. The meta of spotrun 0.1 has the key `lightning`."""
+        """Return the facts to compare with a checkpoint's meta. (A meta of spotrun 0.1 has the key `lightning`.)"""
         version = self._framework.version
         return machine.facts() | {"framework": f"{self._framework.name} {version}", "lightning": version}
 
@@ -229,7 +231,9 @@ class Fit:
         self._framework.load_metrics(self._own["metrics"])
 
     def _put_back(self) -> None:
-        """Restore the state after the script's own start hooks, which may write to anything and make model parts."""
+        """
+        Restore the state, after the script's start hooks have run: they may overwrite anything and make model parts.
+        """
         self._put_files_back()
         if not self._started:
             self._started = True
@@ -254,7 +258,7 @@ class Fit:
             attributes.load(module, own["attributes"])
 
     def _load_averages(self, own: State) -> None:
-        """Restore the averages that exist. `PythonState` reports an average that only a batch makes."""
+        """Restore the averages that exist already. If an average is made only by a batch, `PythonState` reports it."""
         averages = self._framework.averages
         older = dict(zip(averages, own.get("callbacks", ()), strict=False))  # an older snapshot has a list
         for name, state in own.get("averages", older).items():
@@ -282,12 +286,14 @@ class Fit:
         if names := trained_weights.left_out(self._framework.module, self._framework.optimizers, others):
             unsupported.reject(
                 self._agent,
-                f"an optimizer trains weights that the model does not have: {trained_weights.in_words(names)}",
-                "let the module have them: nn.ModuleList, nn.ModuleDict or nn.ParameterList in place of a list or dict",
+                f"an optimizer trains weights that are not in the model: {trained_weights.in_words(names)}",
+                "put them into an nn.ModuleList, nn.ModuleDict or nn.ParameterList instead of a list or dict",
             )
 
     def _put_files_back(self) -> None:
-        """Restore files and loggers once. After that the loggers continue in the restored files."""
+        """
+        Restore files and loggers, at the first call only. From then on the loggers continue in the restored files.
+        """
         if self._positions is not None:
             self._files.put_back(self._positions)
             self._positions = None
@@ -299,7 +305,7 @@ class Fit:
         return self._snapshots.plan(self._snapshots.state(self._here())).size_bytes
 
     def _complete_optimizers(self) -> None:
-        """Before the first step, wait for the rest of the checkpoint: the optimizer states."""
+        """Wait, before the first step, for the rest of the checkpoint: the optimizer states."""
         if self._structure is not None:
             self._structure.optimizers.arrive()
             self._structure = None
@@ -320,7 +326,7 @@ class Fit:
     def exact(self, loader: Any, stage: Stage) -> Any:
         self._python.reads(loader, stage, self._loaders_made)
         self._loaders_made += 1
-        if stage == "train" and "python" in self._own:  # before workers are started, which copy this state
+        if stage == "train" and "python" in self._own:  # before workers start, because each gets a copy of this state
             self._python.load(self._own["python"], last=False)
         return self._data.exact(loader, stage, late=self._loads_late)
 
@@ -328,7 +334,7 @@ class Fit:
     def loading(self, stage: Stage, epoch: int) -> Iterator[None]:
         self._loaders_made = 0
         self._loads_late = epoch > 0
-        if self._loads_late and "python" in self._own:  # the script made these loaders from its state in that epoch
+        if self._loads_late and "python" in self._own:  # the script made these loaders from that epoch's state
             self._python.load(self._own["python"], last=False)
         with seeds.kept():
             seeds.seed_cpu(seeds.derive(self._seed, "loaders", stage, epoch))
@@ -374,7 +380,7 @@ class Fit:
 
     def batch_ends(self, *, boundary: bool, validation_due: bool) -> None:
         self._complete_optimizers()
-        self._snapshots.settle()  # notices an optimizer that wrote without calling a hook
+        self._snapshots.settle()  # finds out whether an optimizer has stepped without calling the hook
         last = self._framework.batch == self._framework.batches
         self._reporter.progress("train", always=last or not self._trained)
         self._trained = True
@@ -390,7 +396,7 @@ class Fit:
 
     def step_ends(self) -> None:
         self._validation.is_over()
-        if not self._agent.arenas_asked:  # before the first step, optimizers had no state
+        if not self._agent.arenas_asked:  # only now, because optimizers have no state before the first step
             self._agent.want_arenas(self._size_bytes())
         self._snapshots.take_if_wanted(self._here())
 
@@ -415,11 +421,14 @@ class Fit:
             self._snapshots.take_if_wanted(Boundary(epoch, batches, epoch_ended=True))
 
     def finish(self) -> None:
-        """Report the end, once, after a final snapshot. Take none if training resumed from it and trained nothing."""
+        """
+        Report the end once, after a final snapshot. No snapshot is taken if this process resumed from the final one and
+        trained nothing.
+        """
         if self._finished:
             return
         self._finished = True
-        self._put_back()  # there was nothing left to train
+        self._put_back()  # has an effect only if nothing was left to train
         epoch = self._framework.epoch
         figures.log_last(self._framework, self._agent.figures, self._counting.epoch(epoch))
         there = self._resumed_at_end and not self._trained
@@ -432,7 +441,7 @@ class Fit:
         self._agent.end()
 
     def fail(self) -> None:
-        """Report the exact step to the agent after an error of the script. The run ends if a step fails twice."""
+        """Report to the agent at which step the script failed. If the same step fails twice, the run ends."""
         self._snapshots.settle()
         self._reporter.progress("train", always=True)
 
@@ -446,7 +455,10 @@ def _agent_of(framework: Framework) -> tuple[Ranks, session.Agent | None]:
 
 
 def _seed_of(resume: Resume, script_seed: int) -> int:
-    """Derive the fit's seed from the run's seed, the script's (so --seed 2 trains differently) and the fit's number."""
+    """
+    Derive the fit's seed from the run's seed, the script's seed (so that a script's `--seed 2` has an effect) and the
+    fit's number.
+    """
     fit = () if resume.fit == 1 else ("fit", resume.fit)
     return seeds.derive(resume.seed, script_seed, *fit)
 
@@ -462,5 +474,5 @@ def claim() -> session.Session | None:
         return session.claim()
     except LinkLost as lost:
         raise TrainingUnsupported(
-            f"this process cannot reach the agent that saves and resumes it: {lost}", hint=lost.hint
+            f"this process cannot reach the agent that has to save and resume it: {lost}", hint=lost.hint
         ) from None

@@ -1,4 +1,4 @@
-"""The port between training and the framework that runs the loop: the calls in both directions."""
+"""The port between spotrun and the framework that runs the training loop: the calls in both directions."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Stage: TypeAlias = Literal["train", "validate"]
 WEIGHTS = "state_dict"
 OPTIMIZERS = "optimizer_states"
 STEP = "global_step"
-"""The three entries that every framework's state has: weights by name, one state per optimizer, the step count."""
+"""The entries that every framework's state has: the weights by name, one state per optimizer, the step count."""
 SCHEDULERS = "lr_schedulers"
 """
-Entry with the schedulers. Before `load_state_dict`, a framework puts the script's own objects into this entry and
-OPTIMIZERS.
+Entry with the schedulers' states. Before a framework calls `load_state_dict`, it replaces the saved objects in this
+entry and in OPTIMIZERS by the script's objects.
 """
 
 
@@ -39,24 +39,26 @@ class Framework(Protocol):
     """
     Reports the position of a training, and saves and restores its state.
 
-    Epochs and batches count from 0. All ranks of a training make the same calls in the same order. No method may draw
-    random numbers, change a counter or change a weight, except `load` and the restore that it starts.
+    Epochs and batches count from 0. All ranks of a training make the same calls in the same order. Of all methods, only
+    `load` and the restore that it starts may draw random numbers, change a counter or change a weight.
 
     A fit begins in this order: `problems`; `load` or, on a fresh start, perhaps `load_file`; `open`. Then the framework
-    calls `Hooks.built`; restores itself and calls `Hooks.restore`, which calls `load_metrics` after a resume; makes its
-    loaders; and calls `Hooks.start`, which calls `enter` after a resume. `close` is last.
+    calls `Hooks.built`; restores itself and calls `Hooks.restore`, which on a resume calls `load_metrics`; makes its
+    loaders; and calls `Hooks.start`, which on a resume calls `enter`. `close` is last.
     """
 
     # --- what it is
 
     name: str
-    """Name of the package, whose version is `version`. Part of the first message and of each checkpoint."""
+    """
+    Name of the framework's package. It and `version` are in the first message to the agent and in each checkpoint.
+    """
     version: str
     rank: int
     ranks: int
     """Number of processes that train together."""
     way_out: str
-    """Advice for a user whose resumed training has other models and optimizers than its checkpoint."""
+    """Advice for a user whose resumed training has a different model or different optimizers than its checkpoint."""
 
     @property
     def seed(self) -> int:
@@ -79,18 +81,18 @@ class Framework(Protocol):
 
     @property
     def leaves_gradients(self) -> bool:
-        """True if gradients may be pending at a boundary. Snapshots then hold them."""
+        """True if gradients may be pending at a boundary. Snapshots then hold these gradients."""
 
     @property
     def base(self) -> Mapping[str, str]:
         """
-        Digests, by name, of weights that the script makes in each process and never changes. No image holds these
+        Digests, by name, of the weights that the script makes in each process and never trains. No image holds these
         weights. Empty if all weights are trained.
         """
 
     @property
     def averages(self) -> Mapping[str, nn.Module]:
-        """Modules besides `module` that hold averages of it, by constant names."""
+        """Modules that hold averages of `module`, by constant names."""
 
     @property
     def own_attributes(self) -> frozenset[str]:
@@ -99,8 +101,8 @@ class Framework(Protocol):
     @property
     def own_objects(self) -> Sequence[object]:
         """
-        Objects of the framework that a script may hold and that training changes. The framework itself saves the part
-        of their state that matters.
+        Objects of the framework that a script may hold and that training changes. The framework's own checkpoint
+        contains the part of their state that matters.
         """
 
     def roots(self) -> Mapping[str, object]:
@@ -110,17 +112,17 @@ class Framework(Protocol):
         """
 
     def lost(self) -> Sequence[UntrackedChange]:
-        """Return all changes that the framework knows of and that no image holds."""
+        """Return all changes that no image holds, as far as the framework knows."""
 
     @property
     def loggers(self) -> Sequence[Any]:
-        """The loggers that this process writes to; none on ranks other than 0."""
+        """The loggers that this process writes to; empty on ranks other than 0."""
 
     # --- where it is
 
     @property
     def epoch(self) -> int:
-        """The current epoch; once it has ended, the next one."""
+        """The current epoch; after its end, the next epoch."""
 
     @property
     def batch(self) -> int:
@@ -148,15 +150,16 @@ class Framework(Protocol):
 
     @property
     def loss(self) -> Any:
-        """The loss of the newest batch; None if it has none."""
+        """The loss of the newest batch; None if that batch has no loss."""
 
     def metrics(self) -> Mapping[str, Any]:
         """Return the newest value of each metric, without computing it."""
 
     def log(self, figures: Mapping[str, float]) -> None:
         """
-        Send `figures` to the loggers of libraries, and nowhere else. A name that the script uses keeps the script's
-        value. Loggers of the script's own classes get none, because they may keep every value that they get.
+        Send `figures` to the loggers of libraries, and nowhere else. A name that the script itself logs keeps the
+        script's value. Loggers of the script's own classes do not get the figures, because they may keep every value
+        that they get.
         """
 
     # --- its data
@@ -166,11 +169,13 @@ class Framework(Protocol):
 
     @property
     def cycles(self) -> bool:
-        """True if training reads several loaders, and shorter ones begin again until the longest ends."""
+        """True if training reads several loaders, and shorter loaders restart until the longest ends."""
 
     @property
     def passes_before(self) -> int:
-        """The number of passes over training data completed in this epoch, if an epoch may have several."""
+        """
+        The number of passes over the training data that this epoch has completed; 0 if an epoch has only one pass.
+        """
 
     @property
     def pass_begins_at(self) -> tuple[int, int]:
@@ -178,20 +183,23 @@ class Framework(Protocol):
 
     def restart_pass(self) -> None:
         """
-        Replace the iterator over the training data by a new one at `pass_begins_at`. Does nothing in a framework whose
-        passes begin only with their first batch.
+        Replace the iterator over the training data by a new iterator that starts at `pass_begins_at`. Does nothing in a
+        framework that makes the iterator only when it reads the first batch of a pass.
         """
 
     # --- its state
 
     def dump(self) -> State:
         """
-        Return the framework's own checkpoint. It contains WEIGHTS as the script's `state_dict` shows them, OPTIMIZERS
+        Return the framework's own checkpoint. It contains WEIGHTS (as the script's `state_dict` shows them), OPTIMIZERS
         and STEP. Its tensors are not copied.
         """
 
     def dump_rest(self) -> State:
-        """Return the state that `dump` does not contain. It is equal on all ranks, and its names are constant."""
+        """
+        Return the framework's state that `dump` does not contain. It is equal on all ranks, and always has the same
+        names.
+        """
 
     def dump_metrics(self) -> State:
         """Return this rank's counts and logged metrics so far."""
@@ -201,35 +209,39 @@ class Framework(Protocol):
     ) -> None:
         """
         Resume at `place`. `state` is an earlier `dump` without OPTIMIZERS, and `rest` an earlier `dump_rest`. The
-        framework uses both when it restores itself. It must copy the weights, because their memory is freed later.
-        `optimizers` starts to load once the framework has its optimizers.
+        framework uses both when it restores itself. The framework must copy the weights, because their memory is freed
+        later. Once it has its optimizers, the framework has `optimizers` load their states.
 
-        `weights` are the module's own, and `state[WEIGHTS]` is the script's view of them. Whatever the framework
-        restores from that view, the module's own weights are restored before the first batch. `weights` is None for a
-        state from a version that did not save them.
+        `weights` are the module's own weights, and `state[WEIGHTS]` is the script's view of them. Whatever the
+        framework restores from that view, spotrun restores the module's own weights before the first batch. `weights`
+        is None if the spotrun version that saved the state did not save them.
         """
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         """
-        After a resume, call the script's epoch-start hooks again for each of the first `epochs` epochs, because they
+        After a resume, rerun the script's epoch-start hooks for each of the first `epochs` epochs, because these hooks
         may make parts of the model and optimizers. The restore that follows undoes their other effects. Without
-        `training`, nothing is left to train, and the hooks of the start of training have to be called too.
+        `training`, nothing is left to train; then also call the script's hooks for the start of training, which have
+        not run.
         """
 
     def misfit(self) -> str:
-        """Return which part of the framework changed, so that the state of `load` does not fit; "" if none did."""
+        """
+        Name the part of the framework that has changed, so that the state given to `load` does not fit; "" if the state
+        fits.
+        """
 
     def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
-        """Train with `optimizers` from now on. If that is impossible, `misfit` returns the reason."""
+        """Train with `optimizers` from now on. If that is impossible, `misfit` names the reason afterwards."""
 
     def load_metrics(self, metrics: State) -> None:
-        """Restore an earlier `dump_metrics` of the same rank."""
+        """Restore an earlier result of `dump_metrics` of the same rank."""
 
     def enter(self) -> None:
-        """Move the loop to the place given to `load`, so that it continues with what followed the snapshot."""
+        """Move the loop to the `place` that was given to `load`, so that the loop continues after the snapshot."""
 
     def load_file(self, path: str) -> None:
-        """Start from the framework's own checkpoint file at `path`, whatever the script specifies."""
+        """Start from the framework's own checkpoint file at `path`, even if the script names another file."""
 
     # --- its loop
 
@@ -242,37 +254,42 @@ class Framework(Protocol):
 
 class Hooks(Protocol):
     """
-    Methods that a framework calls, each after all callbacks and hooks of the script have run.
+    Methods that a framework calls, each after the script's own callbacks and hooks for the same event have run.
 
     An epoch is `epoch_begins`, its batches, `epoch_closes`, the script's own epoch-end hooks, `epoch_ends`. A batch is
-    `batch_begins`, for each backward pass `backward_begins` and `backward_ends`, before each step of an optimizer
-    `optimizer_steps`, then `batch_ends`, its validation if one is due, and `step_ends`.
+    `batch_begins`; `backward_begins` and `backward_ends` for each backward pass; `optimizer_steps` before each step of
+    an optimizer; `batch_ends`; a validation if one is due; and `step_ends`.
 
     If the script owns the loop, its epoch code makes passes over data. Each pass begins with `pass_begins` and ends,
-    after its last batch, with `pass_ends`. A resume within a pass first runs the epoch's code before the pass, between
-    `epoch_begins_again` and `epoch_begins`. Then `epoch_begins` undoes the effects of that code.
+    after its last batch, with `pass_ends`. On a resume within a pass, the epoch's code that precedes the pass runs
+    first, between `epoch_begins_again` and `epoch_begins`. Then `epoch_begins` undoes the effects of that code.
     """
 
     def exact(self, loader: Any, stage: Stage) -> Any:
-        """Return the loader to read instead of `loader`. Its order and position follow from the seed and the place."""
+        """
+        Return the loader to read instead of `loader`. The seed and the training's place determine its order and
+        position.
+        """
 
     def loading(self, stage: Stage, epoch: int) -> AbstractContextManager[None]:
         """Return a context in which the framework makes loaders, perhaps by calling the script's own code."""
 
     def built(self) -> None:
         """
-        The script has built the model, and nothing has been restored. Anything that the script makes from the weights
-        after this, such as a copy of them, would differ in a training that resumes.
+        The script has built the model, and nothing has been restored yet. If the script later copies the weights, or
+        makes anything else from them, the result differs in a training that resumes.
         """
 
     def restore(self) -> None:
-        """The framework has restored itself. Its metrics may be loaded now."""
+        """The framework has restored itself, so that spotrun may now load the framework's metrics."""
 
     def start(self) -> None:
         """Loaders and optimizers exist. Training begins next."""
 
     def epoch_begins_again(self) -> None:
-        """Restore the Python state only. `epoch_begins` restores the weights and everything else."""
+        """
+        The script's epoch code is about to be rerun. Restores only the Python state; `epoch_begins` restores the rest.
+        """
 
     def epoch_begins(self) -> None: ...
 
@@ -280,7 +297,9 @@ class Hooks(Protocol):
         """A pass begins. `exact` returned its loader, which is among `Framework.loaders` and still unread."""
 
     def pass_ends(self, *, boundary: bool) -> None:
-        """No batch is left. At a boundary, a resume continues here, with the script's code after the pass."""
+        """
+        The pass has no batch left. If this is a boundary, a resume can continue with the script's code after the pass.
+        """
 
     def batch_begins(self) -> None: ...
 
@@ -289,7 +308,7 @@ class Hooks(Protocol):
     def backward_ends(self) -> None: ...
 
     def optimizer_steps(self) -> None:
-        """An optimizer is about to write."""
+        """An optimizer is about to change weights."""
 
     def batch_ends(self, *, boundary: bool, validation_due: bool) -> None:
         """The batch is trained and counted; its validation, if due, comes next. `boundary`: no gradient is pending."""
@@ -305,11 +324,11 @@ class Hooks(Protocol):
     def epoch_validates(self) -> None:
         """
         The script's own epoch-end hooks are done, and a validation follows. A framework that resumes here calls this
-        again, but not those hooks.
+        method again, but not those hooks.
         """
 
     def epoch_ends(self) -> None:
-        """The epoch is done. `Framework.epoch` is the next one."""
+        """The epoch is done. `Framework.epoch` is already the next epoch."""
 
     def finish(self) -> None:
         """Training is done, including the script's end hooks. Idempotent."""

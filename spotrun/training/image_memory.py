@@ -1,6 +1,7 @@
 """
-Manages the memory of a checkpoint that a trainer resumes from. The trainer copies most tensors and frees their memory.
-Large tensors that optimizers and callbacks keep stay where they are.
+Manages the memory of the checkpoint from which a trainer resumes. The trainer copies most tensors out of this memory,
+and then frees it. Large tensors that optimizers and callbacks keep are not copied; the part of the memory that holds
+them stays.
 
 New memory is the most expensive part of a restore. Touching a page for the first time takes several times as long as
 copying into it, and many times as long on a virtual machine whose host has not allocated that page yet.
@@ -27,15 +28,21 @@ from spotrun.trainer_link import LinkClosed
 from spotrun.training.tensors import mapped, owned, tensors_of
 
 KEPT_FROM_BYTES = 64 << 10
-"""Minimum bytes of a tensor that stays in place. A smaller one is copied, because it would keep whole pages in use."""
+"""
+Minimum bytes of a tensor that stays in place. A smaller tensor is copied, because it would keep whole pages in use.
+"""
 _POPULATE_READ = 22
-"""MADV_POPULATE_READ of Linux 5.14, which the module mmap does not define. An older kernel rejects it without harm."""
+"""
+MADV_POPULATE_READ, which Linux has since 5.14 and Python's mmap does not define. An older kernel rejects it without
+harm.
+"""
 _MAPPED_BYTES = 4 << 20
 _MAPPING_PAUSE_S = 1e-4
 """
-Pause in seconds between calls. A thread that allocates memory waits until a call ends; without pauses, 4 ms or more.
+Pause in seconds between two madvise calls. While a call runs, every thread that allocates memory waits; without pauses
+such a thread would wait 4 ms or more.
 """
-_madvise = ctypes.CDLL(None, use_errno=True).madvise  # unlike mmap.madvise, releases the interpreter lock
+_madvise = ctypes.CDLL(None, use_errno=True).madvise  # releases the interpreter lock, which mmap.madvise does not
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
@@ -43,7 +50,7 @@ Bytes: TypeAlias = bytearray | np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class Arrival:
-    """Tracks how many of an image's first bytes have arrived."""
+    """Tracks up to which byte an image has arrived."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -76,11 +83,11 @@ class Arrival:
 
 class ImageMemory:
     """
-    The image behind `fd`, from `start` on. Only its first `here_bytes` may have arrived so far. Closes the descriptor.
-    Besides this object, only the agent, which fetches the rest, may use that memory.
+    The image in the shared memory `fd`, from byte `start` on. Only its first `here_bytes` may have arrived so far; the
+    agent fetches the rest. Closes `fd`. Only this object and the agent may use the shared memory.
 
-    `image` is a private view, to be read only: a write to it does not reach the memory. Large tensors that are kept are
-    views of the memory itself, so a forked process shares them.
+    `image` is a private view, only for reading: a write to it does not reach the shared memory. Large tensors that are
+    kept are views of the shared memory itself, so a forked process shares them.
     """
 
     def __init__(self, fd: int, size_bytes: int, start: int = 0, here_bytes: int | None = None) -> None:
@@ -92,8 +99,8 @@ class ImageMemory:
 
     def map_beside(self) -> None:
         """
-        Map all pages in another thread, as they arrive. Otherwise the reading thread would fault at every sixteenth
-        page, which costs a third of the time of the copy.
+        Map all pages in another thread, as they arrive. Otherwise the thread that copies would have a page fault at
+        every sixteenth page, which would take a third of its time.
         """
         memory = torch.frombuffer(self._private, dtype=torch.uint8)
         threading.Thread(target=_map, args=(memory, self.arrival), name="spotrun-map", daemon=True).start()
@@ -109,7 +116,7 @@ class ImageMemory:
         self.need(max((end for end in ends if end <= len(self._private)), default=0))
 
     def keep(self, tree: Any) -> Any:
-        """Return a copy of `tree` whose tensors may be kept. Waits until they have arrived."""
+        """Wait until all tensors of `tree` have arrived, and return a copy of `tree` whose tensors may be kept."""
         start = self._start_address()
         lasting = torch.frombuffer(self._lasting, dtype=torch.uint8)
 
@@ -126,7 +133,7 @@ class ImageMemory:
         return mapped(tree, own)
 
     def let_go(self) -> None:
-        """Keep no further tensors. Memory without kept tensors is freed once no view into `image` is left."""
+        """Allow no further `keep`. Memory without kept tensors is freed once no view into `image` is left."""
         lasting = torch.frombuffer(self._lasting, dtype=torch.uint8)
         spare = list(_pages_between(sorted(self._kept), len(lasting)))
         weakref.finalize(self.image, _give_back, os.getpid(), self._private, lasting, spare).atexit = False
@@ -137,7 +144,7 @@ class ImageMemory:
 
 
 class Received:
-    """An image that another process will send, with the interface of `ImageMemory`."""
+    """An image that another process sends, with the interface of `ImageMemory`."""
 
     def __init__(self, size_bytes: int) -> None:
         self.image: Bytes = bytearray(size_bytes)
@@ -180,7 +187,9 @@ def _pages_between(kept: Iterable[tuple[int, int]], size_bytes: int) -> Iterator
 
 
 def _give_back(process: int, private: mmap.mmap, memory: Tensor, spare: list[tuple[int, int]]) -> None:
-    """Free memory in a thread, as it takes 0.1 s per GB. In a forked child, do nothing: its parent may still read."""
+    """
+    Free the memory in a thread, since this takes 0.1 s per GB. In a forked child, do nothing: its parent may read it.
+    """
     if os.getpid() == process:
         threading.Thread(target=_remove, args=(private, memory, spare), name="spotrun-give-back", daemon=True).start()
 
@@ -188,4 +197,4 @@ def _give_back(process: int, private: mmap.mmap, memory: Tensor, spare: list[tup
 def _remove(private: mmap.mmap, memory: Tensor, spare: list[tuple[int, int]]) -> None:
     _madvise(torch.frombuffer(private, dtype=torch.uint8).data_ptr(), len(private), mmap.MADV_DONTNEED)
     for start, size_bytes in spare:
-        _madvise(memory.data_ptr() + start, size_bytes, mmap.MADV_REMOVE)  # may fail, and then memory stays held
+        _madvise(memory.data_ptr() + start, size_bytes, mmap.MADV_REMOVE)  # if this fails, the memory stays allocated

@@ -1,8 +1,8 @@
 """
-Finds model parts that only a batch makes or removes. A process that resumes does not repeat that batch.
+Finds late parts: model parts that only a batch makes or removes. A process that resumes does not repeat that batch.
 
-A resume repeats the script's start hooks, and can copy a part that is built like another part. It would refuse a model
-with any other late part, so the training is refused as soon as it has one.
+A resume reruns the script's start hooks, and can make a missing part by copying a part that is built alike. Other late
+parts it cannot make. So a training is refused as soon as its model has such a part.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from spotrun.training.weights import class_of, kinds_of, named, without_copies
 
 
 class LateParts:
-    """Late parts of a model. Call `epoch_begins` before the start hooks of each epoch, `batch_begins` after them."""
+    """
+    Late parts of a model. At each epoch, call `epoch_begins` before the start hooks, and `batch_begins` after them.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._kinds: dict[str, str] = {}
-        """Kinds of the parts that a resuming process has too."""
+        """Kinds of the parts that a process that resumes makes too."""
         self._before: dict[str, str] | None = None
         self._judges = False
 
@@ -28,7 +30,7 @@ class LateParts:
         self._before = kinds_of(self._module)
 
     def batch_begins(self) -> None:
-        """Compare at the first batch of an epoch; do nothing at others."""
+        """Compare the model's parts, at the first batch of an epoch; do nothing at other batches."""
         if self._before is None:
             return
         before, self._before = self._before, None
@@ -41,7 +43,10 @@ class LateParts:
             self._kinds.pop(name, None)
 
     def misfit(self, modules: Mapping[str, str]) -> str:
-        """Name parts that a resume could not make as in `modules` (kinds by name); "" if it could make all."""
+        """
+        Return, in words, the parts that keep a resume from making the model `modules` (kinds by name); "" if there are
+        none.
+        """
         if not self._judges:
             return ""
         known = self._kinds
@@ -50,6 +55,6 @@ class LateParts:
         if gone := [name for name in known if name not in modules]:
             return f"{named(gone)}, which is gone"
         if others := [name for name in known if class_of(known[name]) != class_of(modules[name])]:
-            return f"{named(others)}, which is another module than before"
+            return f"{named(others)}, which is a different module than before"
         self._kinds |= modules
         return ""

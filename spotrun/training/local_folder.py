@@ -1,9 +1,9 @@
 """
-Saves and resumes a training without an agent in a local folder, with the same engine as any other training.
+Saves a training without an agent in a local folder, and resumes it from there, with the same code as under an agent.
 
-The folder has one file for each fit: its newest snapshot, in the image format of checkpoints. A snapshot is taken once
-a minute and at the end of a fit, and written while training continues. Once all of it is on disk, it replaces the
-previous snapshot.
+The folder has one file for each fit: the fit's newest snapshot, in the image format of checkpoints. A snapshot is taken
+once a minute and at the end of a fit, and written while training continues. Once the whole snapshot is on disk, it
+replaces the previous one.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ T = TypeVar("T")
 EVERY_S = 60.0
 """System time in seconds between two snapshots."""
 SLACK_BYTES = 4 << 20
-"""Bytes by which snapshots may grow before they need new arenas."""
+"""Bytes by which a snapshot may be larger than the first one before larger arenas are needed."""
 ANOTHER = "name another folder: Loop(local=…)"
 
 
 class SnapshotDueEvent(threading.Event):
-    """An event that is also set when the last snapshot is older than EVERY_S."""
+    """An event that becomes set when it is EVERY_S since the last snapshot."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,10 +55,10 @@ class SnapshotDueEvent(threading.Event):
 
 class LocalFolder(Alone):
     """
-    Replaces a session on rank 0. Has two arenas, so that training continues while one of them is written.
+    Replaces rank 0's session. Has two arenas, so that training continues while one of them is written to disk.
 
     Raises:
-        SpotrunError: the folder cannot be written to, or another process trains in it.
+        SpotrunError: the folder cannot be written to, or another process saves its training in it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -152,7 +152,10 @@ class LocalFolder(Alone):
 
 
 def _in_memory(image: bytes) -> ImageMemory:
-    """Copy the image into new memory, because `ImageMemory` frees parts of its memory, which would damage the file."""
+    """
+    Copy the image into new memory. `ImageMemory` frees parts of the memory that it is given; in the file itself, that
+    would destroy data.
+    """
     descriptor = os.memfd_create("spotrun-image", os.MFD_CLOEXEC)
     with open(os.dup(descriptor), "wb") as copy:
         copy.write(image)
@@ -165,7 +168,7 @@ def in_folder(folder: str) -> LocalFolder:
 
 
 def _locked(folder: Path) -> int:
-    """Return a descriptor of the lock file. This process holds the folder until the descriptor is closed."""
+    """Lock the folder, and return the lock file's descriptor. Closing the descriptor releases the folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

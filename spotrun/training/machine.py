@@ -1,4 +1,4 @@
-"""Collects facts on which the last bits of a float depend: the CPU, its threads, the libraries."""
+"""Collects facts that can change the last bits of a result: the CPU, its threads, the libraries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = {
     "lightning": "lightning",
     "python": "python",
 }
-"""Entries of a snapshot's meta that must be equal for a resumed run to be identical, and their names in messages."""
+"""Entries of a snapshot's meta that have to be unchanged for a bit-identical resume, and their names in messages."""
 
 
 def facts() -> Facts:
@@ -43,7 +43,7 @@ def _driver() -> Facts:
 
 
 def driver_in(text: str) -> Facts:
-    """Return the version in the line `NVRM version: …` of the driver's own file; empty if there is none."""
+    """Return the version in the line `NVRM version: …` of the NVIDIA driver's file; empty if there is no such line."""
     found = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", text, re.MULTILINE)
     return {"driver": f"NVIDIA {found[1]}"} if found else {}
 
@@ -59,7 +59,7 @@ def _cpu_model() -> str:
 
 
 def differences(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """Return `CPU (A, then B)` for each of NAMES that differs between two metas that both have it."""
+    """Return a text such as `CPU (A, then B)` for each entry of NAMES that both metas have with different values."""
     return [
         f"{name} ({before[key]}, then {now[key]})"
         for key, name in NAMES.items()

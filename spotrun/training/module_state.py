@@ -13,7 +13,9 @@ State = dict[str, Any]
 
 
 def dump(module: torch.nn.Module, *, gradients: bool = False) -> State:
-    """Return non-persistent buffers, the running states of torchmetrics, and gradients pending at a boundary."""
+    """
+    Return the non-persistent buffers, the running states of torchmetrics and, with `gradients`, the pending gradients.
+    """
     parts = list(module.named_modules())
     return {
         "buffers": dict(_hidden_buffers(parts)),
@@ -53,7 +55,7 @@ def load(module: torch.nn.Module, state: State) -> None:
         metric: Any = metrics[name]
         for field, value in saved["states"].items():
             setattr(metric, field, _to(value, metric.device))
-        vars(metric).update(saved.get("counts", {}))  # a checkpoint of an earlier version has none
+        vars(metric).update(saved.get("counts", {}))  # a checkpoint of an earlier spotrun lacks this entry
         metric._update_count = saved["updates"]
         metric._computed = None
 
@@ -87,12 +89,12 @@ def _metrics(parts: Parts) -> list[tuple[str, Any]]:
 
 
 def counts_of(metric: Any) -> dict[str, int | float]:
-    """Return the counts in a metric's plain attributes, such as the position in a window of last values."""
+    """Return the numbers among a metric's plain attributes, such as the position in a window of recent values."""
     return {name: value for name, value in vars(metric).items() if type(value) in (int, float, bool)}
 
 
 def is_metric(kind: type) -> bool:
-    if kind not in _METRICS:  # called for each part of a model at each snapshot
+    if kind not in _METRICS:  # kept, because this is called for each part of a model at each snapshot
         bases = kind.__mro__
         _METRICS[kind] = any(cls.__name__ == "Metric" and cls.__module__.startswith("torchmetrics") for cls in bases)
     return _METRICS[kind]

@@ -1,9 +1,9 @@
 """
 Saves and restores optimizers by the names of the parameters that they train.
 
-`state_dict()` numbers parameters in the order of their groups. So after a group was added in training, or an optimizer
-was exchanged, a parameter would get the state of another. A snapshot therefore holds the names too, and a resume
-restores the old groups before it loads the states.
+`state_dict()` identifies parameters by number, in the order of the groups. So if training has added a group or
+exchanged an optimizer, a parameter could get another parameter's state. A snapshot therefore holds the names too, and a
+resume restores the snapshot's groups before it loads the states.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spotrun.training.weights import Misfit
 
 State = dict[str, Any]
 BY_NAME = "spotrun_optimizers"
-"""Entry of a state with the result of `by_name`."""
+"""Entry of a snapshot's state that holds the result of `by_name`."""
 DEPTH = 4
 """Maximum depth of nested optimizers."""
 _OF_TORCH = frozenset(vars(Optimizer([nn.Parameter(torch.zeros(1))], {})))
@@ -33,8 +33,8 @@ _OF_TORCH = frozenset(vars(Optimizer([nn.Parameter(torch.zeros(1))], {})))
 
 def described(optimizers: Iterable[Any], module: nn.Module) -> list[State]:
     """
-    Return each optimizer's class, and the names of the parameters in each of its groups: None for a parameter that
-    `module` does not list.
+    Return each optimizer's class, and the parameter names in each of its groups. A parameter that `module` does not
+    list has the name None.
     """
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     return [
@@ -48,7 +48,7 @@ def described(optimizers: Iterable[Any], module: nn.Module) -> list[State]:
 
 def by_name(optimizers: Sequence[Any], module: nn.Module) -> list[State | None] | None:
     """
-    Return, for each optimizer that `is_odd` and for the optimizers in it, its state, groups and plain attributes. None
+    Return state, groups and plain attributes of each odd optimizer (`is_odd`) and of the optimizers in it. Return None
     if no optimizer is odd. Tensors are not copied.
     """
     if not any(map(is_odd, optimizers)):
@@ -75,8 +75,8 @@ def saves_itself(optimizer: Any) -> bool:
 
 def kind_of(optimizer: Any) -> str:
     """
-    Return the class name of `optimizer`, with its module only for torch's classes: the script's module is called
-    `__main__` if it is the program.
+    Return the class name of `optimizer`, with the module's name only for torch's classes. The name of a script's module
+    is not constant: it is `__main__` if the module is the program.
     """
     kind = type(optimizer)
     return f"{kind.__module__}.{kind.__qualname__}" if _is_of_torch(kind) else kind.__qualname__
@@ -103,7 +103,9 @@ def _node(optimizer: Any, names: Mapping[Any, str]) -> State:
 
 
 def _is_whole(optimizer: Any, state: Mapping[Any, Any], names: Mapping[Any, str]) -> bool:
-    """Return whether a node holds all of `optimizer`, so that the optimizer's own loading is not needed."""
+    """
+    Return whether a node, as `by_name` makes it, holds all of `optimizer`, so that `load_state_dict` is not needed.
+    """
     if len(state) < len(optimizer.state) or not all(isinstance(key, str) or key in names for key in state):
         return False
     more = {name: value for name, value in vars(optimizer).items() if name not in _OF_TORCH}
@@ -131,7 +133,7 @@ def _all(optimizer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _held(optimizer: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield the optimizers in attributes of `optimizer`, and in lists and mappings among the attributes."""
+    """Yield the optimizers that are attributes of `optimizer`, or in lists and mappings that are its attributes."""
     if not depth:
         return
     for name, value in vars(optimizer).items():
@@ -166,8 +168,8 @@ class Parts:
 
     def made_as_they_were(self, optimizers: Sequence[Any]) -> list[Any]:
         """
-        Return `optimizers`, with each one whose class has changed replaced by a new one of the old class. Only
-        optimizers of torch can be made in this way; others stay.
+        Return `optimizers`, but replace each optimizer that is not of the snapshot's class by a new one of that class.
+        If that class is not torch's, the optimizer is not replaced.
         """
         if self.are_kinds_of(optimizers):
             return list(optimizers)
@@ -208,21 +210,24 @@ class Parts:
                     raise Misfit(f"an optimizer of the checkpoint trains {min(missing)}, which this model lacks")
                 there = optimizer.param_groups[number]["params"] if number < len(optimizer.param_groups) else []
                 if None in group and len(there) != len(group):
-                    raise Misfit(f"group {number} of {saved['kind']} trains weights that the model does not have")
+                    raise Misfit(f"group {number} of {saved['kind']} trains weights that are not in the model")
 
     def has(self, number: int) -> bool:
-        """Return whether the snapshot holds more of optimizer `number` than its `state_dict`, for `put`."""
+        """Return whether the snapshot holds more of optimizer `number` than its `state_dict`. `put` restores that."""
         return self._by_name[number] is not None
 
     def has_whole(self, number: int) -> bool:
-        """Return whether the snapshot holds all of optimizer `number`, and of the optimizers in it, for `put`."""
+        """
+        Return whether the snapshot holds all of optimizer `number` and of the optimizers in it, so that `put` alone
+        restores it.
+        """
         saved = self._by_name[number]
         return saved is not None and all(node["whole"] for node in saved.values())
 
     def regroup(self, optimizer: Any, number: int, hyper: Sequence[State] | None) -> None:
         """
-        Give `optimizer` the groups that optimizer `number` had, with the values `hyper`. Existing groups, and their
-        list, stay the same objects.
+        Give `optimizer` the groups of the snapshot's optimizer `number`, with the values `hyper`. Existing groups, and
+        the list of groups, stay the same objects.
         """
         groups = self._described[number]["groups"]
         if (saved := self._by_name[number]) is not None:
@@ -231,7 +236,7 @@ class Parts:
         _regroup(optimizer, groups, hyper, dict(self._module.named_parameters()))
 
     def put(self, optimizer: Any, number: int) -> None:
-        """Restore an odd optimizer, and the optimizers in it, in place, after `Containers.have_again`."""
+        """Restore an odd optimizer, and the optimizers in it, in place. Call `Containers.have_again` first."""
         saved = self._by_name[number]
         if saved is None:
             return
@@ -281,13 +286,15 @@ def _put(optimizer: Any, saved: State, parameters: Mapping[str, nn.Parameter]) -
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Move a tensor to `device`. A step count, which has no dimension, stays where it is, as in most optimizers."""
+    """
+    Move a tensor to `device`. A tensor without dimensions is a step count and stays where it is, as in most optimizers.
+    """
     return tensor.to(device) if tensor.dim() else tensor
 
 
 @torch.no_grad()
 def _fill(held: Any, value: Any) -> bool:
-    """Copy `value` into existing tensors, as other objects may hold them. False if shapes or types differ."""
+    """Copy `value` into the tensors of `held`, which other objects may hold too. False if shapes or types differ."""
     if isinstance(value, Tensor):
         if not isinstance(held, Tensor) or (held.shape, held.dtype) != (value.shape, value.dtype):
             return False
@@ -299,7 +306,10 @@ def _fill(held: Any, value: Any) -> bool:
 
 
 class Containers:
-    """The groups and states of an optimizer and of the optimizers in it, which may share them, to set after a load."""
+    """
+    The group and state objects of an optimizer and of the optimizers in it. `have_again` restores them after a load,
+    because the optimizers may share these objects.
+    """
 
     def __init__(self, optimizer: Any) -> None:
         self._kept = [

@@ -1,8 +1,9 @@
 """
 Loads the optimizer states of a checkpoint, which may arrive after training has begun.
 
-They are half of a checkpoint or more, and nothing needs them before the first step: the first forward and backward are
-computed while they arrive. No code finds an optimizer without its state, because reading the state waits for it.
+These states are half of a checkpoint or more, and nothing needs them before the first optimizer step: the first forward
+and backward pass run while the states arrive. No code ever sees an optimizer without its state, because reading the
+state waits for its arrival.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ State = dict[str, Any]
 
 class OptimizerStates:
     """
-    States of optimizers. `views` has one state for each optimizer, as the optimizer saves it. Their tensors are in
-    `memory`, which is freed once they are taken. `parts` describes the optimizers; None for an older snapshot.
+    The states of optimizers. `views` has one state for each optimizer, as the optimizer saves it. The states' tensors
+    are in `memory`, which is freed once `take` has returned them. `parts` describes the optimizers; None for an older
+    snapshot.
     """
 
     def __init__(self, views: Sequence[State], memory: Memory, parts: Parts | None = None) -> None:
@@ -40,7 +42,9 @@ class OptimizerStates:
         self._waiting: list[tuple[Optimizer, list[State], int]] = []
 
     def take(self) -> Sequence[State]:
-        """Return the states, once they have arrived. They lack the script's functions, which `of_living` adds."""
+        """
+        Wait until the states have arrived, and return them. They lack the script's functions, which `of_living` adds.
+        """
         if self._taken is None:
             self._taken = self._views = self._memory.keep(self._views)
             self._memory.let_go()
@@ -48,13 +52,13 @@ class OptimizerStates:
 
     def load(self, optimizers: Sequence[Optimizer]) -> None:
         """
-        Load optimizers of torch: their groups now, and each state when code first reads it.
+        Load torch's optimizers: their groups now, and each state when code first reads it.
 
-        Others may behave differently with less than their whole state, so `put_back` loads them whole. It also does so
-        if these optimizers still differ from the snapshot's.
+        Optimizers of other classes may behave differently without their whole state, so they are left to `put_back`,
+        which loads them whole. If `optimizers` do not fit the snapshot yet, all of them are left to `put_back`.
         """
         for optimizer, _, _ in self._waiting:
-            optimizer.state = defaultdict(dict)  # another optimizer replaces it
+            optimizer.state = defaultdict(dict)  # another optimizer takes its place
         self._waiting, self._loaded = [], []
         if self._parts is not None and not self._parts.fits(optimizers):
             return
@@ -74,7 +78,7 @@ class OptimizerStates:
 
     def put_back(self, optimizers: Sequence[Optimizer]) -> None:
         """
-        Restore optimizers after the script's start hooks, which may write to groups, add groups, and exchange
+        Restore optimizers once the script's start hooks have run: the hooks may change groups, add groups, and exchange
         optimizers.
 
         Raises:
@@ -98,9 +102,7 @@ class OptimizerStates:
             try:
                 _load(optimizer, state)
             except Exception as error:
-                raise Misfit(
-                    f"{kind_of(optimizer)} does not load its state: {type(error).__name__}: {error}"
-                ) from error
+                raise Misfit(f"{kind_of(optimizer)} cannot load its state: {type(error).__name__}: {error}") from error
             _to_devices(optimizer)
         if odd and self._parts is not None:
             containers.have_again()
@@ -118,8 +120,8 @@ class OptimizerStates:
 
 def _load(optimizer: Any, state: State) -> None:
     """
-    Load a state, and keep the order of entries in each group: torch would put the parameters last, but a file with a
-    pickled optimizer contains the order.
+    Load a state, and keep the order of the entries in each group. torch would put the entry with the parameters last,
+    and a file with a pickled optimizer would then differ.
     """
     orders = list(map(list, optimizer.param_groups))
     optimizer.load_state_dict(state)
@@ -134,7 +136,9 @@ def _are(some: Sequence[object], others: Sequence[object]) -> bool:
 
 
 def _to_devices(optimizer: Any) -> None:
-    """Move tensors to their devices, because an optimizer's own loading may leave them on the CPU."""
+    """
+    Move tensors to their parameters' devices, because an optimizer's `load_state_dict` may leave tensors on the CPU.
+    """
     for parameter, values in optimizer.state.items():
         if isinstance(parameter, Tensor):
             optimizer.state[parameter] = mapped(values, partial(on_device, device=parameter.device))
@@ -142,13 +146,15 @@ def _to_devices(optimizer: Any) -> None:
 
 def of_living(optimizers: Sequence[Optimizer], states: Sequence[State]) -> list[State]:
     """Return `states`, with the functions that the script has put into the groups of its optimizers."""
-    # Copies of the groups, because the checkpoint's groups are filled into them.
+    # The groups are copied, because `revived` fills the existing objects that it gets.
     living = [{"param_groups": list(map(dict, optimizer.param_groups))} for optimizer in optimizers]
     return [revived(saved, standing) for saved, standing in zip(states, living, strict=False)]
 
 
 def can_wait(optimizer: Any) -> bool:
-    """Return whether `optimizer` can load its state late: neither its own class nor a hook changes what is loaded."""
+    """
+    Return whether `optimizer` can load its state late: neither its class nor a hook changes how states are loaded.
+    """
     kind = type(optimizer)
     if is_odd(optimizer) or saves_itself(optimizer) or not kind.__setstate__.__module__.startswith("torch."):
         return False
@@ -162,8 +168,8 @@ def _copied(group: State) -> State:
 
 def _complete(optimizer: Optimizer, loaded_groups: list[State], saved: State) -> None:
     """
-    Load `saved` into `loaded_groups`. The present groups stay the same objects, because the script may hold one, may
-    have set its rate, or may have added another.
+    Load `saved` into `loaded_groups`, the groups as they were at the early load. Then put the present groups back:
+    since the early load, the script may have kept a group, set its learning rate, or added a group.
     """
     groups = optimizer.param_groups
     optimizer.state, optimizer.param_groups = defaultdict(dict), loaded_groups
@@ -173,7 +179,9 @@ def _complete(optimizer: Optimizer, loaded_groups: list[State], saved: State) ->
 
 
 class _Awaited(MutableMapping[Any, Any]):
-    """A stand-in for an optimizer's state until the state arrives: `arrive` replaces it by the true state."""
+    """
+    A stand-in for an optimizer's state. Any use of it calls `arrive`, which waits and puts the true state in its place.
+    """
 
     def __init__(self, optimizer: Optimizer, arrive: Callable[[], None]) -> None:
         self._optimizer = optimizer

@@ -1,13 +1,14 @@
 """
-Finds tensors of a snapshot that may be copied while training continues, and proves that nothing wrote to them
+Finds the tensors of a snapshot that can be copied while training continues, and proves that nothing wrote to them
 meanwhile.
 
-In nearly every script, nothing writes to the parameters and the state of an optimizer between two of its steps. This
-module checks it: each tensor counts the writes to it (`Tensor._version`), and a snapshot counts as taken only if the
-counts have not changed. If a script does write, training waits from then on while a snapshot is copied.
+In nearly every script, nothing writes to the parameters and the state of an optimizer between two steps of that
+optimizer. This module checks that it is so: each tensor counts the writes to it (`Tensor._version`), and a snapshot is
+valid only if these counts have not changed. If a script does write, training waits from then on while a snapshot is
+copied.
 
-Writes through `.data` are not counted. So the first snapshot of an attempt and every 32nd are copied immediately, and
-later compared with the tensors.
+Writes through `.data` are not counted. So the first snapshot of an attempt and every 32nd one are copied immediately,
+and the copies are later compared with the tensors.
 """
 
 from __future__ import annotations
@@ -23,13 +24,18 @@ from spotrun.checkpoint.staging import Staged
 from spotrun.training.framework import Framework
 
 FROM_BYTES = 8 << 20
-"""Minimum bytes to copy later. Less takes under a millisecond, so that copying it later would save nothing."""
+"""
+Minimum bytes to copy later. Fewer bytes are copied in under a millisecond, so copying them later would save nothing.
+"""
 PIECE_FROM_BYTES = 64 << 10
 PROBE_EVERY = 32
 
 
 class Overlap:
-    """Decides which tensors to copy later: none without `steps_optimizers`, when optimizers may write at any time."""
+    """
+    Decides which tensors to copy later. If the framework does not have `steps_optimizers`, its optimizers may write at
+    any time, so no tensor is copied later.
+    """
 
     def __init__(self, framework: Framework) -> None:
         self._framework = framework
@@ -37,7 +43,9 @@ class Overlap:
         self._snapshots = 0
 
     def pieces(self, plan: ImagePlan) -> list[Piece]:
-        """Return the pieces of `plan` that only optimizers write to; none if waiting for their copy is as quick."""
+        """
+        Return the pieces of `plan` that only optimizers write to. Return none if copying them at once takes no longer.
+        """
         if not self._allowed:
             return []
         large = [piece for piece in plan.pieces if piece.size_bytes >= PIECE_FROM_BYTES]
@@ -46,7 +54,7 @@ class Overlap:
         return found if sum(piece.size_bytes for piece in found) >= FROM_BYTES else []
 
     def watch(self, later: Sequence[Piece]) -> Watch:
-        """Watch `later` from now on, for a snapshot that begins."""
+        """Watch the pieces `later` from now on, for the snapshot that begins now."""
         probes = self._snapshots % PROBE_EVERY == 0
         self._snapshots += bool(later)
         return Watch(later, probes=probes)
@@ -63,14 +71,19 @@ class Overlap:
 
 
 class Watch:
-    """Watches the tensors of one snapshot. With `probes`, they are copied immediately and compared whole."""
+    """
+    Watches the tensors of one snapshot for writes. With `probes`, the tensors are copied immediately, and later
+    compared whole with their copies.
+    """
 
     def __init__(self, pieces: Sequence[Piece], *, probes: bool) -> None:
         self.probes = probes
         self._versions = [(piece.tensor, piece.tensor._version) for piece in pieces]
 
     def sees_writes(self, staged: Staged) -> bool:
-        """Return whether anything has written since. Only a watch with `probes` finds writes through `.data`."""
+        """
+        Return whether anything has written to the tensors. Only a watch with `probes` finds writes through `.data`.
+        """
         counted = any(tensor._version != version for tensor, version in self._versions)
         return counted or (self.probes and staged.changed())
 
@@ -85,7 +98,7 @@ def _owned(optimizers: Sequence[Any]) -> Iterator[tuple[int, int]]:
 
 
 def _is_watched(tensor: Tensor) -> bool:
-    """Return whether `tensor` counts writes, and its memory is plain or on a device that copies without the CPU."""
+    """Return whether `tensor` counts writes, and is in plain memory or on a device that copies without the CPU."""
     return (tensor.is_cuda or is_plain(tensor)) and not tensor.is_inference()
 
 

@@ -1,4 +1,4 @@
-"""Boundaries of a training, at which snapshots may be taken; and the positions at which its data continues."""
+"""A training's boundaries, at which snapshots may be taken, and the positions at which its data continues."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Boundary:
-    """A moment after `batch` batches of `epoch` (both from 0): perhaps before validation, or after the epoch's end."""
+    """
+    The point after `batch` batches of `epoch` (both from 0). It may be before a validation, or after the epoch's end.
+    """
 
     epoch: int
     batch: int
@@ -31,7 +33,7 @@ class PassStart:
     """
     The epoch and the batch with which a pass over a loader begins.
 
-    `number` is the index of the loader among the training's loaders. With `cycling`, short loaders begin again until
+    `number` is the loader's index among the training's loaders. With `cycling`, short loaders restart until
     the longest ends.
     """
 
@@ -44,12 +46,12 @@ class PassStart:
 @dataclass(frozen=True)
 class StreamPosition:
     """
-    The position of a stream from which a pass that begins with `batch` of `epoch` starts. `state` is the stream's own
-    state; None if the stream has none.
+    A stream's position: a pass that starts from it begins with `batch` of `epoch`. `state` is the stream's own state;
+    None if the stream has no state.
 
     `ended`: the pass has no batch left, and `state` is the state between two passes. `earlier`, for a stream that can
     be read only once: the earlier passes, each with its number of batches. `mark`, for a stream without a state: the
-    `mark_of` its last batch.
+    mark (`mark_of`) of the last batch before the position.
     """
 
     epoch: int

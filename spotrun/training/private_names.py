@@ -1,4 +1,4 @@
-"""Finds names of other packages that spotrun uses and that the installed release lacks."""
+"""Finds names that spotrun uses from another package and that the package's installed release lacks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from spotrun.training.python_state.script import set_by
 
 def missing(owner: object, names: Iterable[str]) -> list[str]:
     """
-    Return the `names` that `owner` lacks. Names may be dotted. A class also has the names that methods set on `self`.
+    Return the `names` that `owner` lacks. Names may be dotted. The names that a class's methods set on `self` count as
+    names of the class.
     """
     return [name for name in names if not _has(owner, name)]
 
@@ -20,7 +21,7 @@ def _has(owner: object, name: str) -> bool:
     for part in path:
         owner = getattr(owner, part, None)
     try:
-        inspect.getattr_static(owner, last)  # reading a property may fail before training starts
+        inspect.getattr_static(owner, last)  # reading a property could fail before training starts, so it is not read
     except AttributeError:
         return isinstance(owner, type) and last in set_by((owner,))
     return True

@@ -15,7 +15,9 @@ PROGRESS_INTERVAL_S = 0.1
 
 
 class ProgressReporter:
-    """Reports on one training, at most every PROGRESS_INTERVAL_S. Epochs are passed as the framework counts them."""
+    """
+    Reports on one training, at most once in PROGRESS_INTERVAL_S. Callers pass epochs as the framework counts them.
+    """
 
     def __init__(
         self,
@@ -25,7 +27,10 @@ class ProgressReporter:
         waited_s: Callable[[], float],
         samples: Callable[[int], int],
     ) -> None:
-        """`waited_s` returns `data_s` of Progress, and `samples` the number of samples in the epoch's first batches."""
+        """
+        `waited_s` returns the value for Progress.data_s, and `samples` the number of samples in the epoch's first
+        batches.
+        """
         self._framework = framework
         self._agent = agent
         self._counting = counting
@@ -66,7 +71,7 @@ class ProgressReporter:
 
 
 def finite_metrics(framework: Framework) -> dict[str, float]:
-    """Return the newest metrics that are finite numbers, because JSON cannot hold others."""
+    """Return the newest metrics, without those that are not finite numbers, which JSON cannot hold."""
     values = {name: _number(value) for name, value in framework.metrics().items()}
     return {name: value for name, value in values.items() if value is not None}
 

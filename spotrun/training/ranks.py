@@ -1,11 +1,11 @@
 """
-The processes of one training: DDP, on one machine or on all of a gang. Only rank 0 communicates with the agent; the
-other ranks do what rank 0 decides.
+The ranks (processes) of one DDP training, on one machine or on all machines of a gang. Only rank 0 communicates with
+the agent; the other ranks do what rank 0 decides.
 
-They communicate in a separate gloo group, on the training thread and at the same points of the loop, so that all take
-the same snapshot after the same step. A lone process does not communicate.
+The ranks communicate in a separate gloo group, on the training thread and at the same points of the loop, so that all
+take the same snapshot after the same step. A lone process does not communicate.
 
-Any program that reaches the port can take the place of a rank. So each rank first proves that it has the training's
+Any program that reaches the group's port could pose as a rank. So each rank first proves that it has the training's
 secret. After that the ranks exchange only formats that cannot contain code: JSON, and the images of checkpoints.
 """
 
@@ -31,7 +31,7 @@ from spotrun.training.revival import revived
 from spotrun.wire import plain
 
 LONGEST_FETCH = timedelta(hours=24)
-"""Maximum time for which other ranks wait in a collective call while rank 0 waits for the agent to fetch."""
+"""Maximum time for which the other ranks wait in a collective call while rank 0 waits for the agent to fetch data."""
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _UNSAVABLE = "unsavable"
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class RanksUnrelated(SpotrunError):
-    """Raised if the processes that met do not belong to the same training or attempt."""
+    """Raised if the processes of a group do not all belong to the same training and attempt."""
 
 
 class Ranks:
@@ -54,15 +54,15 @@ class Ranks:
 
     def compare(self) -> None:
         """
-        Check all ranks before they do anything else together (protocol 37): in spotrun's group, and in the group of all
-        ranks if that is a gloo group, because frameworks exchange objects in it.
+        Check all ranks before they do anything else together (protocol 37). The check runs in spotrun's group, and also
+        in torch's default group if that is a gloo group, because frameworks exchange objects in it.
 
-        Each rank sends random bytes. It then proves, over the random bytes of all ranks and its gang, that it has the
-        secret.
+        Each rank sends random bytes. It then proves that it has the secret, by a digest over its gang and the random
+        bytes of all ranks.
 
         Raises:
-            Strangers: another process has taken the place of a rank, or a late process has met ranks of another attempt
-                or incarnation.
+            RanksUnrelated: a process poses as a rank, or a late process has met ranks of another attempt or
+                incarnation.
         """
         if self._group is None:
             return
@@ -78,21 +78,21 @@ class Ranks:
         for rank, each in enumerate(told):
             if not hmac.compare_digest(each[_DIGEST_BYTES:], _proof(rank, gangs[rank], asked)):
                 raise RanksUnrelated(
-                    f"the process that came as rank {rank} of {self.size} does not know the secret of this training",
-                    hint=f"pass {RANKS_SECRET} on to each rank as the job's command has it in its environment; if they"
-                    " all have it, another program has reached their port: see docs/gangs.md",
+                    f"the process that joined as rank {rank} of {self.size} does not know the secret of this training",
+                    hint=f"give each rank the variable {RANKS_SECRET} as the job's command has it; if all have it, "
+                    "another program has reached their port: see docs/gangs.md",
                 )
         if len(set(gangs)) > 1:
-            raise RanksUnrelated("the processes that met are of different attempts of a run: one of them came too late")
+            raise RanksUnrelated("the processes that met belong to different attempts of a run: one came too late")
 
     @property
     def misfit(self) -> str:
-        """The reason why the number of processes is wrong; "" if their gang has as many, or there is no gang."""
+        """The reason why the number of processes is wrong; "" if it is right for their gang, or there is no gang."""
         gang = os.environ.get(GANG)
         world = self.size if gang is None else int(gang.split()[-1])
         if world == self.size:
             return ""
-        return f"the training's world is {self.size}, and with a process on each accelerator of its gang it is {world}"
+        return f"the training has {self.size} processes, but needs {world}: one for each accelerator of its gang"
 
     def agree(self, value: int) -> int:
         """Return rank 0's value on every rank."""
@@ -123,14 +123,15 @@ class Ranks:
         return mine
 
     def gather(self, value: Json) -> list[Json]:
-        """Return every rank's value, as read from JSON, on rank 0, and an empty list on the others."""
+        """Return on rank 0 every rank's value, as read from JSON. Return an empty list on the other ranks."""
         if self._group is None:
             return [value]
         return [_read(each) for each in self._gathered(_as_bytes(value))]
 
     def gather_states(self, own: Any) -> list[Any]:
         """
-        Return every rank's state on rank 0, and an empty list on the others. The tensors of other ranks are on the CPU.
+        Return every rank's state on rank 0, with the other ranks' tensors on the CPU. Return an empty list on the other
+        ranks.
 
         Raises:
             Unsavable: on rank 0 only; a rank's state holds a value that no image can hold.
@@ -142,7 +143,7 @@ class Ranks:
         return [own, *(_state_of(each, rank) for rank, each in enumerate(others, start=1))] if self.rank == 0 else []
 
     def _everywhere(self, mine: bytes, group: Any) -> list[bytes]:
-        """Return the bytes that each rank sent, on every rank. All ranks must send the same number of bytes."""
+        """Return on every rank the bytes that each rank sends. All ranks must send the same number of bytes."""
         boxes = [torch.empty(len(mine), dtype=torch.uint8) for _ in range(self.size)]
         distributed.all_gather(boxes, torch.frombuffer(bytearray(mine), dtype=torch.uint8), group=group)
         return [mine if rank == self.rank else box.numpy().tobytes() for rank, box in enumerate(boxes)]
@@ -161,7 +162,9 @@ class Ranks:
 
 
 def _proof(rank: int, gang: bytes, asked: bytes) -> bytes:
-    """Return a digest that only a process with the secret can compute. It differs for each rank, and each time."""
+    """
+    Return a digest that only a process with the secret can compute. It also depends on the rank, the gang and `asked`.
+    """
     return hmac.digest(os.environ.get(RANKS_SECRET, "").encode(), b"%d " % rank + gang + asked, "sha256")
 
 
@@ -175,7 +178,7 @@ def _read(data: Tensor) -> Json:
 
 
 def _image_of(own: Any) -> Tensor:
-    """Return the image of a rank's state or, if no image can hold it, an image that names the value at fault."""
+    """Return the image of a rank's state. If no image can hold the state, return an image that names the bad value."""
     try:
         plan = plan_image({"own": own}, {})
     except Unsavable as problem:

@@ -1,10 +1,10 @@
 """
 Turns the descriptions of objects in a checkpoint into objects.
 
-Nothing from a checkpoint is imported or called. An enum member is found by its name, a named tuple is made as a tuple,
-and an instance of the script's own class is made without its `__init__` and given its attributes. Such a class must
-exist, must not be installed, and must not define how instances are made or freed. An object that already exists at the
-same path is filled, with its own `load_state_dict` if it has one.
+Nothing that a checkpoint names is imported or called. An enum member is found by its name, a named tuple is made as a
+tuple, and an instance of a script's class is made without calling `__init__`, and then given its attributes. Such a
+class must already exist, must not belong to an installed package, and must not define how instances are made or freed.
+If an object already exists at the same path, that object is filled instead, by its `load_state_dict` if it has one.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _NOBODY = object()
 
 
 class NotRevived(SpotrunError):
-    """Raised if the script has no class or object for a saved object, because it has changed."""
+    """Raised if the script, because it was changed, has no class or object for a saved object."""
 
 
 def revived(value: Any, standing: Any = _NOBODY) -> Any:
     """
-    Return `value` with each `SavedObject` in it replaced by an object; `value` itself if it holds none. `standing` is
-    the script's value at the same path, whose objects are used. Without it, a `SavedObject` that needs an existing
-    object stays.
+    Return `value` with each `SavedObject` in it replaced by an object; `value` itself if it holds no `SavedObject`.
+    `standing` is the script's present value at the same path; objects in it are filled and used. Without `standing`, a
+    `SavedObject` that needs an existing object is not replaced.
 
     Raises:
         NotRevived: the script no longer has such a class or object.
@@ -118,6 +118,6 @@ def _instance(held: SavedObject, standing: Any) -> Any:
 
 def _gone(held: SavedObject) -> NoReturn:
     raise NotRevived(
-        f"the checkpoint holds a {held.name.replace(':', '.')}, which this script no longer has at the same place",
-        hint="train with the script that the checkpoint was made by, which imports the module before fit()",
+        f"the checkpoint holds a {held.name.replace(':', '.')}, which this script no longer has in the same place",
+        hint="train with the script that made the checkpoint; it has to import the module before fit()",
     )

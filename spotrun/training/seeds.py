@@ -1,8 +1,8 @@
 """
 Derives random seeds from a position: the run's seed, the epoch, the batch, the sample.
 
-So nothing has to be saved, and nothing can drift (docs/decisions/002-order-of-samples.md). Each seed is the first 8
-bytes of BLAKE2b over the parts.
+So no state of a generator has to be saved, and none can drift (docs/decisions/002-order-of-samples.md). Each seed is
+the first 8 bytes of BLAKE2b over the position's parts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import torch
 
 
 def derive(*parts: object) -> int:
-    """Return a 64-bit seed. The `repr` of all parts must be stable: numbers, texts, and tuples of these."""
+    """
+    Return a 64-bit seed for `parts`. Their `repr` must be stable, so they are numbers, texts, and tuples of these.
+    """
     return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
 
 
@@ -27,8 +29,8 @@ def seed_process(seed: int) -> None:
     """
     Seed the global generators of Python, numpy and torch, including those of all accelerators.
 
-    Without an accelerator, this does not call `torch.manual_seed`, which would also store the seed for an accelerator
-    that may be initialized later, and with it the whole call stack.
+    Without an accelerator, this does not call `torch.manual_seed`: that would also store the seed, with the whole call
+    stack, for an accelerator that might be initialized later.
     """
     if _has_accelerator():
         torch.manual_seed(seed)
@@ -43,7 +45,7 @@ def _has_accelerator() -> bool:
 
 
 def seed_cpu(seed: int) -> None:
-    """Seed as `seed_process` does, except for accelerators. For data loading, once per sample."""
+    """Seed the same generators as `seed_process`, except accelerators'. Data loading calls this once per sample."""
     torch.default_generator.manual_seed(seed)
     _seed_others(seed)
 

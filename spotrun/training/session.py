@@ -2,7 +2,7 @@
 The trainer's session with its agent.
 
 A thread reads the agent's messages and sets flags. The training thread reads the flags between two steps, where I/O and
-collective calls are safe. If the agent is gone, the process ends within a minute (protocol 17).
+collective calls are safe. If the agent is gone, the trainer ends within a minute (protocol 17).
 """
 
 from __future__ import annotations
@@ -52,20 +52,21 @@ LOOK_S = 0.5
 AGENT_GONE_EXIT_CODE = 75
 AGENT_GONE_EXIT_S = 55.0
 ARENA_SLACK_BYTES = 4 << 20
-"""Bytes by which an arena exceeds the first snapshot: counters, metrics and callbacks' states grow a little."""
+"""Bytes by which an arena exceeds the first snapshot, because counters, metrics and callbacks' states grow a little."""
 
 T = TypeVar("T")
 
 
 class Session:
     """
-    A trainer process's link to its agent, its arenas, and the agent's requests. Each fit() starts with `begin`, and is
-    `unfinished` until it has ended.
+    A trainer's link to its agent, the trainer's arenas, and the agent's requests. Each fit() starts with `begin`;
+    `unfinished` is True until that fit() has ended.
     """
 
     def __init__(self, link: TrainerLink) -> None:
         self._link = link
-        # Data loading workers outlive a killed trainer by seconds, and the agent must notice its end immediately.
+        # Data loading workers outlive a killed trainer by seconds. They must not keep the link open, because the agent
+        # has to notice the trainer's end immediately.
         os.register_at_fork(after_in_child=link.leave_to_parent)
         self._stager = Stager()
         self._asked_bytes = 0
@@ -90,8 +91,8 @@ class Session:
 
     def begin(self, framework: str) -> tuple[Resume, ImageMemory | None]:
         """
-        Report that a fit() begins, and wait for the checkpoint to resume from, however long the agent takes to find it.
-        For bytes that the agent has yet to fetch, `Arrival.need` waits later.
+        Report that a fit() begins, and wait until the agent has found the checkpoint to resume from, however long that
+        takes. If bytes of the checkpoint are still to be fetched, `Arrival.need` waits for them later.
 
         Raises:
             LinkClosed: the agent is gone.
@@ -109,7 +110,7 @@ class Session:
             listener.start()
             atexit.register(self._leave, os.getpid(), listener)
         if memory is not None:
-            memory.map_beside()  # after the listener has memory for its stack, for which it would otherwise wait
+            memory.map_beside()  # only now: the listener's stack would have to wait for memory
         return resume, memory
 
     def _first_resume(self, framework: str) -> tuple[Resume, list[int]]:
@@ -119,7 +120,9 @@ class Session:
         return self._wait_for_resume()
 
     def _next_resume(self) -> tuple[Resume, list[int]]:
-        """Wait for the agent's answer, which comes when the last snapshot of the previous fit() is durable."""
+        """
+        Wait for the agent's next Resume. The agent sends it once the last snapshot of the previous fit() is durable.
+        """
         self._over.clear()
         while self.said_of_files() is not None:  # messages about the previous fit()
             pass
@@ -148,7 +151,7 @@ class Session:
             self._take(message, fds)
 
     def tell(self, message: Message, fds: Collection[int] = ()) -> bool:
-        """Send a message. Return False if the agent is gone; training then continues without it."""
+        """Send a message. Return False if the agent is gone; training then continues without an agent."""
         if self.closed.is_set():
             return False
         try:
@@ -158,13 +161,13 @@ class Session:
         return not self.closed.is_set()
 
     def end(self) -> None:
-        """End the fit(). The process now outlives the agent until the next fit() begins."""
+        """End the fit(). From now until the next fit() begins, the loss of the agent does not end this process."""
         self._over.set()
 
     # --- files
 
     def want_files(self, wanted: FilesWanted) -> str:
-        """Request the checkpoint's files, and wait for them. Return why they could not be restored, or ""."""
+        """Request the checkpoint's files, and wait for them. Return why they could not be restored; "" if they were."""
         self.tell(wanted)
         while not self.closed.is_set():
             try:
@@ -174,7 +177,7 @@ class Session:
         return "the agent is gone"
 
     def said_of_files(self) -> Committed | FilesTorn | None:
-        """Return the oldest unread message from the agent about a frozen folder; None if all are read."""
+        """Return the agent's oldest unread message about a frozen folder; None if all such messages are read."""
         try:
             return self._files.get_nowait()
         except queue.Empty:
@@ -184,8 +187,8 @@ class Session:
 
     def room_for(self, plan: ImagePlan, wait_s: float = 0.0) -> bool:
         """
-        Return whether a free arena can hold `plan`. If no arena is large enough, request larger ones from the agent,
-        once. If none is free and `wait_s` is given, send RoomWanted to the agent.
+        Return whether a free arena can hold `plan`; wait up to `wait_s` for one. If no arena is large enough, request
+        larger arenas from the agent, once. If no arena is free and `wait_s` is given, send RoomWanted to the agent.
         """
         if plan.size_bytes > self._stager.size_bytes:
             self.want_arenas(plan.size_bytes)
@@ -258,7 +261,7 @@ class Session:
 
 
 class Follower:
-    """Replaces a session on ranks other than 0: has no agent, and no snapshot is wanted."""
+    """Replaces a session on ranks other than 0: it has no agent, and nothing ever requests a snapshot from it."""
 
     def __init__(self) -> None:
         self.snapshot_wanted = threading.Event()
@@ -294,7 +297,9 @@ class Follower:
 
 
 class Alone(Follower):
-    """Replaces a session without an agent. Each fit of the process starts fresh, and each process has the same seed."""
+    """
+    Replaces a session if there is no agent. Each fit starts fresh, and the run's seed is the same in each process.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -308,18 +313,18 @@ class Alone(Follower):
 
 
 Agent: TypeAlias = Session | Follower
-"""The agent of a fit, or a replacement."""
+"""The session of a fit with its agent, or a replacement for it."""
 
 _alone = Alone()
 
 
 def alone() -> Alone:
-    """Return the replacement for an agent that all fits of this process share."""
+    """Return the one `Alone` that all fits of this process share."""
     return _alone
 
 
 _claimed: tuple[int, Session] | None = None
-"""The process that claimed the session, and the session. A forked child has to claim another."""
+"""The id of the process that claimed the session, and the session. A forked child has to claim its own session."""
 
 
 def claim() -> Session | None:

@@ -1,8 +1,8 @@
 """
 Takes snapshots of a training: decides when one is due, collects the state, and writes it into an arena.
 
-A snapshot is the framework's own checkpoint plus two entries: "spotrun" holds the state that the framework's checkpoint
-does not contain, and `weights.BESIDE` the model's weights that it does not show (weights.py).
+A snapshot is the framework's own checkpoint plus two entries for what that checkpoint lacks. `weights.BESIDE` has the
+model's weights that it lacks (weights.py), and "spotrun" has the rest of the state.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from spotrun.training.work_folder.work_files import WorkFiles
 from spotrun.version import __version__
 
 LAST_ARENA_WAIT_S = 600.0
-"""Maximum system time in seconds that the last snapshot waits for room: most of an upload may have to end first."""
+"""Maximum system time in seconds that the last snapshot waits for a free arena: an upload may have to finish first."""
 
 KEY = "spotrun"
 LENIENT = ("hyper_parameters", "datamodule_hyper_parameters")
@@ -46,13 +46,16 @@ LENIENT = ("hyper_parameters", "datamodule_hyper_parameters")
 
 @dataclass(frozen=True)
 class Dump:
-    """The state of the training at a boundary, and the files of its work folder; None if the files are not saved."""
+    """
+    The state of the training at a boundary, and the files of its work folder at that boundary (None if no files are
+    saved).
+    """
 
     state: State
     files: Frozen | None
 
     def again(self) -> Dump:
-        """Return a duplicate, for a boundary that may have several snapshots."""
+        """Return a duplicate: several snapshots may be taken of one dump, and each uses up its files."""
         return Dump(self.state, None if self.files is None else self.files.duplicate())
 
     def close(self) -> None:
@@ -73,12 +76,18 @@ class _Pending:
     step_before: int
 
     def begin(self) -> None:
-        """Start the remaining work of the copying thread: the copy, then the check that all numbers are finite."""
+        """
+        Let the copying thread start the remaining work: the rest of the copy, then the check that all numbers are
+        finite.
+        """
         self.staged.begin()
         self.finite.begin()
 
     def done(self) -> bool:
-        """Return whether the snapshot can be reported now. A snapshot with probes cannot: it is compared late."""
+        """
+        Return whether the snapshot can be reported now. A snapshot with probes cannot: it is compared just before the
+        next step of an optimizer.
+        """
         return self.staged.done() and self.finite.done() and not self.watch.probes
 
 
@@ -124,7 +133,10 @@ class Snapshots:
         self._standing = InitialObjects((OPTIMIZERS, SCHEDULERS), self._saved_elsewhere)
 
     def begin(self, resumed: State | None) -> None:
-        """Begin, before the first step. `resumed` is the "spotrun" entry of the snapshot; None for a fresh start."""
+        """
+        Prepare for snapshots, before the first step. `resumed` is the "spotrun" entry of the resumed snapshot; None for
+        a fresh start.
+        """
         try:
             self._buckets.begin(() if resumed is None else resumed.get("gradients", ()))
         except NamesMoved as moved:
@@ -146,8 +158,8 @@ class Snapshots:
 
     def take_if_wanted(self, place: Boundary, dump: Dump | None = None) -> None:
         """
-        Take a wanted snapshot if an arena is free; otherwise it stays wanted. When draining, wait for an arena, and
-        never return. All ranks do what rank 0 decides.
+        Take a wanted snapshot if an arena is free; otherwise it stays wanted. If a drain is wanted, wait for an arena,
+        take the final snapshot, and never return. All ranks do what rank 0 decides.
         """
         match self._ranks.agree(self._decide()):
             case _Decision.DRAIN:
@@ -167,7 +179,8 @@ class Snapshots:
         """
         Take a snapshot now, unless no arena is free within `wait_s`.
 
-        Within an epoch, part of it may be copied while the next step is computed; `settle` waits for that copy.
+        Within an epoch, part of the snapshot may be copied while the next step is computed; `settle` waits for that
+        copy.
         """
         self.settle()
         started = time.perf_counter()
@@ -186,7 +199,7 @@ class Snapshots:
         finite = self._agent.aside(partial(tensors.are_finite, self._framework.loss, parameters), parameters)
         overlapped = bool(later) and not watch.probes
         if not overlapped:
-            finite.begin()  # another thread checks while this one copies
+            finite.begin()  # another thread checks the numbers while this thread copies
         staged = self._agent.stage(plan, later, overlapped=overlapped)
         stall_s = time.perf_counter() - started - waited_s
         taken = self._told(staged.arena, plan, place, dump.files, final=final)
@@ -202,7 +215,9 @@ class Snapshots:
     def _told(
         self, arena: int, plan: ImagePlan, place: Boundary, files: Frozen | None, *, final: bool
     ) -> SnapshotTaken:
-        """Return the report to the agent. `settle` sets `stall_s` and `finite`, which are known only then."""
+        """
+        Return the report for the agent, except for `stall_s` and `finite`, which `settle` fills in once they are known.
+        """
         return SnapshotTaken(
             arena=arena,
             size_bytes=plan.size_bytes,
@@ -222,8 +237,8 @@ class Snapshots:
         """
         Finish the newest snapshot, and report it to the agent.
 
-        Called with `wait` before optimizers write again. If the script has written to the tensors meanwhile, the
-        snapshot is discarded, and another is wanted.
+        Call this with `wait` before the next step of an optimizer. If the script has written to the tensors during the
+        copy, discard the snapshot, and request another one.
         """
         coming = self._pending
         if coming is None or not (wait or coming.done()):
@@ -268,23 +283,23 @@ class Snapshots:
         unsupported.reject(self._agent, f"the state holds {problem}", f"leave {problem.where} out of the saved state")
 
     def dump(self, place: Boundary, *, final: bool = False) -> Dump:
-        """Return the present state and files, after loggers and the script's open files are flushed."""
+        """Flush the loggers and the script's open files, and return the present state and files."""
         return Dump(self.state(place), self._files.freeze(final=final))
 
     def state(self, place: Boundary) -> State:
         """
-        Return everything on which the rest of the training depends, and report changed values that no image holds.
+        Return everything on which the rest of the training depends. Report all changed values that no image holds.
         Tensors are not copied.
 
         Raises:
-            TrainingUnsupported: no resume could rebuild the model as it is. Or no image holds a changed value, and the
-                job requires that each resume is exact.
+            TrainingUnsupported: no resume could rebuild the model as it is; or the job requires that each resume is
+                exact, and no image holds a changed value.
         """
         framework, orders = self._framework, self._buckets.dump()
         state = framework.dump()
         beside = weights.beside(framework.module, state.get(WEIGHTS), framework.base)
         if not place.finished and (misfit := self._late.misfit(beside["modules"])):
-            reason = f"only an earlier batch makes the model as it is: {misfit}"
+            reason = f"only an earlier batch could make the model as it is now: {misfit}"
             unsupported.reject(self._agent, reason, framework.way_out)
         state[weights.BESIDE] = beside
         state[KEY] = {
@@ -301,7 +316,7 @@ class Snapshots:
         self._untracked.say(lost, self._counting.step(framework.step))
         if odd := optimizer_parts.by_name(framework.optimizers, framework.module):
             state[optimizer_parts.BY_NAME] = odd
-        state[OPTIMIZERS] = state.pop(OPTIMIZERS)  # last, because a resume needs it last
+        state[OPTIMIZERS] = state.pop(OPTIMIZERS)  # at the end, because a resume needs it last
         return state
 
     def _saved_elsewhere(self, value: object) -> bool:
@@ -325,12 +340,12 @@ class Snapshots:
             "module": module_state.dump(framework.module, gradients=framework.leaves_gradients),
             "python": self._python.dump(),
             "averages": {name: module_state.dump(average) for name, average in framework.averages.items()},
-            # Ranks have different running statistics; the statistics of rank 0 are in the weights.
+            # Each rank has different running statistics. Those of rank 0 are saved with the weights.
             "buffers": dict(framework.module.named_buffers()) if self._ranks.rank else {},
         }
 
 
 def _stand_still() -> NoReturn:
-    """Take no further step. The agent ends the process group."""
+    """Block forever, so that no further step is trained. The agent ends the process group."""
     while True:
         threading.Event().wait(3600)

@@ -1,9 +1,10 @@
 """
 Restores the model and its optimizers with the parts that they had in a snapshot.
 
-A script may make parts of both late: in a hook, at the beginning of an epoch, in a step. A new process also has the
-parts that a start hook makes. If a part is missing, the hooks of all epochs that have begun are called again. If it is
-still missing then, it cannot be resumed, and the training ends with a message that names it.
+A script may make parts of the model and the optimizers late: in a hook, at the beginning of an epoch, in a step. In a
+new process, the start hooks make the parts again that they made before. If a part is then missing, the epoch-start
+hooks are rerun, once for each epoch that had begun. If the part is missing even then, the training cannot be resumed,
+and ends with a message that names the part.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from spotrun.training.weights import Misfit, Weights
 
 class Structure:
     """
-    The structure of the resumed `state`, from which its entries are removed. `described` is the snapshot's
-    `optimizer_parts.described`. An older snapshot has neither this nor the names of its weights: then only the
-    framework restores model and optimizers.
+    The structure that the resumed `state` describes. Creating it removes the entries that it uses from `state`.
+    `described` is the snapshot's result of `optimizer_parts.described`. An older snapshot has neither that nor the
+    names of its weights: then only the framework restores model and optimizers.
 
     Raises:
-        Misfit: the base of the model has other weights than in the checkpoint.
+        Misfit: weights of the model's base differ from the checkpoint's.
     """
 
     def __init__(
@@ -41,7 +42,8 @@ class Structure:
 
     def put_back(self, *, training: bool) -> None:
         """
-        Restore model and optimizers, once, after the script's start hooks. Without `training` nothing is left to train.
+        Restore model and optimizers, once, after the script's start hooks have run. Without `training`, nothing is left
+        to train.
 
         Raises:
             Misfit: the model or its optimizers differ from the snapshot's.
@@ -65,7 +67,7 @@ class Structure:
             self._framework.begin_epochs_again(self._epochs_begun, training=training)
         except Exception as error:
             raise Misfit(
-                "the model or its optimizers are not what they were, and on_train_epoch_start, which may make them,"
+                "model or optimizers differ from the checkpoint's, and on_train_epoch_start, which may make them,"
                 f" cannot be called again: {type(error).__name__}: {error}"
             ) from error
 

@@ -23,7 +23,7 @@ def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, dict):
-        tree = copy.copy(value)  # keeps the class, such as OrderedDict or Counter
+        tree = copy.copy(value)  # a copy keeps the class, such as OrderedDict or Counter
         for key, item in value.items():
             tree[key] = mapped(item, function)
         return tree
@@ -45,14 +45,15 @@ def tensors_of(value: Any) -> list[Tensor]:
 @torch.no_grad()
 def norms(parameters: Iterable[Tensor]) -> list[Tensor]:
     """
-    Return the 2-norms of all floating-point tensors, one tensor per device and type. They preserve NaN and infinity.
+    Return the 2-norms of all floating-point tensors, one tensor of norms per device and type. The norm of a tensor that
+    holds NaN or infinity is not finite.
     """
     groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for parameter in parameters:
         if parameter.dtype is torch.float64:
             groups.setdefault((parameter.device, torch.float64), []).append(parameter.detach())
         elif parameter.dtype in (torch.float32, torch.float16, torch.bfloat16):
-            # float16 would overflow in its own type
+            # a norm in float16 would overflow
             groups.setdefault((parameter.device, torch.float32), []).append(parameter.detach())
     return [torch.stack(torch._foreach_norm(group, 2, dtype=dtype)) for (_, dtype), group in groups.items()]
 

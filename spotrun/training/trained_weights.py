@@ -18,11 +18,11 @@ DEPTH_MAX = 4
 
 def left_out(module: nn.Module, optimizers: Sequence[Optimizer], state: State) -> list[str]:
     """
-    Return the names of the weights that an optimizer trains and `state` lacks, in the optimizers' order. `state` is the
-    whole state without the optimizers' states.
+    Return the names of the weights that an optimizer trains but `state` lacks, in the optimizers' order. `state` is the
+    whole state except the optimizers' states.
 
-    The module's own weights are always saved (weights.py). Another weight is saved if `state` has a tensor in the same
-    memory, because a script may save it.
+    The module's own weights are always saved (weights.py). Any other weight counts as saved if `state` has a tensor in
+    the same memory: the script may have saved it there.
     """
     there = {id(weight) for weight in module.parameters()}
     memory: set[int] | None = None
@@ -55,7 +55,10 @@ def _memory(tensor: Tensor) -> int:
 
 
 def _name(module: nn.Module, weight: Tensor) -> str | None:
-    """Return the path at which `module` holds `weight`, registered or in a container that torch does not search."""
+    """
+    Return the path at which `module` holds `weight`. It may be registered, or in a container that torch does not
+    search.
+    """
     parts = list(module.named_modules())
     places = [(name, held) for prefix, part in parts for name, held in _held(vars(part), prefix)]
     found = (name for name, held in [*module.named_parameters(), *places] if held is weight)

@@ -16,7 +16,7 @@ class TrainingUnsupported(SpotrunError):
 
 def reject(agent: Agent, reason: str, hint: str) -> NoReturn:
     """
-    Report `reason` to the user and to the agent, which will not try again.
+    Report `reason` to the user and to the agent. The agent then starts no further trainer.
 
     Raises:
         TrainingUnsupported: always.
@@ -31,7 +31,7 @@ def check(framework: Framework, agent: Agent) -> None:
     Reject a training that cannot be resumed exactly.
 
     Raises:
-        TrainingUnsupported: a part of this training keeps a resumed run from being bit-identical.
+        TrainingUnsupported: something in this training keeps a resumed run from being bit-identical.
     """
     if problems := framework.problems():
         reject(agent, "; ".join(each.reason for each in problems), "; ".join(each.hint for each in problems))

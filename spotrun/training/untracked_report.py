@@ -1,4 +1,7 @@
-"""Reports by name, once, values that training changes but no checkpoint holds. A job may choose to end then."""
+"""
+Reports, by name and only once, each value that training changes but no checkpoint holds. A job may choose to end when
+this happens.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,16 @@ TOLD_MAX = 100
 """Maximum places in one message, and maximum characters of each text."""
 TEXT_MAX = 300
 HINT = (
-    "keep it in plain values and make the object from them at each start (docs/checkpoints.md), or set"
+    "keep the state in plain values and make the object from them at each start (docs/checkpoints.md), or set"
     " checkpoint: {exact: tell}"
 )
 
 
 class UntrackedReporter:
-    """Reports to the script's output, and to the agent, which records it. If `required`, a report ends the training."""
+    """
+    Prints each report to the script's output, and sends it to the agent, which records it. If `required`, a report ends
+    the training.
+    """
 
     def __init__(self, agent: Agent, ranks: Ranks, *, required: bool) -> None:
         self._agent = agent
@@ -32,7 +38,7 @@ class UntrackedReporter:
 
     def say(self, found: Iterable[UntrackedChange], step: int) -> None:
         """
-        Report the changes that this process has found, before the snapshot of `step`. All ranks must call it together.
+        Report the changes that this process has found before the snapshot of `step`. All ranks must call this together.
 
         Raises:
             TrainingUnsupported: the job requires that each resume is exact.

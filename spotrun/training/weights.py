@@ -1,8 +1,9 @@
 """
 Saves and restores the weights of a module as they are: its parameters and persistent buffers, by name.
 
-`state_dict()` is the script's view of them for other readers. It may have averages in place of the weights, only the
-adapters, or a pruned model. A snapshot has this view, and separately (`BESIDE`) each weight that the view lacks.
+`state_dict()` is the script's view of these weights for other readers. It may have averages in place of the weights,
+only the adapters, or a pruned model. A snapshot has this view and, as a separate entry (`BESIDE`), each weight that the
+view lacks.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ BESIDE = "spotrun_weights"
 
 
 class Misfit(Exception):
-    """Raised if a module's structure differs from the saved one. The text says where, and `hint` what to do."""
+    """Raised if a module's structure differs from the saved structure. The text says where, and `hint` what to do."""
 
     def __init__(self, text: str, hint: str = "") -> None:
         super().__init__(text)
@@ -36,11 +37,14 @@ class Weights(NamedTuple):
     parameters: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
     modules: Mapping[str, str]
-    """The class of each part, by its name."""
+    """The kind of each part (class and constructor's arguments), by the part's name."""
     frozen: frozenset[str] | None = None
-    """The parameters that needed no gradient; None if the snapshot did not save them."""
+    """The names of the parameters that needed no gradient; None if the snapshot does not say."""
     shared: Mapping[str, str] = MappingProxyType({})
-    """Further names of parts and weights, such as of tied layers, each with the name under which it is listed."""
+    """
+    Further names of parts and weights (tied layers have several), each with the name under which the part or weight is
+    listed.
+    """
 
     @property
     def by_name(self) -> dict[str, Tensor]:
@@ -49,8 +53,8 @@ class Weights(NamedTuple):
 
 def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
     """
-    Return the weights that a snapshot needs in addition to `shown`, the script's own view. Tensors are not copied. Of
-    the weights in `base`, the result has only the digests.
+    Return the weights that a snapshot needs in addition to `shown`, the script's view. Tensors are not copied. For the
+    weights in `base`, the result has only digests.
     """
     named = _Named(module)
     parameters, buffers = named.parameters, named.persistent
@@ -72,8 +76,8 @@ def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
 
 def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
     """
-    Return all weights of a snapshot: the weights in the view `shown`, and the weights that the view lacks. Weights of a
-    base come from `module`, if it has them.
+    Return all weights of a snapshot: those in the view `shown`, and those that the view lacks. A base's weights are
+    taken from `module`, if it has them.
     """
     living = dict(module.named_parameters())
     own = {name: living[name] for name in beside.get("base", ()) if name in living} | beside["own"]
@@ -86,11 +90,11 @@ def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
 
 def put_back(module: nn.Module, weights: Weights) -> None:
     """
-    Give `module` these weights, in its own memory if shape and type are equal. Parameters and buffers that were added
-    after the module was built are made here. Missing parts are not made.
+    Give `module` these weights. They are copied into the module's existing memory if shape and type are equal.
+    Parameters and buffers that were added after the module was built are made, but missing parts are not.
 
     Raises:
-        Misfit: a part is missing, new or different. No value of the module has changed, but `prune_again` and
+        Misfit: a part is missing, new or different. The module's values are then unchanged, but `prune_again` and
             `share_again` may have changed its structure.
     """
     prune_again(module, weights)
@@ -110,20 +114,22 @@ def put_back(module: nn.Module, weights: Weights) -> None:
 
 def check_base(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """
-    Compare the digests of the base's weights.
+    Compare the digests of the base's weights, which no image holds.
 
     Raises:
-        Misfit: weights that no image holds have changed.
+        Misfit: weights of the base have changed.
     """
     if other := [name for name, digest in before.items() if now.get(name) != digest]:
         raise Misfit(
-            f"the base of the model differs from the base of the checkpoint: {named(other)}",
-            hint="load the very same weights as before, by their revision; seed what is drawn before the adapters",
+            f"the model's base differs from the checkpoint's base: {named(other)}",
+            hint="load the same weights as before, by their revision; seed all random weights made before the adapters",
         )
 
 
 def fits(module: nn.Module, weights: Weights) -> bool:
-    """Return whether `put_back` would find a place for all of `weights`. Prunes and ties the module again."""
+    """
+    Prune and tie the module as in the snapshot, and return whether `put_back` would find a place for all of `weights`.
+    """
     try:
         prune_again(module, weights)
         share_again(module, weights)
@@ -134,7 +140,7 @@ def fits(module: nn.Module, weights: Weights) -> bool:
 
 
 def fitting(module: nn.Module, weights: Weights) -> dict[str, Tensor]:
-    """Return the weights for which the module now has a parameter or buffer of the same shape."""
+    """Return those of `weights` for which the module now has a parameter or buffer of the same name and shape."""
     now = dict(module.named_parameters()) | dict(_persistent_buffers(module))
     return {name: value for name, value in weights.by_name.items() if name in now and now[name].shape == value.shape}
 
@@ -152,12 +158,12 @@ def prune_again(module: nn.Module, weights: Weights) -> None:
 
 
 def share_again(module: nn.Module, weights: Weights) -> None:
-    """Tie the parts and weights that were tied, and untie the others."""
+    """Tie the parts and weights that were tied in the snapshot, and untie all others."""
     parts = dict(module.named_modules())
     for other, name in weights.shared.items():
         (prefix, _, leaf), (of, _, own) = other.rpartition("."), name.rpartition(".")
         if prefix not in parts or of not in parts:
-            continue  # the part is missing, which `_check` reports
+            continue  # the part is missing; `_check` reports that
         for kind in ("_modules", "_parameters", "_buffers"):
             thing = getattr(parts[of], kind).get(own)
             if thing is not None and getattr(parts[prefix], kind).get(leaf) is not thing:
@@ -172,8 +178,8 @@ def share_again(module: nn.Module, weights: Weights) -> None:
 
 def copy_missing(module: nn.Module, weights: Weights) -> None:
     """
-    Make each missing part as a copy of another part that is built in the same way, such as a teacher or an average.
-    `put_back` then gives it its own weights.
+    Make each missing part, such as a teacher or an average, by copying another part that is built alike. Later
+    `put_back` gives the copy its own weights.
     """
     for name, like in copies(weights.modules, kinds_of(module)).items():
         prefix, _, leaf = name.rpartition(".")
@@ -182,8 +188,8 @@ def copy_missing(module: nn.Module, weights: Weights) -> None:
 
 def copies(modules: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """
-    Return, for each of `modules` that is missing in `now` and can be copied, the name of a part that is built in the
-    same way. The inner parts of a copied part are not listed.
+    Return, for each of `modules` that is missing in `now` and can be made by copying, the name of a part that is built
+    alike. The inner parts of a copied part are not listed.
     """
     there, builds = _builds(now), _builds(modules)
     found: dict[str, str] = {}
@@ -198,7 +204,10 @@ def copies(modules: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]
 
 
 def without_copies(modules: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return the parts missing in `now` that no copy provides, without the parts inside them."""
+    """
+    Return the names of the parts that are missing in `now` and cannot be made by copying. Parts inside them are not
+    listed.
+    """
     missing = [name for name in modules if name not in now]
     made = copies(modules, now) if missing else {}
     missing = [name for name in missing if not any(_is_in(name, each) for each in made)]
@@ -206,22 +215,25 @@ def without_copies(modules: Mapping[str, str], now: Mapping[str, str]) -> list[s
 
 
 def kinds_of(module: nn.Module) -> dict[str, str]:
-    """Return the class of each part, by name, with the constructor's arguments if torch shows them."""
+    """Return the kind of each part, by name: its class, with the constructor's arguments if torch shows them."""
     return {name: _kind_of(part) for name, part in module.named_modules()}
 
 
 def class_of(kind: str) -> str:
-    """Return the class in `kind`, without the constructor's arguments, which may change in place."""
+    """Return the class in `kind`, without the constructor's arguments, because a script may change these in place."""
     return kind.partition("(")[0]
 
 
 def _title_of(kind: str) -> str:
-    """Return the class name in `kind`, without its module: another program imports a script under another name."""
+    """
+    Return the class name in `kind`, without its module's name, which may differ: different programs import a script
+    under different names.
+    """
     return class_of(kind).rpartition(".")[2]
 
 
 def _builds(kinds: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return the `build_of` each part, by the part's name."""
+    """Return each part's `build_of`, by the part's name."""
     found: dict[str, dict[str, str]] = {}
     for name, kind in kinds.items():
         whole = name
@@ -232,7 +244,9 @@ def _builds(kinds: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 
 def build_of(part: nn.Module) -> dict[str, str]:
-    """Return the kinds of all parts of `part`, by name. Modules with equal results can hold the same weights."""
+    """
+    Return the kinds of all parts of `part`, by name. If two modules have equal results, they can hold the same weights.
+    """
     return {f".{name}" if name else "": _kind_of(each) for name, each in part.named_modules()}
 
 
@@ -258,7 +272,7 @@ def _check(module: nn.Module, weights: Weights) -> None:
     if new := sorted(now.keys() - weights.by_name.keys()) or sorted(parts.keys() - weights.modules.keys()):
         raise Misfit(f"this model has {named(new)} when training continues, which the checkpoint's model lacks")
     if other := sorted(name for name, kind in weights.modules.items() if _title_of(kind) != parts[name]):
-        raise Misfit(f"when training continues, {named(other)} is another module than in the checkpoint's model")
+        raise Misfit(f"when training continues, {named(other)} is a different module than in the checkpoint's model")
 
 
 def named(names: list[str]) -> str:
@@ -267,7 +281,10 @@ def named(names: list[str]) -> str:
 
 
 class _Named:
-    """All parts and weights of a module in torch's order, each under its first name; `shared` has the other names."""
+    """
+    All parts and weights of a module in torch's order, each under the first of its names. `shared` has the further
+    names.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self.parts: dict[str, nn.Module] = {}
@@ -311,7 +328,7 @@ def _persistent_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _is_same(weight: Tensor, other: Any) -> bool:
-    """Return whether both tensors are the same memory, read in the same way."""
+    """Return whether both tensors are the same memory, with the same shape and layout."""
     if not isinstance(other, Tensor) or (weight.shape, weight.dtype) != (other.shape, other.dtype):
         return False
     return weight is other or (weight.stride() == other.stride() and weight.data_ptr() == other.data_ptr())

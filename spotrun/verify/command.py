@@ -1,9 +1,9 @@
 """
-Runs a command once without kills and once with kills, and compares the files that the command leaves.
+Runs a command once without kills and once with kills, and compares the files that the two runs leave.
 
-The steps of a command cannot be compared one by one. If a file differs, the command runs without kills once more. If
-the two runs without kills differ too, the command is not deterministic, and no comparison can show whether it resumes
-exactly.
+The steps of a command cannot be compared one by one. If a file differs, the command is run without kills a second time.
+If the two runs without kills differ too, the command is not deterministic, and no comparison can show whether the
+command resumes exactly.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from spotrun.verify.sandbox import Sandbox
 
 COMMITS = 20
 """
-The duration of a command's run without kills, divided by the interval between commits in its run with kills (but that
-is at least COMMIT_MIN_S).
+Number of commits that a run with kills aims at. The interval between commits is the duration of the run without kills,
+divided by this number, but at least COMMIT_MIN_S.
 """
 COMMIT_MIN_S = 1.0
 
 
 class CommandVerification(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The result for a command. The runs are `identical` if files were compared and none differs. `deterministic`: no file
-    is known to differ between two runs without kills.
+    The result for a command. The runs are `identical` if files were compared and no file differs. `deterministic` is
+    True if no file is known to differ between two runs without kills.
 
     `resumes_from_checkpoint` counts the kills after which the command continued from a checkpoint of its state.
-    `redone_s` is its rework, in seconds of system time. `likely_cause` explains the first difference.
+    `redone_s` is the command's rework, in seconds of system time. `likely_cause` explains the first difference.
     """
 
     identical: bool
@@ -64,7 +64,9 @@ class CommandVerification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_command(spec: RunSpec, straight: RehearsalResult) -> bool:
-    """Return whether the job keeps its state in files, and contains no training that could be traced."""
+    """
+    Return whether the job is a command that keeps its state in files and contains no training that could be traced.
+    """
     if straight.has_trace:
         return False
     kept = any(path.startswith(f"{spec.train.state_dir}/") for path in straight.work.paths)
@@ -75,21 +77,23 @@ def verify_command(
     spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch, straight: RehearsalResult
 ) -> CommandVerification:
     """
-    Run a command with kills, and compare its files with the files of the `straight` run.
+    Run a command with kills, and compare its files with those of `straight`, the run without kills.
 
     Raises:
         SpecInvalid: `plan.at` names steps, which a command does not have.
         SpotrunError: a run failed, or lasted longer than `plan.within`.
     """
     if plan.at:
-        raise SpecInvalid("--at names steps, and a command has none", hint="say how often to kill it: --kills 3")
+        raise SpecInvalid(
+            "--at names steps, but a command has none", hint="name the number of kills instead: --kills 3"
+        )
     every_s = max(COMMIT_MIN_S, straight.duration_s / COMMITS)
     disturbed = job.interrupted_command(spec, sandbox.store, every_s)
     interrupted = CommandRehearsal(sandbox, disturbed, waits(plan, every_s)).run(plan.within, watch)
     clean = without_instances(str(sandbox.instances))
     again = None
     if any(LeftFiles(straight, interrupted, clean).differences()):
-        again = Rehearsal(sandbox, job.straight(spec, sandbox.store), "second straight").run(plan.within, watch)
+        again = Rehearsal(sandbox, job.straight(spec, sandbox.store), "second uninterrupted").run(plan.within, watch)
     return compare(spec, plan, straight, interrupted, again, clean)
 
 
@@ -134,7 +138,7 @@ def compare(
     again: RehearsalResult | None,
     clean: Clean,
 ) -> CommandVerification:
-    """Compare the files of the runs. `again` is a second run without kills, if one was needed."""
+    """Compare the files that the runs left. `again` is a second run without kills, if one was needed."""
     files = LeftFiles(straight, interrupted, clean, again)
     found = gathered(files.differences())
     resumes = resumed(interrupted.state)
@@ -171,13 +175,13 @@ def redone_s(state: RunState) -> float:
 def likely_cause(spec: RunSpec, found: Difference, resumes: int) -> str:
     name = str(found.name)
     if not any(name == path or name.startswith(f"{path}/") for path in spec.train.state_paths):
-        return "it is no part of the state, so no checkpoint has it: name it in train: {state: […]}"
+        return "the file is not part of the state, so no checkpoint has it: name it in train: {state: […]}"
     if not resumes:
         return (
-            "the command began again after each kill, on another machine: it depends on the clock, the process or "
-            "the files that it found there"
+            "the command began from the start after each kill, on another machine: it depends on the clock, the "
+            "process or the files on that machine"
         )
     return (
-        "the command went on with the files of its state, and not as it would have: what it has counted, drawn or "
-        "appended is not all in these files, or it writes a part of them again"
+        "the command resumed from the files of its state, but not exactly: what it has counted, drawn or "
+        "appended is not all in these files, or it writes some content a second time"
     )

@@ -16,7 +16,7 @@ def text(seen: CommandVerification) -> str:
         parts += [NOT_DETERMINISTIC]
     if seen.likely_cause is not None:
         parts += [f"likely cause: {seen.likely_cause}"]
-    parts += [f"straight {span(seen.straight_s)}, interrupted {span(seen.interrupted_s)} (seed {seen.seed})"]
+    parts += [f"uninterrupted {span(seen.straight_s)}, interrupted {span(seen.interrupted_s)} (seed {seen.seed})"]
     if seen.folder is not None:
         parts += [f"kept: {seen.folder}"]
     return "\n".join(plain(part, LINE_MAX) for part in parts)
@@ -33,7 +33,7 @@ def verdict(seen: CommandVerification) -> str:
     if seen.differences.first is not None:
         return f"not identical: {describe(seen.differences.first)}"
     if not count:
-        return "nothing could be compared: no file is the same in two runs that nothing interrupts"
+        return "nothing could be compared: no file is the same in two uninterrupted runs"
     same = "1 file is" if count == 1 else f"{count:,} files are"
     return f"identical by content: {same} the same as without interruptions, killed {count_of(seen.kills, 'time')}"
 
@@ -41,12 +41,12 @@ def verdict(seen: CommandVerification) -> str:
 def _kills(seen: CommandVerification) -> str:
     killed = f"  its instance was taken away {count_of(seen.kills, 'time')} without a warning"
     if seen.kills < seen.kills_planned:
-        killed += f" (not {seen.kills_planned}: a kill comes after a checkpoint, and it had ended before)"
+        killed += f" (not {seen.kills_planned}: a kill comes after a checkpoint, and the command ended earlier)"
     if not seen.kills:
         return (
-            f"{killed}; no resume was compared: let it save its state more often, and write nothing for a second then"
+            f"{killed}; no resume was compared: let the command save its state more often, and pause for a second then"
         )
     anew = seen.kills - seen.resumes_from_checkpoint
     began = f", {anew} of them from the start" if anew else ""
     again = span(seen.redone_s) if seen.redone_s else "none"
-    return f"{killed}; it went on{began}, and did {again} of its work again (rework)"
+    return f"{killed}; the command resumed{began}, and repeated {again} of its work (rework)"

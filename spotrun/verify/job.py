@@ -20,8 +20,8 @@ from spotrun.units import Steps
 
 TIME_SCALE = 60.0
 """
-Ratio of run time to system time in interrupted trainings. Commits are at least half a minute of run time apart, which
-is then half a second of system time.
+Ratio of run time to system time in interrupted trainings. Commits are at least half a minute of run time apart; with
+this ratio, that is half a second of system time.
 """
 HANG_AFTER = timedelta(minutes=5)
 """Maximum system time without progress before a trainer counts as hung."""
@@ -43,8 +43,8 @@ def interrupted(spec: RunSpec, store: Path, every: Steps) -> RunSpec:
 
 def interrupted_command(spec: RunSpec, store: Path, every_s: float) -> RunSpec:
     """
-    Return the command to interrupt: on spot, with a checkpoint after each `every_s` seconds of system time, unless its
-    files are changing then.
+    Return the command to interrupt: on spot, with a checkpoint every `every_s` seconds of system time. A checkpoint
+    that is due while the command's files are changing is not taken.
     """
     return _calm(spec, store, "spot", timedelta(seconds=every_s * TIME_SCALE), time_scale=TIME_SCALE)
 
@@ -57,7 +57,7 @@ def _calm(
     *,
     time_scale: float,
 ) -> RunSpec:
-    """Return the job without losses by the market, and without limits that could end it."""
+    """Return the job without instances lost to the market, and without limits that could end the run."""
     return spec.model_copy(
         update={
             "resources": ResourcesSpec(spot_policy=policy, image_id=spec.resources.image_id),

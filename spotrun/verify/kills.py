@@ -13,15 +13,16 @@ from spotrun.exactness.trace import Trace
 from spotrun.units import Steps
 
 VICTIMS = ("instance", "trainer")
-"""The targets of the kills, in turn: all processes on the machine, or only the trainer."""
+"""The targets of successive kills, in turn: all processes on the machine, or only the trainer."""
 DURABLE_STEPS = 10
-"""Number of steps after a metric's best value until a checkpoint with that value is durable."""
+"""Number of steps from a metric's best value until a checkpoint with that value is durable."""
 
 
 class KillPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The kills that the user requests. `at` names the steps. If it is empty, `kills` steps are drawn with `seed`, and one
-    step is moved to the end of the best epoch. `within` limits each training, in system time.
+    The kills that the user requests. `at` names the steps after which to kill. If `at` is empty, `kills` steps are
+    drawn with `seed`, and one of them is moved to the end of the best epoch. `within` is the maximum duration of each
+    training, in system time.
     """
 
     kills: int
@@ -38,7 +39,7 @@ class PlannedKill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResumedKill(PlannedKill, frozen=True, kw_only=True):
-    """A kill and the step from which the next trainer continued; 0 is the beginning."""
+    """A kill, and the step from which the next trainer continued: 0 if it began from the start."""
 
     resumed_from: int
 
@@ -49,8 +50,8 @@ def planned(steps: int, improved: Sequence[int], plan: KillPlan) -> list[Planned
     best value.
 
     Unless the user names the steps, one kill ends the instance soon after a best value: after the last step of
-    `improved` that is followed by enough further steps. The next instance then has the script's files of the best epoch
-    only if a checkpoint restored them.
+    `improved` that is followed by enough further steps. So the next instance has the files that the script wrote in the
+    best epoch only if a checkpoint restores them.
     """
     drawn = kill_steps(steps, plan)
     best = None if plan.at else _after_best(steps, improved)
@@ -79,7 +80,8 @@ def kill_steps(steps: int, plan: KillPlan) -> list[int]:
     beyond = [step for step in plan.at if not 1 <= step <= steps]
     if beyond:
         raise SpecInvalid(
-            f"--at {','.join(map(str, beyond))}: the training has the steps 1 to {steps}", hint="name steps within it"
+            f"--at {','.join(map(str, beyond))}: the training has the steps 1 to {steps}",
+            hint="name some of these steps",
         )
     if plan.at:
         return sorted(set(plan.at))
@@ -88,7 +90,7 @@ def kill_steps(steps: int, plan: KillPlan) -> list[int]:
 
 
 def checkpoint_every(steps: int) -> Steps:
-    """Return an interval between checkpoints at which each kill loses a few steps."""
+    """Return an interval between checkpoints such that each kill loses a few steps."""
     return Steps(max(2, min(25, steps // 20)))
 
 

@@ -18,8 +18,9 @@ NAMED_MAX = 20
 
 class LeftFiles:
     """
-    The files in the two work folders, as the last instances left them. Content that differs between the first straight
-    training and a second one, `again`, is not compared: whole files, or lines and fields of a file.
+    The files in the work folders of two trainings, as the last instances left them. `again` is a second uninterrupted
+    training. Files, lines and fields in which it differs from `straight`, the first uninterrupted training, are not
+    compared.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class LeftFiles:
         names = folders.names_of(straight.work.paths | interrupted.work.paths)
         trackers = {name: tracker for name in names if (tracker := folders.tracker_of(name)) is not None}
         names -= trackers.keys() | refused.keys()
-        self._why = {name: f"{tracker} files name each run" for name, tracker in trackers.items()} | refused
+        self._why = {name: f"{tracker} files contain the run's name" for name, tracker in trackers.items()} | refused
         self._varying: dict[str, Varying] = {}
         found = list(folders.differences(straight.work, interrupted.work, names, clean))
         if again is not None:
@@ -49,7 +50,7 @@ class LeftFiles:
         again: RehearsalResult,
         clean: Clean,
     ) -> list[folders.FileDifference]:
-        """Return the differences in content that does not vary between the two straight trainings."""
+        """Return the differences in content that is the same in both uninterrupted trainings."""
         two = [folders.names_of(each.work.paths) for each in (straight, again)]
         coming = {unnumbered(name) for name in two[0] ^ two[1]}
         differing = [each.path for each in found]
@@ -72,7 +73,7 @@ class LeftFiles:
 
     @property
     def vary(self) -> bool:
-        """True if two straight trainings left different files."""
+        """True if two uninterrupted trainings left different files."""
         return bool(self._varying) or VARIES_AGAIN in self._why.values()
 
     def compared(self) -> list[ComparedCount]:

@@ -39,12 +39,15 @@ LOOK_EVERY_S = 0.1
 """Seconds of system time between two checks of the run and its trace."""
 SEED = "1"
 STARTED = "2025-01-01T12:00:00+00:00"
-"""The start time that both trainings receive. In a real run, all attempts receive the same start time too."""
+"""The time of the run's start that both trainings are given. (In a real run, all attempts are given the same time.)"""
 LEFT_OUT = "checkpoint.files.exclude names it"
 
 
 class RehearsalProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """Progress of a rehearsal. `step` is None for a command. `held_up` is the runner's reason if nothing trains."""
+    """
+    Progress of a rehearsal. `step` is None for a command. `held_up` is the runner's reason why nothing trains at
+    present.
+    """
 
     name: str
     step: int | None
@@ -59,8 +62,8 @@ Watch = Callable[[RehearsalProgress], None]
 
 class RehearsalResult(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A training that reached its end: the traces of its ranks, and the files that it left. `refused` has the reason for
-    each file that no checkpoint includes, and `not_carried` names state that changed and is in no checkpoint.
+    A training that reached its end: its ranks' traces, and the files that it left. `refused` has each file that no
+    checkpoint includes, with the reason, and `not_carried` names changed state that no checkpoint holds.
     """
 
     ranks: dict[int, Trace]
@@ -73,7 +76,7 @@ class RehearsalResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_trace(self) -> bool:
-        """True if a Trainer or a Loop reached its end."""
+        """True if a training by a Trainer or a Loop reached its end."""
         return bool(self.trace.ended)
 
     @property
@@ -154,7 +157,10 @@ class Rehearsal:
     # -- killing -----------------------------------------------------------------------------------------------------
 
     def _kill_if_due(self, trace: Trace) -> bool:
-        """Kill the trainer, or its instance, if it waits at the step of the next kill. Return True if it did."""
+        """
+        If the trainer waits at the step of the next kill, kill the trainer or its instance. Return whether it was
+        killed.
+        """
         held_at = trace.held_at
         if len(held_at) <= len(self._kills):
             return False
@@ -176,8 +182,8 @@ class Rehearsal:
     def _refuse_overtime(self, within: timedelta, trace: Trace) -> None:
         if self._elapsed_s > within.total_seconds():
             raise SpotrunError(
-                f"the {self._name} training was {_where(trace)} after {format_duration(within)}, and not done",
-                hint="give it longer by --within, or less to do: spotrun verify-resume train.py -- --epochs 1",
+                f"the {self._name} training was {_where(trace)} after {format_duration(within)}, and had not finished",
+                hint="allow more time with --within, or train less: spotrun verify-resume train.py -- --epochs 1",
             )
 
     def _refuse_failure(self, tick: Tick) -> None:
@@ -187,7 +193,9 @@ class Rehearsal:
             raise failure(self._name, self._kills, end.outcome, in_one_line(end.detail))
 
     def _files(self) -> tuple[Folder, dict[str, str]]:
-        """Return the files that the script has written, and the reason for each file that cannot be compared."""
+        """
+        Return the files that the script has written and, by path, the reason for each file that no checkpoint includes.
+        """
         last = list(self._ledger.refresh().attempts.values())[-1]
         disk = self._cloud.folder(last.instance_id)
         seen = survey(disk / "work", remembered(disk / "files-before.json"), lambda _: True)
@@ -206,25 +214,25 @@ def require_steps(rehearsed: RehearsalResult, name: str) -> None:
     Require a trace with at least one step.
 
     Raises:
-        SpotrunError: the training left no trace that could be compared, or did no step.
+        SpotrunError: the training left no trace that could be compared, or trained no step.
     """
     if not rehearsed.has_trace:
         raise SpotrunError(
-            f"the {name} training left no trace: no Trainer of Lightning or transformers and no Loop came to its end",
-            hint="verify-resume compares what these train, and the files of commands that keep state: name it by "
+            f"the {name} training left no trace: no Trainer of Lightning or transformers and no Loop has finished",
+            hint="verify-resume compares what these train, and files in which commands keep state: name them by "
             "train: {state: [out/]}, or let the command write into $SPOTRUN_STATE_DIR",
         )
     if not any(trace.steps for trace in rehearsed.ranks.values()):
         raise SpotrunError(
-            f"the {name} training came to its end without a step: no resume can be compared",
-            hint="let it train: max_epochs, max_steps and limit_train_batches above 0, and data for a batch",
+            f"the {name} training finished without a step, so no resume can be compared",
+            hint="let it train: max_epochs, max_steps and limit_train_batches above 0, and data for at least a batch",
         )
 
 
 def failure(name: str, kills: Sequence[PlannedKill], outcome: str, detail: str) -> RunEnded:
     """
-    Return the error for a training that did not reach its end: the interrupted training if there are `kills`, else a
-    straight one. `detail` includes advice if spotrun refused the training.
+    Return the error for a training that did not reach its end. With `kills`, that is the interrupted training; without,
+    an uninterrupted one. If spotrun refused the training, `detail` includes advice.
     """
     told, _, advice = detail.partition(ADVICE)
     after = f" after a kill (of the {kills[-1].victim}, at step {kills[-1].step:,})" if kills else ""
@@ -233,13 +241,13 @@ def failure(name: str, kills: Sequence[PlannedKill], outcome: str, detail: str) 
     if not kills:
         return RunEnded(
             f"the {name} training {outcome}: {detail}",
-            hint="a script has to train to its end before its resumes can be compared; --keep keeps the logs",
+            hint="resumes can be compared only if the script trains to its end; --keep keeps the logs",
         )
     return RunEnded(
-        f"the straight training came to its end; the interrupted one {outcome}{after}: {detail}",
-        hint="see what its second start finds that its first did not, like its own files; --keep keeps the logs",
+        f"the uninterrupted training finished, but the interrupted one {outcome}{after}: {detail}",
+        hint="look for what only a second start finds, such as the script's files; --keep keeps the logs",
     )
 
 
 ADVICE = "; try: "
-"""The separator between a message of spotrun and its advice."""
+"""The separator between spotrun's message and the advice after it."""

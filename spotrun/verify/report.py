@@ -24,11 +24,11 @@ from spotrun.verify.rehearsal import RehearsalProgress
 from spotrun.verify.verification import Verification
 
 PLAIN_EVERY_S = 10.0
-"""Seconds of system time between two lines about the same training, if there was no kill in between."""
+"""Seconds of system time between two lines about the same training, unless there is a kill in between."""
 
 
 def view() -> View[RehearsalProgress]:
-    """Return a view of the progress: a changing line on a terminal, else lines; on stderr, as stdout has the result."""
+    """Return a view that shows the progress on stderr: one changing line on a terminal, else several lines."""
     return LiveView() if sys.stderr.isatty() else PlainView()
 
 
@@ -77,7 +77,7 @@ def text(seen: Verification) -> str:
         parts += [f"likely cause: {seen.likely_cause}"]
     if seen.kills and not seen.resumes_from_checkpoint:
         parts += [
-            "note: all trainers began at the start, none at a checkpoint; name later steps with --at, or train longer"
+            "note: no trainer began from a checkpoint, all began from the start; use later steps (--at) or train longer"
         ]
     if seen.folder is not None:
         parts += [f"kept: {seen.folder}"]
@@ -118,13 +118,13 @@ def _counted_from_1(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(found: Difference) -> str:
-    """Describe the first difference in a sentence."""
-    values = f"{_readable(found, found.straight)} straight, {_readable(found, found.interrupted)} interrupted"
+    """Return a sentence about `found`, the first difference."""
+    values = f"{_readable(found, found.straight)} uninterrupted, {_readable(found, found.interrupted)} interrupted"
     return f"the first difference is in {_place(found)}: {values}"
 
 
 def _place(found: Difference) -> str:
-    """Return the name of the differing value, and its place. Epochs and batches are shown from 1."""
+    """Return the name of what differs, and where it is. Epochs and batches count from 1."""
     what = _WHAT[found.kind] + (f" {found.name}" if found.name is not None else "")
     where = "" if found.where is None else f" ({found.where})"
     if found.rank is not None:
@@ -135,7 +135,10 @@ def _place(found: Difference) -> str:
 
 
 def others(found: Differences) -> list[str]:
-    """Return the differences after the first, which may be consequences of it: some by name, the others counted."""
+    """
+    Return a line about the differences after the first one (they may be its consequences). It names some and counts the
+    rest.
+    """
     shown = found.named[1 : 1 + NAMED_MAX]
     if not shown:
         return []
@@ -150,7 +153,7 @@ def named_by_the_run(not_carried: Sequence[Uncarried]) -> list[str]:
     if not not_carried:
         return []
     named = _listed([f"{one.place} ({one.what})" for one in not_carried])
-    return [f"  in no checkpoint, as the run has said: {named}"]
+    return [f"  in no checkpoint, as the run reported: {named}"]
 
 
 def _scope(seen: Verification) -> list[str]:
@@ -185,11 +188,11 @@ _COUNTED: dict[str, tuple[str, ...]] = {
 
 
 _DIFFERENT: dict[DifferenceKind, tuple[str, ...]] = {
-    DifferenceKind.SAMPLES: ("batch with other samples", "batches with other samples"),
-    DifferenceKind.DATA: ("batch with other content", "batches with other content"),
+    DifferenceKind.SAMPLES: ("batch with different samples", "batches with different samples"),
+    DifferenceKind.DATA: ("batch with different content", "batches with different content"),
     DifferenceKind.LR: ("learning rate",),
     DifferenceKind.LOSS: ("loss", "losses"),
-    DifferenceKind.RNG: ("batch with other generators", "batches with other generators"),
+    DifferenceKind.RNG: ("batch with different generators", "batches with different generators"),
     DifferenceKind.STEPS: ("step",),
     DifferenceKind.VALIDATION: ("metric of a validation", "metrics of validations"),
     DifferenceKind.WEIGHTS: ("weight",),
@@ -212,7 +215,7 @@ _WHAT = {
     DifferenceKind.END_RNG: "the generator at the end,",
     DifferenceKind.VALIDATION: "the validation: metric",
     DifferenceKind.METRICS: "the metric at the end,",
-    DifferenceKind.STATE: "what is at",
+    DifferenceKind.STATE: "the value at",
     DifferenceKind.RESULTS: "the result",
     DifferenceKind.FILES: "the file",
 }
@@ -256,4 +259,4 @@ def _kills(seen: Verification) -> list[str]:
 
 
 def _times(seen: Verification) -> str:
-    return f"straight {span(seen.straight_s)}, interrupted {span(seen.interrupted_s)} (seed {seen.seed})"
+    return f"uninterrupted {span(seen.straight_s)}, interrupted {span(seen.interrupted_s)} (seed {seen.seed})"

@@ -19,8 +19,8 @@ from spotrun.clouds.local.driver import LocalDriver
 
 class Sandbox:
     """
-    A store and a local cloud. Enter it before the first run. Leaving it ends every instance, even after Ctrl-C and
-    SIGTERM, and removes all files, unless `keep`.
+    A store and a local cloud, as a context. Enter it before the first run. Its exit ends every instance, even after
+    Ctrl-C and SIGTERM, and removes all files unless `keep`.
     """
 
     def __init__(self, *, keep: bool) -> None:
@@ -35,7 +35,7 @@ class Sandbox:
         return self
 
     def __exit__(self, *_: object) -> None:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave anything running
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # so that a second Ctrl-C leaves nothing running
         try:
             self._end_instances()
             if not self._keep:
@@ -55,7 +55,10 @@ class Sandbox:
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for instances launched in the block. A job cannot set them: their names begin with SPOTRUN_."""
+    """
+    Set environment variables for instances launched in the block. A job cannot set these: their names begin with
+    SPOTRUN_.
+    """
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -37,8 +37,8 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     than once.
 
     `compared` counts the parts in which `identical` trainings agree, and `not_compared` lists the parts that may still
-    differ. `not_carried` is the changed state that the interrupted run reported as missing in its checkpoints, and
-    `written_outside` the files that were written outside of the work folder; both may be harmless. `likely_cause`
+    differ. `not_carried` is the changed state that, as the interrupted run reported, no checkpoint holds.
+    `written_outside` are the files that were written outside the work folder. Both may be harmless. `likely_cause`
     explains the first difference. `resumes_from_checkpoint` counts the kills after which training continued from a
     checkpoint. If it is 0, every trainer began from the start, and no resume was compared.
     """
@@ -64,19 +64,20 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
 def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Verification | CommandVerification:
     """
-    Train twice, one after the other, and find the differences: in each step, or in the files that a command leaves.
+    Train twice, once without and once with kills, and find the differences: in each step or, for a command, in the
+    files that it leaves.
 
-    If all steps and weights are the same and something else differs, train a third time, without interruption. A
-    difference then counts only where the two uninterrupted trainings agree.
+    If all steps and weights are the same but something else differs, train a third time, without interruption. Then a
+    difference counts only where the two uninterrupted trainings agree.
 
     Raises:
         SpecInvalid: `plan.at` names a step that the training does not have, or names steps for a command.
-        SpotrunError: a training failed, did no step, or lasted longer than `plan.within`.
+        SpotrunError: a training failed, trained no step, or lasted longer than `plan.within`.
     """
-    straight = Rehearsal(sandbox, job.straight(spec, sandbox.store), "straight").run(plan.within, watch)
+    straight = Rehearsal(sandbox, job.straight(spec, sandbox.store), "uninterrupted").run(plan.within, watch)
     if is_command(spec, straight):
         return verify_command(spec, plan, sandbox, watch, straight)
-    require_steps(straight, "straight")
+    require_steps(straight, "uninterrupted")
     steps = straight.trace.steps
     improved = [record.step for record in straight.trace.all_of(Improved)]
     disturbed = job.interrupted(spec, sandbox.store, checkpoint_every(steps))
@@ -87,8 +88,8 @@ def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Ver
     found = compare(straight, interrupted, plan.seed, clean)
     if found.identical or not MAY_VARY.issuperset(found.differences.counts):
         return found
-    again = Rehearsal(sandbox, job.straight(spec, sandbox.store), "second straight").run(plan.within, watch)
-    require_steps(again, "second straight")
+    again = Rehearsal(sandbox, job.straight(spec, sandbox.store), "second uninterrupted").run(plan.within, watch)
+    require_steps(again, "second uninterrupted")
     return compare(straight, interrupted, plan.seed, clean, again)
 
 
@@ -99,7 +100,7 @@ def compare(
     clean: Clean,
     again: RehearsalResult | None = None,
 ) -> Verification:
-    """Compare the trainings. `again` is a second straight training, if one was needed."""
+    """Compare the trainings. `again` is a second uninterrupted training, if one was needed."""
     ranks = None if again is None else again.ranks
     files = LeftFiles(straight, interrupted, clean, again)
     found = gathered(chain(differences(straight.ranks, interrupted.ranks, ranks), files.differences()))

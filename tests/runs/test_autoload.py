@@ -245,12 +245,12 @@ def test_install_function_is_called_with_its_module_after_the_import(tmp_path: P
     assert said(tmp_path, code, environment=of_a_training()).splitlines() == [
         "its own",
         "now 2026-01-31 {'use_cache': True, 'replace': True}",
-        "spotrun: Hydra's ${now:…} is the run's first start, so that folders keep their names",
+        "spotrun: Hydra's ${now:…} is the time of the run's first start, so that folders keep their names",
     ]
     assert said(tmp_path, code, environment=variables()) == "its own\n"
     (tmp_path / "hydra" / "core" / "utils.py").write_text("VERSION = 9\n")
     broken = said(tmp_path, "import hydra.core.utils as u; print(u.VERSION)", environment=of_a_training())
-    assert broken.startswith("9\nspotrun: hydra.core.utils is left as it is: AttributeError")
+    assert broken.startswith("9\nspotrun: hydra.core.utils is used without spotrun's hooks: AttributeError")
 
 
 def test_script_that_imports_a_framework_gets_its_hooks(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_script_that_imports_a_framework_gets_its_hooks(tmp_path: Path) -> None:
     told = said(tmp_path, code, environment=of_a_training())
     assert told.splitlines()[:2] == ["True True", "True"]
     assert told.count("spotrun: ") == 1, "of those that a training by another one imports nothing is said"
-    assert "what a Trainer of transformers trains is saved, and resumed" in told
+    assert "a training by a Trainer of transformers is saved and resumed" in told
     assert said(tmp_path, code, environment=variables()).splitlines()[:2] == ["False False", "False"]
 
 
@@ -278,7 +278,7 @@ def test_too_old_python_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     module = sitecustomize()
     monkeypatch.setattr(module, "OLDEST", (9, 1))
     module.loading()["pytorch_lightning"](sys)
-    assert "spotrun needs 9.1 or a later one" in capsys.readouterr().err
+    assert "spotrun needs 9.1 or later" in capsys.readouterr().err
 
 
 def sitecustomize() -> ModuleType:
@@ -322,7 +322,7 @@ def test_a_file_of_the_program_may_be_called_random(tmp_path: Path) -> None:
 def test_failing_hook_prints_one_line_and_the_program_goes_on(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("def manual_seed(seed): raise RuntimeError('not today')\nVERSION = 3\n")
     seen = said(tmp_path, "import torch; print(torch.VERSION)")
-    assert sorted(seen.splitlines()) == ["3", "spotrun: generators are not seeded: RuntimeError: not today"]
+    assert sorted(seen.splitlines()) == ["3", "spotrun: random generators are not seeded: RuntimeError: not today"]
 
 
 def test_source_and_files_of_a_hooked_module_can_be_read(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_a_finished_fit_does_no_step(zygote: Zygote, tmp_path: Path) -> None:
 def test_a_fit_that_begins_before_the_last_one_has_ended_is_refused(zygote: Zygote, tmp_path: Path, name: str) -> None:
     agent = Agent(zygote, job(name), tmp_path)
     assert agent.attempt() == "refused", agent.log.read_text()[-3000:]
-    assert agent.told(Refused)[0].reason == "a fit() begins although the one before it has not come to its end"
+    assert agent.told(Refused)[0].reason == "a fit() begins before the previous fit() has finished"
 
 
 def test_a_tuner_after_a_fit_is_refused(zygote: Zygote, tmp_path: Path) -> None:

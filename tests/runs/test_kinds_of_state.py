@@ -209,7 +209,10 @@ NO_PLACE = {
     "a lambda": ('{"f": lambda: 1}', "Holder.f is a builtins.function"),
     "a library's object": ('[__import__("io").StringIO()]', "Holder.0 is a _io.StringIO"),
     "a default by a lambda": ('{"a": {"b": defaultdict(lambda: 1)}}', "Holder.a.b is a defaultdict whose default"),
-    "an object of a local class": ('[type("Local", (), {})()]', "Holder.0 is a __main__.Local, which no module has"),
+    "an object of a local class": (
+        '[type("Local", (), {})()]',
+        "Holder.0 is a __main__.Local, which its module does not have",
+    ),
 }
 REFUSED = """
 from collections import defaultdict

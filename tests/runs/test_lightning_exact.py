@@ -605,7 +605,7 @@ REFUSED = {
     "a tuner": ({"callbacks": {"LearningRateFinder": {}}}, "tuner"),
     "a stream among loaders that are cycled": (
         {"loader": "stream and list", "scheduler": "epoch"},
-        "a loader without a length",
+        "one of them has no length",
     ),
     "a sampler without a length": (
         {"loader": "endless", "scheduler": "epoch", "trainer": {"limit_train_batches": 4}},
@@ -647,7 +647,7 @@ def test_resume_on_another_machine_prints_one_line(zygote, tmp_path):
 def test_stream_without_a_state_is_reported_as_read_again(zygote, tmp_path):
     agent = Agent(zygote, {"loader": "stream", "scheduler": "epoch", "trainer": {"max_epochs": 1}}, tmp_path)
     agent.run()
-    assert "spotrun: Stream has no state_dict, so a resume within an epoch reads" in agent.log.read_text()
+    assert "spotrun: Stream has no state_dict, so a resume within an epoch rereads" in agent.log.read_text()
 
 
 def test_another_number_of_processes_is_refused(zygote, tmp_path):
@@ -655,7 +655,7 @@ def test_another_number_of_processes_is_refused(zygote, tmp_path):
     assert agent.attempt(kill="batch:2:4") == "killed"
     agent.job = agent.job | {"ranks": 2, "trainer": {"devices": 2, "strategy": "ddp"}}
     assert agent.attempt() == "refused"
-    assert agent.told(Refused)[0].reason == "the checkpoint's number of processes is 1, and this training's is 2"
+    assert agent.told(Refused)[0].reason == "the number of processes is 1 in the checkpoint, and 2 in this training"
 
 
 # --- the seams -------------------------------------------------------------------------------------------------------

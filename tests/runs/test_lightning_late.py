@@ -13,13 +13,13 @@ from tests.support.trainings.comparison import assert_same
 from tests.support.trainings.late import LATE
 
 PLACES = ["batch:0:2", "batch:0:6", "epoch_end:0", "start:1:0", "batch:1:3", "validation:1:8", "batch:2:2", "train_end"]
-CANNOT = {"stubborn": "Stubborn does not load its state: KeyError: 'momentum'"}
+CANNOT = {"stubborn": "Stubborn cannot load its state: KeyError: 'momentum'"}
 AT_THE_END = "layer in on_train_end"
 COME_OR_GO = {
     "layer in on_train_batch_end": "late, which is new",
     "layer in on_train_epoch_end": "late, which is new",
     "average in on_train_batch_start": "average, which is new",
-    "gate in on_train_batch_end": "gate, which is another module than before",
+    "gate in on_train_batch_end": "gate, which is a different module than before",
     "nothing in on_before_optimizer_step": "rest, which is gone",
 }
 
@@ -49,7 +49,7 @@ def test_module_that_no_resume_could_make_is_refused_when_it_appears(zygote, tmp
     agent = Agent(zygote, {"variant": variant, "patient": True, "scheduler": "epoch"}, tmp_path, every_steps=1)
     assert agent.attempt() == "refused", agent.log.read_text()[-3000:]
     (refused,) = agent.told(Refused)
-    assert refused.reason == f"only an earlier batch makes the model as it is: {COME_OR_GO[variant]}"
+    assert refused.reason == f"only an earlier batch could make the model as it is now: {COME_OR_GO[variant]}"
     assert refused.hint
     assert not [taken for taken in agent.told(SnapshotTaken) if taken.step > 8], "no checkpoint has it"
 

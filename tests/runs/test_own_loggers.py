@@ -174,5 +174,5 @@ def test_loggers_of_the_script_go_on_with_all_their_rows(zygote: Zygote, tmp_pat
     named = {place: what for message in agent.told(NotCarried) for place, what in message.places}
     assert named == {
         "loggers[3].waiting": "_queue.SimpleQueue",
-        "loggers[4]": "a own_loggers.History that came while training went on",
+        "loggers[4]": "a own_loggers.History that was added during training",
     }

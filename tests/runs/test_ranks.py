@@ -16,7 +16,7 @@ from tests.support.repository import ROOT
 
 WITHIN_S = 120
 UNKNOWN = "does not know the secret of this training"
-LATE = "the processes that met are of different attempts of a run: one of them came too late"
+LATE = "the processes that met belong to different attempts of a run: one came too late"
 LISTENS = """
 import json, sys
 import psutil
@@ -58,14 +58,14 @@ def test_stranger_that_sends_an_object_runs_nothing(tmp_path: Path) -> None:
 def test_stranger_that_does_not_know_the_secret_is_refused(tmp_path: Path) -> None:
     found = met("posed", tmp_path)
     assert found[0]["error"].startswith("Strangers: ")
-    assert f"the process that came as rank 1 of 2 {UNKNOWN}" in found[0]["error"]
+    assert f"the process that joined as rank 1 of 2 {UNKNOWN}" in found[0]["error"]
     assert "SPOTRUN_RANKS_SECRET" in found[0]["error"]
 
 
 def test_stranger_in_the_place_of_rank_0_is_refused_before_lightning_believes_it(tmp_path: Path) -> None:
     found = met("before_lightning", tmp_path)
     assert not (tmp_path / "evil").exists()
-    assert f"the process that came as rank 0 of 2 {UNKNOWN}" in found[1]["error"]
+    assert f"the process that joined as rank 0 of 2 {UNKNOWN}" in found[1]["error"]
 
 
 def test_ranks_of_one_training_share_and_gather_and_refuse_those_of_another(tmp_path: Path) -> None:

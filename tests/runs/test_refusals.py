@@ -137,7 +137,7 @@ def test_trained_weights_that_no_checkpoint_holds_are_named(zygote, tmp_path, na
     agent = leaving_out(zygote, tmp_path, what, more)
     assert agent.attempt() == "refused", agent.log.read_text()[-3000:]
     (refused,) = agent.told(Refused)
-    assert refused.reason == f"an optimizer trains weights that the model does not have: {names}"
+    assert refused.reason == f"an optimizer trains weights that are not in the model: {names}"
     assert "nn.ModuleList" in refused.hint
     assert not [progress for progress in agent.told(Progress) if progress.step]
 

@@ -279,7 +279,6 @@ class TestAdapters:
         assert agent.attempt() == "refused"
         (refused,) = agent.told(Refused)
         assert (
-            "the base of the model differs from the base of the checkpoint: base_model.model.net.0.base_layer"
-            in refused.reason
+            "the model's base differs from the checkpoint's base: base_model.model.net.0.base_layer" in refused.reason
         )
         assert "revision" in refused.hint

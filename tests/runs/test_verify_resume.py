@@ -138,22 +138,22 @@ def test_loop_that_uses_a_local_variable_differs_and_names_it() -> None:
 
 
 def test_a_script_that_ran_straight_is_not_told_to_train_to_its_end_first() -> None:
-    straight = failure("straight", [], "failed", "exit code 1")
+    straight = failure("uninterrupted", [], "failed", "exit code 1")
     killed = failure("interrupted", [PlannedKill(step=1234, victim="trainer")], "failed", "FileExistsError: out")
-    assert straight.message == "the straight training failed: exit code 1"
-    assert "has to train to its end" in str(straight.hint)
+    assert straight.message == "the uninterrupted training failed: exit code 1"
+    assert "trains to its end" in str(straight.hint)
     assert str(killed).startswith(
-        "the straight training came to its end; the interrupted one failed after a kill "
+        "the uninterrupted training finished, but the interrupted one failed after a kill "
         "(of the trainer, at step 1,234): FileExistsError: out\n"
-        "  try: see what its second start finds"
+        "  try: look for what only a second start finds"
     )
 
 
 def test_refused_training_is_reported_with_its_own_advice_alone() -> None:
     told = "a tuner callback runs trainings of its own inside fit(); try: run the tuner once"
-    refused = failure("straight", [], "failed", told)
+    refused = failure("uninterrupted", [], "failed", told)
     assert str(refused) == (
-        "spotrun refuses the straight training: a tuner callback runs trainings of its own inside fit()\n"
+        "spotrun refuses the uninterrupted training: a tuner callback runs trainings of its own inside fit()\n"
         "  try: run the tuner once"
     )
     later = failure("interrupted", [PlannedKill(step=7, victim="trainer")], "failed", told)
@@ -182,7 +182,7 @@ def test_an_order_from_the_clock_is_found_and_named_for_people() -> None:
     assert done.stdout.startswith("not identical: the first difference is in the sample ids at epoch 1, batch 1")
     assert "likely cause: the data order is not a function of seed and epoch" in done.stdout
     assert "  also different: the content of the samples at epoch 1, batch 1 (step 1); " in done.stdout
-    assert " batches with other samples, " in done.stdout
+    assert " batches with different samples, " in done.stdout
     assert "error: the two trainings are not the same" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -207,12 +207,12 @@ def test_files_outside_of_the_work_folder_are_named_with_a_difference(tmp_path: 
     one, other = seen["written_outside"]
     assert one.startswith(f"{outside}.")
     assert other.startswith(f"{outside}.")
-    assert f"which no checkpoint carries: {one}, {other}" in seen["first_difference"]["likely_cause"]
+    assert f"no checkpoint holds them: {one}, {other}" in seen["first_difference"]["likely_cause"]
 
 
 def test_training_without_a_step_is_reported_as_such() -> None:
     done = verify(JOBS / "wayward.py", "--", "--how", "counter", "--epochs", 0, code=1)
-    assert "the straight training came to its end without a step" in done.stderr
+    assert "the uninterrupted training finished without a step" in done.stderr
     assert done.stderr.count("try:") == 1
 
 
@@ -250,7 +250,7 @@ def test_a_command_is_compared_by_the_files_that_it_leaves(tmp_path: Path, monke
 
 def test_a_training_that_lasts_too_long_ends_with_a_letter_and_leaves_nothing(tmp_path: Path) -> None:
     done = verify(JOBS / "quick.py", "--within", "4s", "--", "--epochs", 1000, code=1)
-    assert "after 4s, and not done" in done.stderr
+    assert "after 4s, and had not finished" in done.stderr
     assert "--within" in done.stderr
     assert left_over(tmp_path) == []
 
@@ -316,24 +316,34 @@ def test_checkpoints_are_seldom_enough_to_lose_steps_and_often_enough_to_lose_fe
             DifferenceKind.LOSS,
             (0.5).hex(),
             (0.25).hex(),
-            "the loss at epoch 2, batch 1 (step 13): 0.5 straight, 0.25 interrupted",
+            "the loss at epoch 2, batch 1 (step 13): 0.5 uninterrupted, 0.25 interrupted",
         ),
-        (DifferenceKind.LOSS, "None", (0.25).hex(), "None straight, 0.25 interrupted"),
-        (DifferenceKind.LR, (0.1).hex(), f"{(0.2).hex()}, {(0.3).hex()}; ", "0.1 straight, 0.2, 0.3; "),
+        (DifferenceKind.LOSS, "None", (0.25).hex(), "None uninterrupted, 0.25 interrupted"),
+        (DifferenceKind.LR, (0.1).hex(), f"{(0.2).hex()}, {(0.3).hex()}; ", "0.1 uninterrupted, 0.2, 0.3; "),
         (
             DifferenceKind.SAMPLES,
             "[1, 2]",
             "[2, 1]",
-            "the sample ids at epoch 2, batch 1 (step 13): [1, 2] straight, [2, 1] inter",
+            "the sample ids at epoch 2, batch 1 (step 13): [1, 2] uninterrupted, [2, 1] inter",
         ),
-        (DifferenceKind.DATA, "a" * 64, "b" * 64, "sha256 aaaaaaaaaaaa… straight, sha256 bbbbbbbbbbbb… interrupted"),
+        (
+            DifferenceKind.DATA,
+            "a" * 64,
+            "b" * 64,
+            "sha256 aaaaaaaaaaaa… uninterrupted, sha256 bbbbbbbbbbbb… interrupted",
+        ),
         (
             DifferenceKind.VALIDATION,
             (0.5).hex(),
             "absent",
-            "the validation: metric at epoch 2, batch 1 (step 13): 0.5 str",
+            "the validation: metric at epoch 2, batch 1 (step 13): 0.5 uninterrupted",
         ),
-        (DifferenceKind.STEPS, "trained", "not trained", "the steps at epoch 2, batch 1 (step 13): trained straight"),
+        (
+            DifferenceKind.STEPS,
+            "trained",
+            "not trained",
+            "the steps at epoch 2, batch 1 (step 13): trained uninterrupted",
+        ),
     ],
 )
 def test_difference_is_described_in_decimal_numbers(
@@ -346,10 +356,12 @@ def test_difference_is_described_in_decimal_numbers(
 def test_differing_object_and_file_are_described_with_their_place() -> None:
     there = {"straight": "3", "interrupted": "4"}
     state = Difference(kind=DifferenceKind.STATE, name="callbacks[0].meters[3].total", rank=1, **there)
-    told = "the first difference is in what is at callbacks[0].meters[3].total of rank 1: 3 straight, 4 interrupted"
+    told = (
+        "the first difference is in the value at callbacks[0].meters[3].total of rank 1: 3 uninterrupted, 4 interrupted"
+    )
     assert describe(state) == told
     file = Difference(kind=DifferenceKind.FILES, name="own.log", where="line 2", **there)
-    assert describe(file) == "the first difference is in the file own.log (line 2): 3 straight, 4 interrupted"
+    assert describe(file) == "the first difference is in the file own.log (line 2): 3 uninterrupted, 4 interrupted"
 
 
 def test_report_lists_what_was_compared_in_identical_trainings() -> None:
@@ -369,7 +381,7 @@ def test_state_that_the_run_named_is_shown_with_the_first_difference() -> None:
     found = gathered(Difference(kind=DifferenceKind.LOSS, straight="1", interrupted="2") for _ in range(2))
     lines = text(verification(found, not_carried=(gap,))).splitlines()
     assert lines[0].startswith("not identical: the first difference is in the loss")
-    assert lines[2] == "  in no checkpoint, as the run has said: module.env (gymnasium.Env)"
+    assert lines[2] == "  in no checkpoint, as the run reported: module.env (gymnasium.Env)"
 
 
 def test_five_more_differences_are_named_and_the_rest_counted() -> None:

@@ -46,7 +46,7 @@ def verify(
     assert done.returncode in (IDENTICAL, NOT_IDENTICAL), done.stdout + done.stderr
     said = json.loads(done.stdout)
     kept = Path(said["folder"])
-    return said, [json.loads((kept / f"{name}.trace-record").read_text()) for name in ("straight", "interrupted")]
+    return said, [json.loads((kept / f"{name}.trace-record").read_text()) for name in ("uninterrupted", "interrupted")]
 
 
 def combinations(count: int, seed: int) -> list[list[str]]:

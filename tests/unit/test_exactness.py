@@ -96,9 +96,9 @@ def test_redone_steps_that_are_the_same_are_no_difference() -> None:
     ("changes", "kind", "cause"),
     [
         ({"samples": "[99]"}, DifferenceKind.SAMPLES, "data order is not a function of seed and epoch"),
-        ({"data": "x"}, DifferenceKind.DATA, "the dataset or a transform draws"),
+        ({"data": "x"}, DifferenceKind.DATA, "the dataset or a transform depends on the clock"),
         ({"lr": ((0.5).hex(),)}, DifferenceKind.LR, "a scheduler or hook"),
-        ({"loss": (0.5).hex()}, DifferenceKind.LOSS, "random numbers drawn outside of the seeded generators"),
+        ({"loss": (0.5).hex()}, DifferenceKind.LOSS, "random numbers come from outside the seeded generators"),
         ({"rng": "x"}, DifferenceKind.RNG, "more or fewer random numbers"),
         ({"step": 99}, DifferenceKind.STEPS, "differ in length"),
     ],
@@ -141,10 +141,10 @@ def test_kernels_are_a_cause_only_where_nothing_shows_that_they_are_the_same_eac
     assert again is not None
     assert "kernels" in likely_cause(before, RESUMED)
     assert "kernels" not in likely_cause(after, RESUMED)
-    assert "or random numbers drawn outside" in likely_cause(after, RESUMED)
+    assert "or random numbers come from outside" in likely_cause(after, RESUMED)
     assert (after.trained_before, again.trained_before) == (False, True)
     told = likely_cause(again, RESUMED)
-    assert "though it was before the kill" in told
+    assert "although it was the same before the kill" in told
     assert "random numbers" not in told, "the same batch was the same without them"
 
 
@@ -152,25 +152,25 @@ def test_where_no_trainer_began_at_a_checkpoint_none_is_blamed() -> None:
     for kind in DifferenceKind:
         found = Difference(kind=kind, straight="1", interrupted="2")
         told = likely_cause(found, Evidence(resumes=0))
-        assert "no trainer began at a checkpoint" in told
+        assert "no trainer began from a checkpoint" in told
         assert "no checkpoint holds" not in told
         assert "no checkpoint holds" not in likely_cause(msgspec.structs.replace(found, resumed=False), RESUMED)
 
 
 def test_of_an_object_it_is_not_claimed_that_no_checkpoint_holds_it() -> None:
     found = Difference(kind=DifferenceKind.STATE, name="seen", straight="list of 1", interrupted="list of 3")
-    assert "no checkpoint holds it, or each process adds to what" in likely_cause(found, RESUMED)
+    assert "no checkpoint holds the object, or each process adds to" in likely_cause(found, RESUMED)
 
 
 def test_named_state_is_the_first_likely_cause() -> None:
     found = Difference(kind=DifferenceKind.FILES, name="a", straight="1", interrupted="2")
-    assert likely_cause(found, RESUMED).endswith("files outside of the work folder are not carried either")
+    assert likely_cause(found, RESUMED).endswith("checkpoints do not hold files outside the work folder either")
     named = Evidence(resumes=1, not_carried=["module.env (Env)"], written_outside=[f"/tmp/{n}" for n in range(7)])
     told = likely_cause(found, named)
-    assert "is in no checkpoint: module.env (Env); the training wrote outside of the work folder" in told
+    assert "is in no checkpoint: module.env (Env); the training wrote these files outside the work folder" in told
     assert "/tmp/4 and 2 more; " in told
     assert told.index("module.env") < told.index("/tmp/0") < told.index("another process")
-    assert "not carried either" not in told
+    assert "outside the work folder either" not in told
 
 
 def test_all_differences_are_counted_and_the_first_ones_named() -> None:
@@ -535,7 +535,7 @@ def test_object_that_could_not_be_read_in_one_training_is_named() -> None:
     other = replace(WHOLE, places=end.places | {"main().it": "zip, 3 left"})
     assert first_difference(Trace(whole(end=end)), resumed(*whole(3, end=other))) is None
     (named,) = scope.not_compared({0: Trace(whole(end=end))}, {0: resumed(*whole(3, end=other))})
-    assert (named.name, named.why) == ("main().it", "zip cannot be looked into")
+    assert (named.name, named.why) == ("main().it", "zip cannot be inspected")
 
 
 def test_comparison_counts_what_is_the_same() -> None:

@@ -181,7 +181,7 @@ def test_a_folder_of_git_below_the_target_takes_no_file_whatever_its_name_is(
     for options in ([], ["--force"]):
         said = spotrun("fetch", "demo", "--to", "results", *options)
         assert read(Path("results")) == {**before, "deep/er/a": "1", "stored/a": "1"}
-        assert all(f"{store}/config: {tool} runs or obeys what is in its folder here" in said.out for store in stores)
+        assert all(f"{store}/config: {tool} runs or obeys the files in this folder" in said.out for store in stores)
         assert (said.code, "name another by --to" in said.err) == (1, True)
 
 

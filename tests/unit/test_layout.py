@@ -165,7 +165,7 @@ def test_a_defaultdict_and_a_deque_go_on_as_they_were():
     window = round_trip(deque([torch.ones(2), 2], maxlen=2))
     window.append(3)
     assert list(window) == [2, 3]
-    with pytest.raises(Unsavable, match=r"callbacks\.mine is a defaultdict whose default is made by a function"):
+    with pytest.raises(Unsavable, match=r"callbacks\.mine is a defaultdict whose default comes from a function"):
         snapshot.plan_image({"callbacks": {"mine": defaultdict(lambda: 3)}}, {})
 
 

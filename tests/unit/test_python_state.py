@@ -224,7 +224,7 @@ def test_late_part_that_was_not_restored_is_named(capsys: pytest.CaptureFixture[
     first = Process().begun()
     first.net.late = nn.Dropout(0.1)
     Process().begun().resumed(first.image())
-    assert "spotrun: module.late cannot be as it was before" in capsys.readouterr().err
+    assert "spotrun: module.late cannot be restored" in capsys.readouterr().err
 
 
 def averages(process: Process) -> None:
@@ -741,7 +741,7 @@ def test_a_logger_that_comes_or_goes_in_training_is_named() -> None:
     process.loggers, process.callbacks = [late], {"loggers[0]": late}
     process.state.dump()
     assert [str(lost) for lost in process.state.news()] == [
-        "loggers[0] has changed and is in no checkpoint: a a_script.Meter that came while training went on",
-        "loggers[0] has changed and is in no checkpoint: a a_script.Meter that is no part of the training any more",
+        "loggers[0] has changed and is in no checkpoint: a a_script.Meter that was added during training",
+        "loggers[0] has changed and is in no checkpoint: a a_script.Meter that was removed during training",
     ]
     assert logger.seen == []

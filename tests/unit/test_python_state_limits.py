@@ -48,7 +48,7 @@ def test_an_image_makes_no_instance_of_what_is_not_the_scripts(name: str, capsys
     assert not hasattr(process.net, "found")
     assert process.script.HISTORY == []
     assert "a_module_that_is_not_there" not in sys.modules
-    assert "spotrun: module.found cannot be as it was before" in capsys.readouterr().err
+    assert "spotrun: module.found cannot be restored" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -126,11 +126,11 @@ def local() -> Any:
 NO_PLACE = {
     "a class with __del__": (Slotted, "test_revival.Slotted"),
     "a class with __reduce__": (Asked, "test_revival.Asked"),
-    "a class within a function": (local, "local.<locals>.Local, which no module has by that name"),
+    "a class within a function": (local, "local.<locals>.Local, which its module does not have under that name"),
     "an object of a library": (lambda: subprocess.CompletedProcess([], 0), "subprocess.CompletedProcess"),
     "a function": (lambda: local, "builtins.function"),
     "a module": (lambda: enum, "builtins.module"),
-    "a tuple type within a function": (lambda: namedtuple("Here", "a")(1), "Here, which no module has"),
+    "a tuple type within a function": (lambda: namedtuple("Here", "a")(1), "Here, which its module does not have"),
 }
 
 
@@ -157,7 +157,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_from_elsewhere_make_nothing(name: str) -> None:
-    with pytest.raises(NotRevived, match="which this script lacks"):
+    with pytest.raises(NotRevived, match="which this script no longer has"):
         revived({"a": [HOSTILE[name]]})
 
 
@@ -220,7 +220,7 @@ def test_attribute_set_after_training_began_is_refused() -> None:
     standing = InitialObjects(("lr_schedulers",), lambda value: value is optimizer)
     looking(standing, scheduler.state_dict())
     scheduler.shape = lambda step: -step
-    with pytest.raises(Unsavable, match=r"lr_schedulers\.0\.shape is a builtins\.function that was put there after"):
+    with pytest.raises(Unsavable, match=r"lr_schedulers\.0\.shape is a builtins\.function that was added there after"):
         looking(standing, scheduler.state_dict())
 
 

@@ -38,12 +38,12 @@ def test_a_difference_stays_in_the_table_with_its_place() -> None:
 
 
 def test_an_error_of_verify_resume_is_a_row() -> None:
-    seen = {"error": "the straight training failed: x", "problems": [{"fix": "train it alone first"}]}
-    assert "| not verified |  | the straight training failed: x; try: train it alone first |" in row(EMA, seen)
+    seen = {"error": "the uninterrupted training failed: x", "problems": [{"fix": "train it alone first"}]}
+    assert "| not verified |  | the uninterrupted training failed: x; try: train it alone first |" in row(EMA, seen)
 
 
 def test_refused_script_is_called_refused() -> None:
-    assert verdict({"error": "spotrun refuses the straight training: a tuner runs inside fit()"}) == "refused"
+    assert verdict({"error": "spotrun refuses the uninterrupted training: a tuner runs inside fit()"}) == "refused"
 
 
 def test_row_of_the_page_stays_until_its_script_is_measured_again() -> None:

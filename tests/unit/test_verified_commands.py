@@ -78,8 +78,8 @@ def test_command_with_the_same_files_is_identical_and_its_kills_are_counted(
     assert (seen.deterministic, seen.resumes_from_checkpoint) == (True, 1)
     said = text(seen)
     assert said.startswith("identical by content: 1 file is the same as without interruptions, killed 1 time\n")
-    assert "1 time without a warning (not 2: a kill comes after a checkpoint, and it had ended before)" in said
-    assert "it went on, and did 10s of its work again (rework)" in said
+    assert "1 time without a warning (not 2: a kill comes after a checkpoint, and the command ended earlier)" in said
+    assert "the command resumed, and repeated 10s of its work (rework)" in said
     assert as_json(seen)["first_difference"] is None
 
 
@@ -89,15 +89,15 @@ def test_command_is_called_nondeterministic_where_two_undisturbed_runs_differ(tm
     assert seen.identical, "of the rest"
     assert not seen.deterministic
     said = text(seen)
-    assert "not compared: file out/log, as two runs that nothing interrupts differ there too" in said
+    assert "not compared: file out/log, as two uninterrupted runs differ there too" in said
     assert "the command is not deterministic" in said
-    assert "the time that is done again" in said
+    assert "the time of the repeated work" in said
 
 
 def test_where_nothing_is_the_same_nothing_is_called_identical(tmp_path: Path) -> None:
     seen = compared(tmp_path, {"out_n": "1"}, {"out_n": "2"}, {"out_n": "3"})
     assert not seen.identical
-    assert text(seen).startswith("nothing could be compared: no file is the same in two runs that nothing interrupts")
+    assert text(seen).startswith("nothing could be compared: no file is the same in two uninterrupted runs")
 
 
 def test_a_difference_is_named_with_its_likely_cause(tmp_path: Path) -> None:
@@ -105,13 +105,13 @@ def test_a_difference_is_named_with_its_likely_cause(tmp_path: Path) -> None:
     seen = compared(tmp_path / "a", calm, {"out_n": "5", "beside": "2"}, calm)
     assert not seen.identical
     assert "the file beside (line 1)" in text(seen)
-    assert "it is no part of the state, so no checkpoint has it: name it in train: {state: […]}" in text(seen)
+    assert "the file is not part of the state, so no checkpoint has it: name it in train: {state: […]}" in text(seen)
     seen = compared(tmp_path / "b", calm, {"out_n": "6", "beside": "5"}, calm)
-    assert "likely cause: the command went on with the files of its state, and not as it would have" in text(seen)
+    assert "likely cause: the command resumed from the files of its state, but not exactly" in text(seen)
     seen = compared(tmp_path / "c", calm, {"out_n": "6", "beside": "5"}, calm, resumes=False)
     assert "1 of them from the start" in text(seen)
-    assert "likely cause: the command began again after each kill" in text(seen)
-    assert as_json(seen)["first_difference"]["likely_cause"].startswith("the command began again")
+    assert "likely cause: the command began from the start after each kill" in text(seen)
+    assert as_json(seen)["first_difference"]["likely_cause"].startswith("the command began from the start")
 
 
 def test_a_command_is_what_keeps_files_and_has_no_trace(tmp_path: Path) -> None:

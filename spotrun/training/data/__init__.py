@@ -1,1 +1,1 @@
-"""Gives data an exact order, and exact random numbers for everything that is drawn while data is read."""
+"""Makes the order of the data, and all random numbers that are drawn while data is read, exactly reproducible."""

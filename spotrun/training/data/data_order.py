@@ -1,10 +1,11 @@
 """
-Restores the exact position in data: order = f(seed, epoch), plus an integer.
+Restores a training's exact position in its data. The order is a function of seed and epoch; the position in it is a
+number.
 
-`exact_copy` copies a user's DataLoader. The copy can begin an epoch at any batch without reading the batches before it.
-Generators seeded by (seed, epoch) draw the order of an epoch. Each sample is read, and each batch collated, under
-generators seeded by its position. So the result depends neither on workers and prefetching, nor on numbers that the
-training drew, nor on the process.
+`exact_copy` copies a user's DataLoader. The copy can begin an epoch at any batch without reading earlier batches.
+Generators seeded by (seed, epoch) draw the epoch's order. Before a sample is read or a batch is collated, the global
+generators are seeded by the position of the sample or batch. So the data does not depend on workers, on prefetching, on
+random numbers that the training drew, or on the process.
 """
 
 from __future__ import annotations
@@ -27,12 +28,15 @@ from spotrun.training.data.proxy import Proxy
 from spotrun.training.data.samplers import Drawn, Samplers
 
 Position = Callable[[], tuple[tuple[object, ...], int]]
-"""Returns the key of a pass that begins now ("train", epoch, …), and its first batch."""
+"""Returns the key of a pass that begins now, such as ("train", epoch), and the pass's first batch."""
 
 
 @dataclass(frozen=True)
 class Keyed:
-    """A batch's indices (or the single index of a loader without batches), and the seed of its position."""
+    """
+    The indices of a batch (or the single index of a loader without batches), and a seed derived from the batch's
+    position.
+    """
 
     indices: Any
     seed: int
@@ -61,8 +65,8 @@ class SeededSamples:
 
 class ExactDataset(Proxy):
     """
-    A map-style dataset that reads each sample under generators seeded by the sample's position in its epoch. Workers
-    record changes of the dataset in `notes`.
+    A map-style dataset that seeds the generators by a sample's position in the epoch before it reads the sample. Worker
+    processes record in `notes` how their copy of the dataset changes.
     """
 
     _watch: Watch | None
@@ -114,14 +118,16 @@ class ExactDataset(Proxy):
         return samples
 
     def _own(self) -> OwnGenerators:
-        """Find the dataset's own generators, at each batch, because it may make them when it reads its first sample."""
+        """
+        Find the dataset's generators. Called at each batch: a dataset may create them when it reads its first sample.
+        """
         return generators.kept_by(dataset=self._inner)
 
 
 def _reads_without_code(dataset: object) -> bool:
     """
-    Return whether reading a sample is only a look-up, without code that could draw. A look-up takes much less than the
-    ten microseconds of seeding three generators.
+    Return whether reading a sample is only a look-up, which draws no random numbers. Seeding is then skipped: seeding
+    three generators takes ten microseconds, and a look-up much less.
     """
     if type(dataset) is TensorDataset:
         return all(type(tensor) is Tensor for tensor in dataset.tensors)
@@ -129,7 +135,10 @@ def _reads_without_code(dataset: object) -> bool:
 
 
 class ExactCollate(Proxy):
-    """A collate function that draws (as mixup does) from generators seeded by the batch's position."""
+    """
+    A collate function. Before it is called, the generators are seeded by the batch's position, because it may draw
+    (mixup does).
+    """
 
     def __call__(self, read: Any) -> Any:
         if type(read) is not SeededSamples:
@@ -173,7 +182,7 @@ class ExactOrder:
 
     @property
     def is_drawn(self) -> bool:
-        """True if the order of the current pass is complete, so that it needs no generator any more."""
+        """True if the order of the current pass is completely drawn, so that no generator is needed for it any more."""
         return self._order.is_whole
 
     def samples(self, batches: int) -> int:
@@ -206,27 +215,33 @@ class ExactOrder:
 
 
 def notes_for(loader: DataLoader[Any]) -> Notes | None:
-    """Return notes for the workers of `loader`; None if this process reads the data, and so sees all changes."""
+    """
+    Return notes for the workers of `loader`; None if it has no workers. (This process itself sees all changes then.)
+    """
     return Notes(loader.num_workers) if loader.num_workers else None
 
 
 def order_generators(loader: object) -> OwnGenerators:
-    """Return the generators that decide the order of the data and the seeds of workers."""
+    """Return the generators that determine the order of the data and the seeds of workers."""
     if not isinstance(loader, DataLoader):
         return generators.kept_by(loader=loader)
     return generators.kept_by(sampler=loader.sampler, batch_sampler=loader.batch_sampler, loader=loader.generator)
 
 
 def _untouched() -> Any:
-    """Return a context that keeps data loading from changing training's generators. In a worker, it does nothing."""
+    """
+    Return a context that keeps data loading from changing the training's generators. In a worker, the context does
+    nothing.
+    """
     return nullcontext() if get_worker_info() is not None else seeds.kept()
 
 
 def exact_copy(loader: DataLoader[Any], seed: int, rank: int, position: Position) -> DataLoader[Any]:
     """
-    Return a copy of `loader` with an exact position. `loader` must read a map-style dataset and have a length.
+    Return a copy of `loader` that can begin at an exact position. `loader` must read a map-style dataset and have a
+    length.
 
-    The order is the same on every rank, and each rank's sampler takes its share of it. The seeds of samples differ by
+    Every rank draws the same order, and the rank's sampler takes the rank's share of it. The seeds of samples differ by
     rank.
     """
     order = ExactOrder(loader, seed, rank, position)

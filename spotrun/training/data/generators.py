@@ -1,8 +1,8 @@
 """
 Finds and seeds generators that belong to the script's objects, such as an augmentation, a sampler or a model.
 
-The output of such a generator depends on the whole history of its process. So each is seeded by position, as the global
-generators are. Two objects may share a generator.
+The output of such a generator depends on all earlier draws in its process. So each of these generators is seeded by
+position, as the global generators are. Two objects may share a generator.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ OwnGenerators = dict[str, Any]
 NO_HOLDERS = (type, ModuleType, torch.Tensor, torch.nn.Module)
 DEPTH = 5
 LONG = 64
-"""Maximum length of a chain of transforms; a longer list is data."""
+"""Maximum length of a list that is searched as a chain of transforms. A longer list is taken for data."""
 
 
 def kept_by(**roots: object) -> OwnGenerators:
-    """Return the generators, except global ones, in attributes of `roots` and of their objects, `DEPTH` levels deep."""
+    """Return all non-global generators in the attributes of `roots` and of the objects there, `DEPTH` levels deep."""
     found: OwnGenerators = {}
     seen: set[int] = set()
     level: list[tuple[str, object]] = list(roots.items())
@@ -42,7 +42,10 @@ def kept_by(**roots: object) -> OwnGenerators:
 
 
 def kept_by_modules(module: torch.nn.Module) -> OwnGenerators:
-    """Return the generators in attributes of a module and its parts, no deeper: a framework may hold all of them."""
+    """
+    Return the generators in attributes of a module and its submodules. Other objects in attributes are not searched,
+    because a trainer among them would lead to all generators of the process.
+    """
     return {
         f"{path}.{name}": value
         for path, part in module.named_modules()

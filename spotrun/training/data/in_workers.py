@@ -1,11 +1,11 @@
 """
 Watches the state of a script's dataset in the worker processes of its loader.
 
-A worker that changes its dataset changes only its own copy. No checkpoint holds that change, because a new worker
-starts with the training process's copy.
+A worker has a copy of the dataset, and can change only that copy. No checkpoint holds such a change: a new worker
+starts with a copy from the training process.
 
-Each worker compares its dataset from time to time with the state at the previous comparison. It records changes in
-shared memory, which the training process reads at its snapshots.
+From time to time, each worker compares its dataset with the dataset's state at the previous comparison. It records
+changes in shared memory, and the training process reads that memory at each snapshot.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from spotrun.training.python_state.values import SCALARS, name_of, same
 
 ROW_BYTES = 4096
 PLACES_MAX, PLACE_MAX = 10, 200
-"""Maximum places that a worker reports, and maximum characters of each, so that at least one fits into a row."""
+"""Maximum changed places that a worker reports, and maximum characters of each. At least one place fits into a row."""
 LOOK_EVERY = 1024
-"""Batches between two comparisons. The first comparisons come earlier: after batches 1, 2, 4, 8, …"""
+"""Number of batches between two comparisons. Early in training, a worker compares after batches 1, 2, 4, 8, …"""
 OBJECTS_MAX = 1000
 DEPTH = 5
 LONG = 64
 """
-Maximum items of a container whose items are compared. Of a longer container only the length is compared, because
+Maximum items of a container whose items are compared. For a longer container, only the length is compared, because
 reading items costs memory.
 """
 KEPT_THERE = "kept in a worker of its loader"
@@ -54,7 +54,7 @@ class Notes:
         self._rows.share_memory_()  # type: ignore[no-untyped-call]
 
     def write(self, worker: int, places: list[str]) -> None:
-        """Write a row. Its length comes last, so that a reader never reads half of a row."""
+        """Write a row. The row's length is written last, so that a reader never reads half of a row."""
         row, text = self._rows[worker], _text(places)
         while len(text) > ROW_BYTES - 2:
             places = places[: len(places) // 2]
@@ -70,7 +70,7 @@ class Notes:
                 try:
                     places = json.loads(bytes(row[2 : 2 + size].tolist()))
                 except ValueError:
-                    continue  # a worker is writing it; the next call reads it
+                    continue  # a worker is writing this row; the next call reads it
                 yield from (UntrackedChange(place, KEPT_THERE) for place in places)
 
 
@@ -79,7 +79,9 @@ def _text(places: list[str]) -> bytes:
 
 
 class Watch:
-    """Compares a dataset in one worker. Made in the training process, but used only in the worker."""
+    """
+    Finds changes of one worker's dataset. The object is created in the training process, but used only in the worker.
+    """
 
     def __init__(self, dataset: Any, notes: Notes) -> None:
         self.notes = notes
@@ -95,7 +97,7 @@ class Watch:
             self.look(worker)
 
     def look(self, worker: int) -> None:
-        """Compare with the facts of the last call. The first call only records them."""
+        """Compare the dataset's facts with those of the last call. The first call only records facts."""
         self._script = self._script or Script.of_this_process()
         now = dict(_facts(self._script, type(self._dataset).__name__, self._dataset))
         if self._before is not None:
@@ -115,7 +117,10 @@ class Watch:
 
 
 def _has_changed(before: Any, now: Any) -> bool:
-    """Return whether facts differ. A new object of a library is no change: other workers open it again when needed."""
+    """
+    Return whether facts differ. A new library object does not count (an open file, for example): any worker makes it on
+    demand.
+    """
     opened = before is None and type(now) is tuple and now[0] is OTHER
     return not opened and not same(before, now)
 

@@ -16,11 +16,14 @@ from spotrun.training.data.proxy import Proxy
 from spotrun.training.place import PassStart, StreamPosition
 
 KEPT_STATES = 3
-"""Number of states that are kept, as a framework may read a batch ahead (Lightning does if a loader has no length)."""
+"""
+Number of a stream's latest states that are kept, because a framework may read a batch ahead (Lightning does if a loader
+has no length).
+"""
 
 
 class LoaderProxy(Proxy):
-    """The loader that the framework reads instead of the user's. `exact` begins each pass."""
+    """The loader that the framework reads in place of the user's loader. `exact` begins each pass."""
 
     def __init__(self, loader: Any, exact: ExactLoader) -> None:
         super().__init__(loader)
@@ -33,8 +36,8 @@ class LoaderProxy(Proxy):
     def __len__(self) -> int:
         return len(self._inner)
 
-    # Lightning calls this to decide whether to warn about resuming within an epoch, and would save a state that is a
-    # batch ahead.
+    # Lightning warns about resuming within an epoch if a loader lacks this method. The state that Lightning would
+    # save is a batch ahead.
     def state_dict(self) -> dict[str, Any]:
         return {}
 
@@ -44,8 +47,9 @@ class LoaderProxy(Proxy):
 
 class ValidationProxy(Proxy):
     """
-    An exact copy whose passes leave the global generators unchanged. torch draws a seed when a loader's workers start:
-    at each pass or, with persistent workers, at the first pass in a process.
+    An exact copy of a validation loader. Its passes leave the global generators unchanged. With a normal loader, torch
+    draws a seed from these generators when the workers start: at each pass or, with persistent workers, at the
+    process's first pass.
     """
 
     def __iter__(self) -> Iterator[Any]:
@@ -58,9 +62,9 @@ class ValidationProxy(Proxy):
 
 class ExactLoader:
     """
-    The passes over one loader. `start(self)` returns the start of the pass that begins now. A pass that begins after
-    another pass of the same epoch has ended is a further cycle. `is_carried(generator)` is true if checkpoints hold the
-    generator.
+    The passes over one loader. `start(self)` returns where the pass that begins now has to start. If an earlier pass of
+    the same epoch has ended, the new pass is the next cycle over the loader. `is_carried(generator)` is true if
+    checkpoints hold the generator.
     """
 
     def __init__(
@@ -98,7 +102,7 @@ class ExactLoader:
         self.proxy = LoaderProxy(self._loader, self)
         self._waits = _Waits()
         self.gave_others = False
-        """True if a stream that was read again after a resume returned another batch than before the resume."""
+        """True if a stream, reread after a resume, returned a different batch than before the resume."""
 
     @property
     def name(self) -> str:
@@ -107,18 +111,21 @@ class ExactLoader:
 
     @property
     def replays(self) -> bool:
-        """True if a position in this loader can be reached only by reading the batches before it."""
+        """True if a position in this loader can be reached only by reading all batches before the position."""
         return self._stream is not None and self._stream.inside is None
 
     def resume(self, state: dict[str, Any] | None) -> None:
-        """Restore a result of `state` at the start of the pass in which it was taken."""
+        """
+        Let the next pass continue from `state`, which the method `state` returned during the same pass of an earlier
+        process.
+        """
         if self.order is None:
             self._resumed = StreamPosition(**state) if state else None
         elif state:
             self.order.samplers.resume(state)
 
     def state(self, epoch: int, batch: int, *, epoch_ended: bool) -> dict[str, Any] | None:
-        """Return the state, besides these numbers, that a pass needs to begin after `batch` of `epoch`, or None."""
+        """Return the state that a pass needs to begin after `batch` of `epoch`; None if these two numbers suffice."""
         if self._current is None:
             return None
         if self.order is not None:
@@ -133,7 +140,7 @@ class ExactLoader:
         return StreamPosition(epoch, batch, False, state, earlier, mark).to_dict()
 
     def state_between(self) -> Any:
-        """Return the state of a stream between two passes; None if it has no state."""
+        """Return a stream's state between two passes; None if the stream has no state."""
         between = self._stream.between if self._stream else None
         return streams.state_of(between) if between is not None else None
 
@@ -143,7 +150,7 @@ class ExactLoader:
 
     @property
     def waited_s(self) -> float:
-        """System seconds for which the training has waited for batches."""
+        """The seconds of system time that the training has spent waiting for batches."""
         return self._waits.total_s
 
     def samples(self, batches: int) -> int:
@@ -154,7 +161,9 @@ class ExactLoader:
         return (cycles * self.order.samples(len(self._loader)) if cycles else 0) + self.order.samples(rest)
 
     def samples_by_size(self, batches: int) -> int:
-        """Return the same as `samples`, but count a stream's batches as full. 0 if their size is unknown."""
+        """
+        Return the same as `samples`, but assume that all batches of a stream are full. 0 if the batch size is unknown.
+        """
         if self.order is None:
             return batches * (getattr(self._user_loader, "batch_size", None) or 0)
         return self.samples(batches)
@@ -171,15 +180,15 @@ class ExactLoader:
                 self._current = self._begin_stream(self._stream, self._seed_pass(self._key))
             else:
                 self._current = self._begin_indexed()
-        self._current.waits = self._waits  # so that the reads above do not count as waits
+        self._current.waits = self._waits  # set only here, so that the reads above do not count as waits
         return self._current
 
     def _begin_indexed(self) -> _Pass:
         """
         Begin a pass, and draw its order.
 
-        This seeds generators that the script may use too, such as its dataset's generator. If the pass begins after its
-        first batch, the generators that checkpoints hold get back their states from before this call.
+        Drawing seeds generators that the script may use too, such as its dataset's generator. If the pass begins after
+        its first batch (a resume), the generators that checkpoints hold are set back to their states before this call.
         """
         shared = {path: one for path, one in self._own.items() if self._first and self._is_carried(one)}
         before = generators.states(shared)
@@ -196,11 +205,11 @@ class ExactLoader:
         return root
 
     def _begin_once(self, stream: streams.Stream, before: _Pass | None, last: tuple[int, ...]) -> _Pass:
-        """Begin a pass over data that can be read only once: no later pass and no new process gets it again."""
+        """Begin a pass over data that can be read only once: neither a later pass nor a new process can reread it."""
         resumed = self._resumed
         if self._resumed is not None:
             if not self._resumed.begins(self._epoch, self._first):
-                return _Pass(iter(()))  # the framework begins the pass again at its restored position
+                return _Pass(iter(()))  # the framework restarts the pass at the framework's restored position
             self._earlier = [(tuple(key), count) for key, count in self._resumed.earlier]
             for key, count in self._earlier:
                 self._pass_once(stream, key).skip(count)
@@ -284,8 +293,8 @@ class _StreamPass(_Pass):
     """
     Reads each batch under generators seeded by the batch's number, and leaves the training's generators unchanged.
 
-    `states` has the state of `holder` after each of the last batches. Without a holder, `marks` has the mark
-    (marks.py) of each of these batches.
+    `states` has the state of `holder` after each of the last KEPT_STATES batches. Without a holder, `marks` has the
+    mark (marks.py) of each of these batches.
     """
 
     def __init__(self, batches: Iterator[Any], root: int, rank: int, holder: Any, number: int) -> None:
@@ -316,8 +325,8 @@ class _StreamPass(_Pass):
 
 class _OncePass(_StreamPass):
     """
-    A pass over a stream whose batches can be read only once. The first batches are kept, because a framework may read
-    ahead and then begin the pass again.
+    A pass over a stream whose batches can be read only once. The pass keeps its first batches, because a framework may
+    read ahead and then restart the pass.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -325,7 +334,7 @@ class _OncePass(_StreamPass):
         self.skip(0)
 
     def skip(self, count: int) -> None:
-        """Begin the pass after the next `count` batches, which are read and dropped."""
+        """Read and drop the next `count` batches. The pass begins after them."""
         self._kept: deque[Any] = deque()
         self._again: deque[Any] = deque()
         self._first = self.number + count
@@ -333,7 +342,7 @@ class _OncePass(_StreamPass):
             next(self, None)
 
     def begins_again(self) -> bool:
-        """Begin the pass again. Return False if more batches were read than are kept."""
+        """Restart the pass from the kept batches. Return False if more batches were read than are kept."""
         if self.number - self._first != len(self._kept):
             return False
         self._again, self.number, self.ended = self._kept.copy(), self._first, False

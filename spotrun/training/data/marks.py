@@ -1,9 +1,9 @@
 """
-Computes a number that identifies a batch by its tensors, arrays and plain values, to compare the batch when its stream
-is read again.
+Computes a batch's mark: a number that identifies the batch by its tensors, arrays and plain values. When a stream is
+reread, the marks show whether its batches are the same.
 
-A stream of data that the training changes, such as a replay memory, returns other batches the second time. Without the
-number, the difference would go unnoticed.
+A stream over data that the training changes, such as a replay memory, returns different batches when it is reread.
+Without marks, that would go unnoticed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEPTH = 5
 
 
 def mark_of(batch: Any) -> int:
-    """Return the mark. Of large tensors and arrays, only some items count. Objects of other types do not count."""
+    """Return the mark of `batch`. It covers some items of each large tensor or array, and no objects of other types."""
     mark = 0
     for part in _parts(batch, DEPTH):
         mark = zlib.crc32(part, mark)

@@ -1,8 +1,9 @@
 """
-Restores the state that samplers keep between two passes, and draws orders that may not end.
+Restores the state that samplers keep between two passes, and draws orders, even endless ones.
 
-A sampler may count its passes, change its batch size, or get new weights from a hook. So a pass begins with the values
-that the sampler had when the pass first began. A snapshot holds the values that have changed since the process began.
+A sampler may count its passes, change its batch size, or get new weights from a hook. So when a pass is begun a second
+time, its sampler is first given the values that it had when the pass was first begun. A snapshot holds the values that
+have changed since the process began.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ FLAT = frozenset(SCALARS)
 SEQUENCES = (list, tuple)
 MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
 DRAWN_AT_ONCE = 1 << 16
-"""Number of batches that are drawn together; nearly all epochs have fewer."""
+"""Number of batches that are drawn at once. Nearly all epochs have fewer batches."""
 LONG = 64
 DEPTH = 3
 """Maximum depth of nested samplers."""
@@ -48,7 +49,10 @@ class Samplers:
         self._resumed: State | None = None
 
     def made_late(self) -> None:
-        """Save every value of the samplers, which the script made in training: a new process may make other values."""
+        """
+        From now on, save every value of these samplers. The script made them during training, and a new process may
+        make them with other values.
+        """
         self._first = {}
 
     def set_epoch(self, epoch: object) -> None:
@@ -57,11 +61,14 @@ class Samplers:
                 set_epoch(epoch)
 
     def resume(self, state: State) -> None:
-        """Let the next pass be the pass in which `state` was saved."""
+        """Let the next pass repeat the pass in which `state` was saved."""
         self._resumed = state
 
     def begin(self, key: object) -> None:
-        """Prepare to draw the pass `key`. If it was drawn before, keep only the changes that hooks have made since."""
+        """
+        Prepare to draw the pass `key`. If this pass was drawn before, undo the changes that drawing made, but keep the
+        changes by hooks.
+        """
         if self._resumed is not None:
             self._set(self._first | self._resumed["before"])
         elif key == self._pass:
@@ -71,7 +78,10 @@ class Samplers:
         self._begun_with = self._to_save(self._before)
 
     def drawn(self) -> None:
-        """Record the values after drawing the pass, and restore what hooks had changed in a resumed pass."""
+        """
+        Record the values right after the pass is drawn. In a resumed pass, also set the values that hooks had changed
+        by the time of the snapshot.
+        """
         self._drawn, self._held = self._copies(), dict(self._living())
         if self._resumed is not None:
             self._set(self._resumed["since"])
@@ -87,11 +97,16 @@ class Samplers:
         return {"before": self._begun_with, "since": self._since()}
 
     def _to_save(self, values: Values) -> Values:
-        """Leave out long values that are unchanged since the start, because a new process has the same ones."""
+        """
+        Leave out long values that are unchanged since the process began, because a new process has the same values.
+        """
         return {n: value for n, value in values.items() if not _is_long(value) or not same(self._first.get(n), value)}
 
     def _since(self) -> Values:
-        """Return changed values. To save time, a long value that is still the same object counts as unchanged."""
+        """
+        Return the values that changed since the draw. To save time, a long value that is still the same object counts
+        as unchanged.
+        """
         living = ((name, value) for name, value in self._living() if not _is_table(value, self._held.get(name)))
         return {n: copied(v) for n, v in living if is_plain(v) and not same(self._drawn.get(n), v)}
 
@@ -104,7 +119,7 @@ class Samplers:
         return {name: copied(value) for name, value in self._living() if is_plain(value)}
 
     def _set(self, values: Values) -> None:
-        """Set values that differ. An equal object is not replaced, because other parts of the script may use it."""
+        """Set only values that differ. Equal objects stay, because other parts of the script may use them."""
         living = dict(self._living())
         for name, value in values.items():
             path, _, attribute = name.rpartition(".")
@@ -125,7 +140,9 @@ def _attributes(value: Any) -> Values:
 
 
 def _fill(sampler: Any, name: str, value: Any) -> None:
-    """Set a value in place if possible, because another part of the script may use the object too."""
+    """
+    Change the attribute's object in place if possible, because another part of the script may use the same object.
+    """
     held = getattr(sampler, name, None)
     if isinstance(held, list | deque):
         held.clear()
@@ -222,8 +239,8 @@ class Drawn:
 
     def samples(self, batches: int) -> int:
         """
-        Return the number of samples in the first `batches`; each batch is a list. Counts only batches since the last
-        call, because training calls this after each batch.
+        Return the number of samples in the first `batches`; each batch is a list. Each call counts only the batches
+        since the previous call, because the training calls this after each batch.
         """
         counted, samples = self._counted if self._counted[0] <= batches else (0, 0)
         samples += sum(len(batch) for batch in islice(self.known, counted, batches))

@@ -1,8 +1,9 @@
 """
 Reads data without an index: an IterableDataset, or any other iterable of batches.
 
-A stream draws under generators seeded by position, so a repeated pass gives the same batches. To reach a position,
-training loads the stream's own `state_dict` or, if it has none, reads the batches before the position again.
+The generators are seeded by position before a stream draws from them, so a repeated pass gives the same batches. To
+reach a position, the training loads the stream's own `state_dict`. If the stream has none, the training rereads all
+batches before the position.
 """
 
 from __future__ import annotations
@@ -28,17 +29,21 @@ def has_state(value: object) -> bool:
 
 
 def is_read_once(loader: object) -> bool:
-    """Return whether each iteration continues with the next items and has no state to restore, as a generator does."""
+    """
+    Return whether `loader` can be read only once: a new iterator continues where the last one stopped (as for a
+    generator), and there is no state that could be restored.
+    """
     data = loader.dataset if isinstance(loader, DataLoader) and not loader.num_workers else loader
     return isinstance(data, Iterator) and not has_state(loader) and not has_state(data)
 
 
 class SeededStream(Proxy):
     """
-    An IterableDataset that reads each sample under generators seeded by the pass, the worker and the sample's number.
+    An IterableDataset that seeds the generators by the pass, the worker and the sample's number before it reads a
+    sample.
 
-    `place` identifies the pass. It is in shared memory, so that workers that outlive a pass get the next one. At the
-    start of a pass, workers record in `notes` what differs from their first pass.
+    `place` identifies the pass. It is in shared memory, so that workers that outlive a pass see the number of the next
+    pass. At the start of a pass, workers record in `notes` how the dataset differs from its state in their first pass.
     """
 
     def __init__(self, inner: Any, seed: int, rank: int, place: Tensor, notes: Notes | None = None) -> None:
@@ -83,7 +88,9 @@ class SeededStream(Proxy):
 
 
 class SeededStatefulStream(SeededStream):
-    """A SeededStream of a dataset with a state, to which this adds the number of samples given."""
+    """
+    A SeededStream of a dataset with a state. Its `state_dict` adds to that state the number of samples given so far.
+    """
 
     _resumed: dict[str, Any] | None = None
 
@@ -103,8 +110,9 @@ class SeededStatefulStream(SeededStream):
 @dataclass(frozen=True)
 class Stream:
     """
-    A loader to iterate over, and the objects that hold its state `inside` a pass and `between` two passes. Both are
-    None if the loader has no state: training then reads the beginning of a pass again to enter it.
+    A loader to iterate over, and two objects: `inside` holds the loader's state within a pass, and `between` holds it
+    between two passes. Both are None if the loader has no state; a training that resumes within a pass then rereads the
+    beginning of the pass.
     """
 
     loader: Any
@@ -114,7 +122,9 @@ class Stream:
 
 
 def stream(loader: Any, seed: int, rank: int) -> Stream:
-    """Return a stream to be positioned: a copy of a DataLoader over an IterableDataset, or another iterable itself."""
+    """
+    Return `loader` as a `Stream`: a DataLoader over an IterableDataset is copied, any other iterable is used directly.
+    """
     place = torch.zeros(3, dtype=torch.int64)
     place.share_memory_()  # type: ignore[no-untyped-call]
     if not (isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)):

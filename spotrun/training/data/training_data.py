@@ -1,4 +1,7 @@
-"""Replaces the training and validation loaders of a training by exact loaders, and sets where they start."""
+"""
+Replaces the loaders of a training (those for training and those for validation) by exact loaders, and sets where these
+start.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from spotrun.training.session import Agent
 
 class TrainingData:
     """
-    The data of one training, in an order that `seed` determines. `resumed` is the `state` of an earlier process.
-    `ExactLoader` documents `is_carried`.
+    The data of one training, in an order that `seed` determines. `resumed` is a result of the method `state` in an
+    earlier process. `ExactLoader` documents `is_carried`.
     """
 
     def __init__(
@@ -39,7 +42,7 @@ class TrainingData:
         self._said: set[int] = set()
 
     def exact(self, loader: Any, stage: Stage, *, late: bool = False) -> Any:
-        """Return the loader for `Hooks.exact`. `late`: the script made it after the start of training."""
+        """Return the loader for `Hooks.exact`. `late`: the script made `loader` after the start of training."""
         rank = self._framework.rank
         if stage == "validate":
             return self._exact_validation(loader, rank)
@@ -67,7 +70,10 @@ class TrainingData:
         return ("validate", self._framework.epoch, self._framework.batch), 0
 
     def _resume_validation(self) -> None:
-        """Restore the validation loaders once they exist: when training starts, or later if this epoch has none."""
+        """
+        Restore the validation loaders as soon as they exist: when training starts, or later if this epoch has no
+        validation.
+        """
         if made := self._validation_streams():
             for stream, state in zip(made, self._resumed_validation, strict=False):
                 stream.load_between(state)
@@ -91,7 +97,8 @@ class TrainingData:
 
     def check(self) -> None:
         """
-        Report each loader whose data a resume has to read again up to its position.
+        Print a message about each loader whose data a resume has to reread, up to the position at which training
+        continues.
 
         Raises:
             TrainingUnsupported: this combination of loaders cannot be resumed.
@@ -100,23 +107,23 @@ class TrainingData:
         if len(loaders) > 1 and self._framework.cycles and not all(_has_length(one.proxy) for one in loaders):
             unsupported.reject(
                 self._agent,
-                "a loader without a length is one of several that are cycled through",
+                "several loaders are cycled through, and one of them has no length",
                 'use CombinedLoader(…, mode="min_size"), or give the dataset a __len__',
             )
         for one in loaders:
             if one.replays and self._framework.rank == 0 and id(one) not in self._said:
                 self._said.add(id(one))
                 print(
-                    f"spotrun: {one.name} has no state_dict, so a resume within an epoch reads the epoch's data again "
-                    "up to its place; it must be the same on each pass",
+                    f"spotrun: {one.name} has no state_dict, so a resume within an epoch rereads the epoch's data "
+                    "up to the resumed batch; the data must be the same each time",
                     file=sys.stderr,
                     flush=True,
                 )
 
     def begin_here(self) -> None:
         """
-        Begin the loaders again if they began at another position, because a framework may begin them before it has
-        restored its position. (Lightning does if a script reads `estimated_stepping_batches` in configure_optimizers,
+        Restart the loaders if they began at a wrong position: a framework may begin loaders before it has restored its
+        own position. (Lightning does if a script reads `estimated_stepping_batches` in configure_optimizers,
         Lightning#20550.)
         """
         here = self._framework.pass_begins_at
@@ -124,21 +131,23 @@ class TrainingData:
         if any(one.begun is None or (one.begun.epoch, one.begun.batch) != here for one in loaders):
             self._framework.restart_pass()
         for one, state in zip(loaders, self._resumed, strict=False):
-            if one.begun is None:  # the pass begins later
+            if one.begun is None:  # its pass has not begun yet
                 one.resume(state)
         if loaders:
             self._resumed = []
         self._resume_validation()
 
     def state(self, epoch: int, batch: int, *, epoch_ended: bool) -> dict[str, list[Any]]:
-        """Return the state that the loaders need to begin after `batch`. Must not be called during a validation."""
+        """
+        Return the state from which the loaders can continue after `batch`. Must not be called during a validation.
+        """
         return {
             "train": [one.state(epoch, batch, epoch_ended=epoch_ended) for one in self._train_loaders()],
             "validate": [one.state_between() for one in self._validation_streams()] or self._resumed_validation,
         }
 
     def news(self) -> list[UntrackedChange]:
-        """Return all changes of datasets in workers, and all streams that returned other data when read again."""
+        """Return all changes of datasets in workers, and all streams that returned different data when reread."""
         again = [
             UntrackedChange(f"data[{number}]", f"a {one.name} that gives other batches when it is read again")
             for number, one in enumerate(self._train_loaders())
@@ -149,7 +158,7 @@ class TrainingData:
 
     @property
     def waited_s(self) -> float:
-        """System seconds for which the training has waited for its loaders."""
+        """The seconds of system time that the training has spent waiting for its loaders."""
         return sum(one.waited_s for one in self._train_loaders())
 
     def samples(self, batches: int) -> int:
@@ -157,7 +166,7 @@ class TrainingData:
         return sum(one.samples(batches) for one in self._train_loaders())
 
     def samples_by_size(self, batches: int) -> int:
-        """Return the same as `samples`, but count a stream's batches as full."""
+        """Return the same as `samples`, but assume that all batches of a stream are full."""
         return sum(one.samples_by_size(batches) for one in self._train_loaders())
 
 

@@ -1,8 +1,8 @@
 """
 Flushes all events that were given to a SummaryWriter to its files.
 
-`flush()` of tensorboardX flushes the files, but not the events that are still in the queue of each file's thread. So
-`flush` here queues a marker after them: once the marker comes out of the queue, the events are in the file.
+tensorboardX's `flush()` flushes the files, but not the events that are still in the queue of a file's thread. So this
+module's `flush` puts a marker into that queue: once the marker comes out, all earlier events are in the file.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def _wait_for_queue(file_writer: Any) -> None:
         if not arrived.wait(ARRIVES_WITHIN_S):
             raise SpotrunError(
                 f"TensorBoard's writer of {file_writer.get_logdir()} has stopped writing",
-                hint="is the disk full, or the folder gone?",
+                hint="is the disk full, or has the folder been removed?",
             )
     finally:
         del _waiting[number]
 
 
 class _Marker:
-    """An event for the queue. The queue pickles it, so that `_arrive` is called when it comes out."""
+    """An event for the queue. The queue pickles its events, and unpickling a marker calls `_arrive`."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -58,7 +58,9 @@ class _Marker:
 
 
 def _arrive(number: int) -> Any:
-    """Report, on the thread that writes the file, that all earlier events are written. Return an empty event for it."""
+    """
+    Report, on the thread that writes the file, that all earlier events are written. Return an empty event to write.
+    """
     if number in _waiting:
         _waiting[number].set()
     return importlib.import_module("tensorboardX.proto.event_pb2").Event()

@@ -1,4 +1,4 @@
-"""Handles all kinds of loggers. Each kind's state has its own name in a snapshot."""
+"""Handles all kinds of loggers. In a snapshot, the state of each kind has a separate name."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _under_way: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 def begin(loggers: Loggers, run_uid: str, fit: int) -> None:
     """
-    On a fresh start, before the framework writes anything, continue any logs that the same `fit` of the same run began
-    earlier.
+    On a fresh start, continue any logs that an earlier process began for the same `fit` of the same run. Call this
+    before the framework writes anything.
     """
     new = [logger for logger in loggers if id(logger) not in _under_way]
     for kind in KINDS.values():
@@ -31,7 +31,7 @@ def begin(loggers: Loggers, run_uid: str, fit: int) -> None:
 
 
 def continue_run(loggers: Loggers, saved: State) -> None:
-    """After a resume, before the framework writes anything, continue the logs from the snapshot."""
+    """After a resume, continue the snapshot's logs. Call this before the framework writes anything."""
     for name, kind in KINDS.items():
         kind.continue_run(loggers, saved.get(name, []))
     _note(loggers)
@@ -43,6 +43,6 @@ def _note(loggers: Loggers) -> None:
 
 
 def load(loggers: Loggers, saved: State) -> None:
-    """Restore the files when training begins, after the framework has logged hyper-parameters once more."""
+    """Restore the log files when training begins. By then the framework has logged hyper-parameters a second time."""
     text_logs.load(loggers, saved["logs"])
     mlflow_files.load(loggers, saved["mlflow"])

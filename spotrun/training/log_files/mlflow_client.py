@@ -1,9 +1,9 @@
 """
-Continues, after a resume, the MLflow run of an MLFlowLogger on a server or in a database, and logs no step twice.
+Continues the MLflow run of an MLFlowLogger with a server or a database after a resume, and logs no step twice.
 
-A resume does not reset the data on the server, so the server already has the values that were logged after the
-snapshot. Repeated steps give the same numbers. So the logger leaves out each metric up to the last step that the MLflow
-run has for it. This cannot work for a metric whose steps do not grow.
+A resume does not reset the server's data, so the server already has values from the steps after the snapshot. These
+steps are repeated, with the same values. So, for each metric, the logger skips all steps up to the last one that the
+MLflow run has. This does not work for a metric whose steps do not increase.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _ours(loggers: Loggers) -> list[Any]:
 
 
 def dump(loggers: Loggers) -> list[State]:
-    """Return the MLflow run of each logger, once all its metrics have been sent."""
+    """Wait until all metrics have been sent, and return each logger's MLflow run."""
     return [_dump(logger) for logger in _ours(loggers)]
 
 
@@ -39,7 +39,9 @@ def _dump(logger: Any) -> State:
 
 
 def begin(loggers: Loggers, run_uid: str) -> None:
-    """On a fresh start, continue the MLflow run that the same spotrun run began earlier, if it did."""
+    """
+    On a fresh start, continue the MLflow run that an earlier process of the same spotrun run began, if there is one.
+    """
     for index, logger in enumerate(_ours(loggers)):
         mark = f"{run_uid}/{index}"
         before = logger.experiment.search_runs([logger.experiment_id], f"tags.`{TAG}` = '{mark}'", max_results=1)
@@ -50,7 +52,7 @@ def begin(loggers: Loggers, run_uid: str) -> None:
 
 
 def continue_run(loggers: Loggers, saved: list[State]) -> None:
-    """Continue the saved MLflow run, even if the logger has begun a new one."""
+    """Continue the saved MLflow run, even if the logger has begun a new run."""
     for logger, state in zip(_ours(loggers), saved, strict=False):
         _go_on_in(logger, logger.experiment.get_run(state["run"]))
 
@@ -71,7 +73,7 @@ def _is_new(logger: Any) -> bool:
 
 
 def _leave_out(logger: Any, last_steps: Mapping[str, int]) -> None:
-    """From now on, let the logger log a metric only past its last step."""
+    """From now on, let the logger skip all steps of a metric up to the metric's last step."""
     log = logger.log_metrics
 
     def log_metrics(metrics: Mapping[str, Any], step: int | None = None) -> None:

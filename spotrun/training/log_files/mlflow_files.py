@@ -1,9 +1,9 @@
 """
-Saves in a snapshot the MLflow run of an MLFlowLogger with a file store: its metrics, parameters and tags, but no
+Saves in a snapshot the MLflow run of an MLFlowLogger that writes to files: metrics, parameters and tags, but no
 artifacts.
 
 A resumed training continues the same MLflow run, with the files as they were at the snapshot, even on a machine that
-never had them. Layout: EXPERIMENT_ID/meta.yaml and EXPERIMENT_ID/RUN_ID/{meta.yaml,metrics,params,tags}
+never had these files. Layout: EXPERIMENT_ID/meta.yaml and EXPERIMENT_ID/RUN_ID/{meta.yaml,metrics,params,tags}
 (https://mlflow.org/docs/latest/self-hosting/architecture/backend-store).
 """
 
@@ -20,7 +20,7 @@ from spotrun.training.log_files.text_logs import Loggers, State
 
 FOLDERS = ("metrics", "params", "tags")
 MARK = "tags/spotrun.run"
-"""Tag of an MLflow run, which MLflow shows, with the uid of the spotrun run that began it."""
+"""Tag of an MLflow run with the uid of the spotrun run that began it. MLflow displays this tag."""
 
 
 def _ours(loggers: Loggers) -> list[Any]:
@@ -51,7 +51,10 @@ def _dump(logger: Any) -> State:
 
 
 def begin(loggers: Loggers, run_uid: str) -> None:
-    """On a fresh start, continue the MLflow run that the same spotrun run began earlier, without its metrics."""
+    """
+    On a fresh start, continue the MLflow run that an earlier process of the same spotrun run began, and drop its
+    metrics.
+    """
     for index, logger in enumerate(_ours(loggers)):
         mark, opened = f"{run_uid}/{index}", _folder(logger)
         before = [path for path in opened.parent.glob(f"*/{MARK}") if path.read_text() == mark]
@@ -67,7 +70,9 @@ def begin(loggers: Loggers, run_uid: str) -> None:
 
 
 def continue_run(loggers: Loggers, saved: list[State]) -> None:
-    """Continue the saved MLflow run, with its files at the snapshot, even if the logger has begun a new one."""
+    """
+    Continue the saved MLflow run, with its files as they were at the snapshot, even if the logger has begun a new run.
+    """
     for logger, state in zip(_ours(loggers), saved, strict=False):
         folder = _store(logger) / state["experiment"] / state["run"]
         folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +88,10 @@ def load(loggers: Loggers, saved: list[State]) -> None:
 
 
 def _load(folder: Path, state: State) -> None:
-    """Restore files. Files that were too large for the snapshot stay here, cut to their length at the snapshot."""
+    """
+    Restore files. Files that were too large for the snapshot are kept if they are on this machine, and cut to their
+    length at the snapshot.
+    """
     for path in _files(folder):
         extent = None if state["files"] is not None else state["extents"].get(path.relative_to(folder).as_posix())
         if extent is None:
@@ -99,14 +107,16 @@ def _load(folder: Path, state: State) -> None:
 
 
 def _go_on_in(logger: Any, experiment_id: str, run_id: str) -> None:
-    """Let the logger use a saved MLflow run. Delete its new run, unless the script uses the new run."""
+    """
+    Let the logger use a saved MLflow run. Delete the run that the logger has just begun, unless the script uses it.
+    """
     opened = _folder(logger)
     if opened.name == run_id:
         return
     if _is_new(opened) and not is_active(opened.name):
         shutil.rmtree(opened)
         if opened.parent.name != experiment_id and not any(path.is_dir() for path in opened.parent.iterdir()):
-            shutil.rmtree(opened.parent)  # a new experiment with the saved one's name, which this machine did not have
+            shutil.rmtree(opened.parent)  # this machine had no experiment of the saved name, so the logger has made one
     logger._run_id, logger._experiment_id = run_id, experiment_id
 
 
@@ -137,7 +147,7 @@ def _store(logger: Any) -> Path:
 
 
 def _folder(logger: Any) -> Path:
-    """Return the folder of the logger's MLflow run, which begins if it has not begun yet."""
+    """Return the folder of the logger's MLflow run. Begins that run if it has not begun yet."""
     return _store(logger) / str(logger.experiment_id) / str(logger.run_id)
 
 

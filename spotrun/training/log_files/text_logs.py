@@ -2,8 +2,8 @@
 Saves the files of CSVLogger and TensorBoardLogger as part of a snapshot.
 
 A resumed training continues in the folder of the same version, with the files as they were at the snapshot. So the
-files contain each step once, even on a machine that never had them. A training that starts again because it was killed
-before its first snapshot reuses its old version.
+files contain each step once, even on a machine that never had these files. If a training is killed before its first
+snapshot, its next start reuses the same version.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ Loggers = Sequence[Any]
 CSV, EVENTS = "metrics.csv", "events.out.tfevents.*"
 PATTERNS = {"CSVLogger": CSV, "TensorBoardLogger": EVENTS}
 CARRIED_MAX_BYTES = 64 << 20
-"""Maximum bytes of logs in a snapshot. Larger logs would slow it down; they stay in place, and a resume cuts them."""
+"""
+Maximum bytes of logs in a snapshot. Larger logs would slow the snapshot down, so they stay on disk, and a resume cuts
+them to their length at the snapshot.
+"""
 
 
 def dump(loggers: Loggers) -> list[State]:
@@ -45,7 +48,9 @@ def _dump(logger: Any, pattern: str) -> State:
 
 
 def _extent(path: Path) -> int:
-    """Return a file's length: of a CSV file in rows, because a new column rewrites it; otherwise in bytes."""
+    """
+    Return a file's length in bytes or, for a CSV file, in rows. (Bytes would not do: a new column changes all rows.)
+    """
     return len(path.read_bytes().splitlines()) if path.name == CSV else path.stat().st_size
 
 
@@ -55,7 +60,7 @@ def _cut(path: Path, extent: int) -> bytes:
 
 
 def as_tensor(content: bytes) -> torch.Tensor:
-    """Return a file's content as a snapshot can hold it."""
+    """Return a file's content as a tensor, for a snapshot."""
     return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
 
 
@@ -64,7 +69,7 @@ def content_of(tensor: torch.Tensor) -> bytes:
 
 
 def begin(loggers: Loggers, run_uid: str) -> None:
-    """On a fresh start, continue the version that the same run began earlier, without its files."""
+    """On a fresh start, continue the version that an earlier process of the same run began, and remove its files."""
     kinds = _kinds(loggers)
     before = [_begun_before(logger, run_uid) for logger, _ in kinds]
     for (logger, pattern), version in zip(kinds, before, strict=True):
@@ -94,17 +99,17 @@ def _is_marked(folder: Path, run_uid: str) -> bool:
 
 
 def continue_run(loggers: Loggers, saved: list[State]) -> None:
-    """Continue the saved version, even if the logger has opened a new one."""
+    """Continue the saved version, even if the logger has opened a new version."""
     for (logger, pattern), state in zip(_kinds(loggers), saved, strict=False):
         _move(logger, pattern, state["version"])
-        if state["files"] is None:  # now, because a CSVLogger deletes its file when it opens it
+        if state["files"] is None:  # before the files are opened, because a CSVLogger deletes a file when it opens it
             state["files"] = _left_here(logger, state["extents"])
 
 
 def _left_here(logger: Any, extents: dict[str, int]) -> dict[str, torch.Tensor]:
     """
-    Return the files on this machine that were too large for the snapshot, up to their length at the snapshot. If a
-    process here has already resumed from the snapshot, they have the names that `load` gave them.
+    Return the files on this machine that were too large for the snapshot, cut to their length at the snapshot. If a
+    process on this machine has already resumed from the snapshot, the files have the names that `load` gave them.
     """
     folder, names = Path(logger.log_dir), _names(extents)
     paths = {name: path for name in extents for path in (folder / name, folder / names[name]) if path.exists()}
@@ -112,7 +117,7 @@ def _left_here(logger: Any, extents: dict[str, int]) -> dict[str, torch.Tensor]:
 
 
 def _move(logger: Any, pattern: str, version: int | str) -> None:
-    """Change the logger's version, and remove the folder of the version that it has just opened."""
+    """Change the logger's version, and remove the folder that the logger has just opened for another version."""
     opened = Path(logger.log_dir)
     _close(logger)
     logger._version = version
@@ -128,7 +133,7 @@ def load(loggers: Loggers, saved: list[State]) -> None:
     for (logger, pattern), state in zip(_kinds(loggers), saved, strict=False):
         _close(logger)
         files = state["files"]
-        if "extents" in state:  # on another machine they are among the script's files in the checkpoint
+        if "extents" in state:  # on a new machine, these files come with the checkpoint's files of the script
             files = _left_here(logger, state["extents"]) | files
         _remove_files(logger, pattern)
         if pattern == CSV:
@@ -143,13 +148,16 @@ def load(loggers: Loggers, saved: list[State]) -> None:
 
 
 def _columns(path: Path) -> list[str]:
-    """Return the column names in the header of a CSV file, where a name with a comma is quoted."""
+    """Return the column names in a CSV file's header. The header quotes names that contain a comma."""
     with path.open(newline="") as file:
         return next(csv.reader(file))
 
 
 def _names(files: Iterable[str]) -> dict[str, str]:
-    """Return new names for event files. A writer names its file by the second, so it could overwrite an old file."""
+    """
+    Return new names for old event files. A writer names its file by the current second, so it could overwrite an old
+    file.
+    """
     names, numbers = {}, Counter[Path]()
     for name in sorted(files):
         folder = Path(name).parent
@@ -170,7 +178,9 @@ def _remove_files(logger: Any, pattern: str) -> None:
 
 
 def _files(logger: Any, pattern: str) -> dict[str, Path]:
-    """Return files by name within the version's folder. `add_scalars` writes each curve into a separate folder."""
+    """
+    Return files by their path in the version's folder. (`add_scalars` writes each curve into a separate subfolder.)
+    """
     folder = Path(logger.log_dir)
     return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob(pattern))}
 

@@ -1,9 +1,10 @@
 """
-Continues the offline W&B run of a WandbLogger. Each attempt writes a separate folder, and `wandb sync` joins the
-folders of one run.
+Continues a WandbLogger's offline W&B run. Each attempt writes a separate folder, and `wandb sync` joins the folders of
+one W&B run.
 
-W&B numbers the rows of a run. An offline client begins with 0 in each folder, and a row replaces any row with the same
-number, so a resumed training continues from the number in the snapshot. Online, the server sends the number.
+W&B numbers the rows of a run, and a row replaces any earlier row with the same number. An offline client begins each
+folder with row 0. So a resumed training continues with the row number in the snapshot. An online client gets the number
+from the server.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from spotrun.training.log_files.text_logs import Loggers, State
 
 
 def dump(loggers: Loggers) -> list[State]:
-    """Return each logger's W&B run and the number of its next row; empty if it is online or has no run yet."""
+    """
+    Return each logger's W&B run and the number of its next row; an empty state for a logger that is online or has no
+    run yet.
+    """
     return [_dump(getattr(logger, "_experiment", None)) for logger in _ours(loggers)]
 
 
@@ -35,7 +39,9 @@ def continue_run(loggers: Loggers, saved: list[State]) -> None:
 
 
 def _is_offline(run: Any) -> bool:
-    """Return whether `run` is an offline W&B run. On ranks other than 0, `run` is a dummy that has every attribute."""
+    """
+    Return whether `run` is an offline W&B run, and not the dummy with every attribute that ranks other than 0 have.
+    """
     return type(run).__module__.startswith("wandb.") and run.offline is True
 
 

@@ -1,4 +1,4 @@
-"""Checks which tensors and arrays an image can hold, and converts arrays for it."""
+"""Checks which tensors and arrays an image can hold, and converts arrays for an image."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 def memory_of(tensor: Tensor) -> Array:
-    """Return the bytes of a dense tensor on the CPU, not copied. Valid while the tensor's `data_ptr` stays the same."""
+    """Return a view of a dense CPU tensor's bytes. It is valid while the tensor's `data_ptr` stays the same."""
     return tensor.view(-1).view(torch.uint8).numpy()
 
 
 def bytes_of(array: Array) -> Tensor:
-    """Return the array's own memory if it is contiguous and writable; else a copy."""
+    """Return the array's memory as a tensor if the array is contiguous and writable; else a copy."""
     if not array.nbytes:
         return torch.empty(0, dtype=torch.uint8)
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -39,7 +39,7 @@ def bytes_of(array: Array) -> Tensor:
 
 
 class Masked(NamedTuple):
-    """The parts of a masked array besides its numbers: the mask, if any, and the value for masked numbers."""
+    """The parts of a masked array other than its numbers: the mask, if any, and the fill value for masked numbers."""
 
     mask: Array | None
     fill_value: Array
@@ -56,7 +56,7 @@ class Masked(NamedTuple):
     def put_on(self, array: MaskedArray, data: Array) -> None:
         """Set the numbers of `array` to `data`, and its mask to this mask."""
         array.soften_mask()
-        array.mask = np.ma.nomask  # otherwise masked numbers would not be set
+        array.mask = np.ma.nomask  # a masked number can only be set while the array has no mask
         array.data[...] = data
         if self.mask is not None:
             array.mask = self.mask

@@ -1,4 +1,4 @@
-"""Loads plain values of the module's attributes from checkpoints of spotrun 0.1."""
+"""Loads plain values of a module's attributes from a checkpoint of spotrun 0.1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def load(module: Any, saved: dict[str, Any]) -> None:
     devices = iter(saved["devices"])
     for name, value in mapped(saved["values"], lambda tensor: tensor.to(next(devices))).items():
         holder = getattr(module, name, None)
-        if isinstance(holder, list | deque | dict):  # filled in place, as the script may hold the object elsewhere too
+        if isinstance(holder, list | deque | dict):  # in place: other parts of the script may hold it
             holder.clear()
             (holder.update if isinstance(holder, dict) else holder.extend)(value)
         else:

@@ -23,18 +23,27 @@ STARTED = "started: "
 """Prefix of the path of an object made between the start of training and its first epoch."""
 
 LATE = "late: "
-"""Prefix of the path of a part that the trained module got during training. A resume has already restored it."""
+"""
+Prefix of the path of a part that the trained module got during training. By the time the Python state is loaded, a
+resume has already remade this part.
+"""
 
 
 class _BaselineObject(NamedTuple):
-    """An object that existed, with its parts at that time. Holding the object keeps its `id` from being reused."""
+    """
+    An object that existed when it was recorded, with its parts at that time. Holding the object keeps its `id` from
+    being reused.
+    """
 
     node: Node
     unchanged: Unchanged | None
 
 
 class Change(NamedTuple):
-    """The parts of an object to save: of a holder the changed parts by name; any other object is saved whole."""
+    """
+    The part of a changed object that is saved. Of a holder, it is the changed parts by name; any other object is saved
+    whole.
+    """
 
     parts: dict[str, Any]
     gone: tuple[str, ...] = ()
@@ -42,8 +51,8 @@ class Change(NamedTuple):
 
 class Baseline:
     """
-    The objects that existed, by `id` and by path. A process that resumes makes the same objects, so a path identifies
-    the same object in both processes.
+    The objects that existed at the start of training, by `id` and by path. A process that resumes makes the same
+    objects, so in both processes a path identifies the same object.
     """
 
     def __init__(self) -> None:
@@ -58,7 +67,7 @@ class Baseline:
         self._registered: dict[int, object] = {}
         self._still = UnchangedObjects()
         self._changing: set[int] = set()
-        """Large objects that were found to change, and are saved from then on without a comparison."""
+        """Large objects that were once found changed. From then on they are saved without a comparison."""
 
     def add(self, walk: Walk) -> None:
         """Add the objects of `walk` that the baseline lacks."""
@@ -78,7 +87,7 @@ class Baseline:
         self.settle(walk)
 
     def settle(self, walk: Walk) -> None:
-        """Record the present tensors of the trained module, and its parts that are modules of libraries."""
+        """Record the trained module's present tensors, and the state of each part whose class is a library's."""
         for _, _, value in walk.others.values():
             if issubclass(type(value), Tensor):
                 self._registered[id(value)] = value
@@ -87,10 +96,10 @@ class Baseline:
 
     def add_started(self, walk: Walk) -> None:
         """
-        Add objects that hooks have made since; a process that resumes makes them too.
+        Add the objects that hooks have made since `add`; a process that resumes makes them too.
 
-        They are saved whole, because hooks may have made them from weights. Only the structure of libraries' modules is
-        not, because it cannot depend on weights.
+        Snapshots hold these objects whole, changed or not, because hooks may have made them from weights. The exception
+        is the structure of libraries' modules, which cannot depend on weights.
         """
         for node in walk.nodes.values():
             self._name(f"{STARTED}{node.path}", node.value)
@@ -101,13 +110,18 @@ class Baseline:
         self._still = UnchangedObjects(self._resting())
 
     def _resting(self) -> Iterator[UnchangedCandidate]:
-        """Yield the objects that existed and have a path, so that their holders can refer to them."""
+        """
+        Yield the recorded objects that have a path. Only these may be skipped in later walks: an image can refer to
+        them by path.
+        """
         for key, (node, compare) in self._known.items():
             if key in self._paths and key in self._earlier:
                 yield UnchangedCandidate(node, node.has_same_parts if compare is None else partial(compare, False))
 
     def ignore(self, values: Iterable[object]) -> None:
-        """Keep the values of an image out of the baseline: a process has them only once it has loaded an image."""
+        """
+        Keep `values`, which a restore has made, out of the baseline: a process that has loaded no image lacks them.
+        """
         self._ignored |= {id(value): value for value in values}
 
     def _name(self, path: str, value: object) -> None:
@@ -120,7 +134,7 @@ class Baseline:
         return id(value) in self._known
 
     def path_of(self, value: object) -> str | None:
-        """Return the path that `value` had; None if it is new."""
+        """Return the path at which `value` was recorded; None if it is new."""
         found = self._paths.get(id(value))
         return found[0] if found else None
 
@@ -134,14 +148,14 @@ class Baseline:
         return self._by_path[path]
 
     def before(self, *, probe: bool) -> Before:
-        """Return the results of earlier walks, with which the next walk can skip unchanged objects."""
+        """Return the results of earlier walks. With them, the next walk can skip unchanged objects."""
         for key in list(self._tables):
             if not self._is_unchanged(key, probe=probe):
                 del self._tables[key]
         return Before(self._quiet, self._registered, self._tables, self._earlier, self._still.now())
 
     def change_of(self, key: int, node: Node, *, probe: bool) -> Change | None:
-        """Return the change of an object; None if it existed and has not changed."""
+        """Return the change of an object; None if it was recorded and has not changed since."""
         known = self._known.get(key)
         if known is None:
             return Change(node.parts if node.kind in HOLDERS else {})
@@ -167,7 +181,7 @@ class Baseline:
 
 
 def _is_compared(node: Node) -> bool:
-    """Return whether the object is compared as a whole. Other objects are compared part by part."""
+    """Return whether the object is compared as one value. All other objects are compared part by part."""
     if node.kind == "asked":
         return isinstance(node.value, GENERATORS)
     return node.kind not in HOLDERS and (node.kind not in CONTAINERS or node.is_closed)
@@ -175,8 +189,8 @@ def _is_compared(node: Node) -> bool:
 
 def _change(before: dict[str, Any], now: dict[str, Any], holder: object) -> Change | None:
     """
-    Compare parts. A missing part does not count as removed if its attribute still exists: an attribute of a library's
-    module, for example, is a part only while its value is plain.
+    Compare a holder's parts. A part that is missing now does not count as removed if its attribute still exists: for
+    example, an attribute of a library's module is a part only while its value is plain.
     """
     if len(before) == len(now) and all(map(is_, before, now)):
         others = compress(now, map(is_not, before.values(), now.values()))  # usually few

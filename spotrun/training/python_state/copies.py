@@ -1,8 +1,8 @@
 """
-Carries modules that a batch made as copies of a part of the trained module, such as averages and teachers.
+Saves and restores modules that a batch made by copying a part of the trained module, such as averages and teachers.
 
-An image does not describe how to make a module. A resume copies the part that is built in the same way, and gives the
-copy its own weights, flags and plain attributes.
+An image does not describe how to make a module. So a resume copies the part of the trained module that is built alike,
+and gives the copy the saved weights, flags and plain attributes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from spotrun.training.python_state.values import decode, encode, is_scalar
 from spotrun.training.weights import build_of
 
 OwnParts: TypeAlias = Callable[[nn.Module], Mapping[str, Any]]
-"""Returns the attributes of a module that are compared, without the attributes that torch adds."""
+"""Returns the attributes of a module that are to be compared: all but those that torch adds."""
 
 
 class Copies:
-    """The part that each copy was copied from, by `id` of the copy: searched once, as large models have many parts."""
+    """
+    The part from which each copy was made, by `id` of the copy. Results are kept, because the search takes long in
+    large models.
+    """
 
     def __init__(self) -> None:
         self._like: dict[int, tuple[weakref.ref[nn.Module], str | None]] = {}
@@ -48,8 +51,8 @@ def _part_like(made: nn.Module, module: nn.Module, own_parts: OwnParts) -> str |
 
 def _alike(made: nn.Module, part: nn.Module, own_parts: OwnParts) -> bool:
     """
-    Return whether the tensors of both have the same names and shapes, and every other attribute of `made` that is not a
-    scalar is the same object in `part`.
+    Return whether `made` and `part` have tensors of the same names and shapes, and share every other attribute that is
+    not a scalar.
     """
     if {n: t.shape for n, t in _tensors(made).items()} != {n: t.shape for n, t in _tensors(part).items()}:
         return False
@@ -61,7 +64,7 @@ def _alike(made: nn.Module, part: nn.Module, own_parts: OwnParts) -> bool:
 
 
 def content_of(made: nn.Module, like: str, own_parts: OwnParts) -> dict[str, Any]:
-    """Return everything that differs from the part. Tensors are not copied."""
+    """Return all content of `made` that differs from the part. Tensors are not copied."""
     return {
         "like": like,
         "tensors": {name: tensor.detach() for name, tensor in _tensors(made).items()},
@@ -75,7 +78,7 @@ def content_of(made: nn.Module, like: str, own_parts: OwnParts) -> dict[str, Any
 
 def made_like(part: nn.Module, content: Mapping[str, Any]) -> nn.Module:
     """
-    Return a copy of `part` with the content that `content_of` returned.
+    Return a copy of `part` with `content`, a result of `content_of`.
 
     Raises:
         KeyError, ValueError, RuntimeError: the part is now built in another way.

@@ -1,9 +1,9 @@
 """
-Encodes changes of the script's Python state for an image: values and their paths.
+Encodes the changes of a script's Python state for an image, as values and their paths.
 
-An image is a list of objects. An object that existed when training began has its path and is filled in place; a later
-object is made when it is needed. Values refer to objects by list number or by path, so sharing and cycles are kept.
-Values that have no encoding are left out and reported.
+An image is a list of objects. An object that existed when training began is listed with its path, and a restore fills
+it in place. An object that was made later is also made by the restore. Values refer to objects by list number or by
+path, so sharing and cycles are preserved. Values that have no encoding are left out and reported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spotrun.training.python_state.values import Encoded, NotPlain, encode, is_s
 
 FORMAT = 1
 BYTES_MAX = 8 << 30
-"""Maximum bytes of all tensors and arrays together."""
+"""Maximum bytes of all tensors and arrays in an image together."""
 PACKED_FROM = 64
 """Minimum length of a list of numbers of one type that is stored as a tensor."""
 FACTORIES = {kind.__name__: kind for kind in (bool, int, float, str, tuple, list, dict, set)}
@@ -40,15 +40,15 @@ HARMLESS = (
     "lightning_fabric",
 )  # fmt: skip
 """
-Packages whose objects are not reported. Some are locks, logs, progress bars and pictures, on which no training step
-depends; others save their own state.
+Packages whose objects are not reported. Their objects are either locks, logs, progress bars and pictures, on which no
+training step depends, or save their own state.
 """
 
 
 class UntrackedChange(NamedTuple):
     """
-    A change that is in no image: its path, and a description. `saved`: an image has it, but the process that resumes
-    has no object at that path.
+    A change that no image holds: its path, and a description of the value. `saved`: an image does hold it, but the
+    process that resumes has no object at that path.
     """
 
     path: str
@@ -57,12 +57,15 @@ class UntrackedChange(NamedTuple):
 
     def __str__(self) -> str:
         if self.saved:
-            return f"{self.path} cannot be as it was before, as {self.what}"
+            return f"{self.path} cannot be restored, because {self.what}"
         return f"{self.path} has changed and is in no checkpoint: {self.what}"
 
 
 class Encoder:
-    """Makes an image of all objects of `walk` that differ from `baseline`. `lost` then has the changes left out."""
+    """
+    Makes an image of all objects of `walk` that differ from `baseline`. Afterwards `lost` has the changes that were
+    left out.
+    """
 
     def __init__(self, script: Script, baseline: Baseline, walk: Walk, copies: Copies, *, probe: bool) -> None:
         self._script = script
@@ -95,7 +98,7 @@ class Encoder:
         return {"format": FORMAT, "objects": objects}
 
     def _is_carried_for_itself(self, key: int, node: Node) -> bool:
-        """Return whether an object is saved even if its holders have not changed."""
+        """Return whether an object is saved even if no changed object holds it."""
         if self._baseline.knows(node.value) or key in self._walk.trained_parts:
             return True
         return node.kind in ("nn", "tensor") and self._baseline.path_of(node.value) is not None
@@ -104,8 +107,8 @@ class Encoder:
 
     def _find_dead(self) -> None:
         """
-        Find containers to leave out. A container is saved whole or not at all, so a part that cannot be saved also
-        excludes the new containers around it.
+        Find the containers to leave out. A container is saved whole or not at all. So if a part cannot be saved,
+        neither can the new containers that hold it.
         """
         held_by: dict[int, list[int]] = {}
         for key in self._changes:
@@ -120,14 +123,17 @@ class Encoder:
         while waiting:
             dead = waiting.pop()
             if self._baseline.knows(self._walk.nodes[dead].value):
-                continue  # others refer to this object by its path
+                continue  # the containers that hold this object refer to it by its path
             for holder in held_by.get(dead, ()):
                 if holder not in self._dead:
                     self._dead[holder] = self._dead[dead]
                     waiting.append(holder)
 
     def _lost_in(self, node: Node) -> UntrackedChange | None:
-        """Return why this object cannot be saved, or None. Checks the object and its parts, not the parts of parts."""
+        """
+        Return why this object cannot be saved; None if it can. Checks the object and its parts, but not the parts of
+        parts.
+        """
         value = node.value
         if node.is_closed:
             return UntrackedChange(node.path, f"a {name_of(value)} of {len(value)} items")
@@ -232,7 +238,7 @@ class Encoder:
         carried, whole = {}, known or self._can_be_made_anew(node)
         for name, part in change.parts.items():
             if type(part) is MethodType and part.__self__ is node.value:
-                continue  # the class's own method again, in place of a framework's
+                continue  # the class's own method, which a framework has put back
             lost = self._lost_part(f"{node.path}.{name}", node, part)
             if lost is None:
                 carried[name] = self._value(part)
@@ -295,7 +301,7 @@ def _is_factory(value: object) -> bool:
 
 
 def _packed(parts: list[Any]) -> Tensor | None:
-    """Return the numbers as a tensor if all are float or all are int of 64 bits; else None."""
+    """Return the numbers as a tensor if all are floats, or all are ints that fit into 64 bits; else None."""
     if len(parts) < PACKED_FROM:
         return None
     kinds = set(map(type, parts))

@@ -1,9 +1,9 @@
 """
 Compares an array, a tensor or a long container with its earlier content.
 
-Small values are always compared whole; large values by their write counts. With `probe`, large values are also compared
-by their bytes: the first of them whole, until WHOLE_BYTES are used up, the others by samples. The first comparison
-probes, and every 32nd after it.
+Small values are always compared whole, large values by their write counts. With `probe`, large values are also compared
+by their bytes: whole until WHOLE_BYTES are used up, and by samples after that. The first comparison probes, and then
+every 32nd one.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from spotrun.training.python_state.stateful_objects import GENERATORS, state_of
 
 SMALL_ELEMENTS = 1 << 16
 WHOLE_BYTES = 64 << 20
-"""Maximum bytes that one probe compares whole, which takes a tenth of a second."""
+"""Maximum bytes that one probe compares whole. Comparing as many takes a tenth of a second."""
 SAMPLES, SAMPLE_BYTES = 64, 4096
 PROBE_EVERY = 32
 
 Unchanged: TypeAlias = Callable[[bool], bool]
-"""Called with `probe`. Returns whether the value is unchanged."""
+"""Returns whether a value is unchanged. The argument is `probe`."""
 
 
 class Budget:
-    """The bytes that a probe may still compare whole."""
+    """The number of bytes that a probe may still compare whole."""
 
     def __init__(self) -> None:
         self._left = WHOLE_BYTES
 
     def take(self, size_bytes: int) -> bool:
-        """Reserve `size_bytes`, and return whether that many were left."""
+        """Take `size_bytes` from the budget if as many are left, and return whether they were."""
         fits = size_bytes <= self._left
         self._left -= size_bytes if fits else 0
         return fits
 
 
 def unchanged(value: Any, budget: Budget) -> Unchanged:
-    """Return a function that later compares `value` with its present state."""
+    """Record the present state of `value`, and return a function that later compares `value` with that state."""
     if isinstance(value, Tensor):
         return _tensor(value, budget)
     if isinstance(value, np.ma.MaskedArray):
@@ -63,7 +63,7 @@ def _generator(generator: Any) -> Unchanged:
 
 
 def comparable(encoded: Any) -> Any:
-    """Return an encoded state (stateful_objects.py) that `==` compares bit by bit."""
+    """Return `encoded` (stateful_objects.py) in a form that `==` compares bit by bit."""
     if isinstance(encoded, Tensor):
         return _bits(encoded)
     return list(map(comparable, encoded)) if isinstance(encoded, list | tuple) else encoded
@@ -92,7 +92,7 @@ def _bytes_alike(array: np.ndarray[Any, Any], budget: Budget) -> Unchanged:
 
 
 def sampled(array: np.ndarray[Any, Any]) -> int:
-    """Return a checksum of the array, whatever its class: of a large array, only of samples."""
+    """Return a checksum of an array of any class. For a large array, the checksum covers only samples."""
     array = np.ndarray.view(array, np.ndarray)
     return _checksum_of_array(array, array.size <= SMALL_ELEMENTS)
 
@@ -110,7 +110,7 @@ def _checksum_of_array(array: np.ndarray[Any, Any], whole: bool) -> int:
 
 
 def _tensor(tensor: Tensor, budget: Budget) -> Unchanged:
-    """Compare bits as well as versions: many averages are written through `.data`, which does not change versions."""
+    """Compare bits as well as versions: many scripts write averages through `.data`, which does not change versions."""
     if not is_dense(tensor):
         return lambda probe: True
     version, shape = _version(tensor), tensor.shape
@@ -146,7 +146,7 @@ def _version(tensor: Tensor) -> int:
 
 
 def _bits(tensor: Tensor) -> bytes:
-    """Return the tensor's bytes. As bytes, NaN equals NaN, and 0.0 differs from -0.0."""
+    """Return the tensor's bytes. Compared as bytes, NaN equals NaN, and 0.0 differs from -0.0."""
     return memory_of(tensor.contiguous()).tobytes()
 
 
@@ -160,7 +160,7 @@ def _checksum(tensor: Tensor, whole: bool) -> int:
 
 
 def sampled_tensor(tensor: Tensor) -> int:
-    """Return a checksum of the tensor: of a large tensor, only of samples."""
+    """Return a checksum of the tensor. For a large tensor, the checksum covers only samples."""
     return _checksum(tensor, tensor.numel() <= SMALL_ELEMENTS)
 
 

@@ -1,9 +1,9 @@
 """
-Walks the script's state in Python objects: finds every object whose parts may change, and its path.
+Walks the state that a script holds in Python objects: finds every object whose parts may change, and the object's path.
 
-The path of an object is the first path by which the walk reaches it, such as `module.meters['loss'].history`. The walk
-enters containers, and instances, classes, functions and modules of the script. It does not enter objects of libraries,
-but records their paths.
+An object's path is the first path by which the walk reaches it, such as `module.meters['loss'].history`. The walk
+enters containers, and the script's instances, classes, functions and modules. It does not enter library objects, but
+records their paths.
 """
 
 from __future__ import annotations
@@ -31,22 +31,27 @@ from spotrun.training.python_state.stateful_objects import is_asked, parts_of
 from spotrun.training.python_state.values import SCALARS, is_scalar
 
 MAPPED_MAX_BYTES = 64 << 20
-"""Maximum bytes of a saved `numpy.memmap`. A larger one is only reported, as its pages may be on disk only."""
+"""
+Maximum bytes of a `numpy.memmap` that is saved. A larger one is only reported, because its pages may not be in memory.
+"""
 OBJECTS_MAX = 50_000
-"""Maximum objects in one walk. Objects beyond it are not saved, but reported if they change."""
+"""Maximum objects in one walk. Further objects are not saved, but reported if they change."""
 TABLE_ITEMS = 1_000
-"""Maximum items of a container that the first walk enters. A longer one is a table, read only once it has changed."""
+"""
+Maximum items of a container that the first walk enters. A longer container is a table, which is entered only once it
+has changed.
+"""
 ITEMS_MAX = 1 << 20
-"""Maximum items of a saved container. A longer one is not saved, but reported if it changes."""
+"""Maximum items of a container that is saved. A longer container is only reported, if it changes."""
 
 FLAGS_OF_TORCH = {"training"}
 OF_TORCH = frozenset(vars(nn.Module())) - FLAGS_OF_TORCH
 TENSORS_OF_TORCH = ("_parameters", "_buffers", "_modules")
 """Attributes in which a module outside the trained one keeps its tensors and inner modules."""
 CLOSURE = "nonlocal "
-"""Prefix of a function's parts that are variables of the enclosing function."""
+"""Prefix of the parts of a function that are variables of its enclosing function."""
 FLAGS = "requires_grad of parameters"
-"""Name of a module's part that is not an attribute: the flags of its parameters."""
+"""Name of the one part of a module that is not an attribute: the `requires_grad` flags of its parameters."""
 
 SEQUENCES: dict[type, str] = {
     list: "list",
@@ -66,16 +71,19 @@ BEHIND: dict[type, tuple[str, ...]] = {
     partial: ("func", "args", "keywords"), ChainMap: ("maps",), UserDict: ("data",), UserList: ("data",),
     memoryview: ("obj",),
 }  # fmt: skip
-"""Attributes in which objects of Python hold the script's values. A resume does not make such objects."""
+"""
+The attributes in which objects of Python's own classes hold the script's values. A restore fills such objects, but
+never makes one.
+"""
 _BAGS = (SimpleNamespace, argparse.Namespace, threading.local)
 """Kinds of bags. Of a `threading.local`, only the training thread's values count."""
 
 
 class Node:
     """
-    An object whose parts may change. `parts` is a list or, for a holder, a dict; None if the walk does not read it. The
-    parts of a mapping are its keys and values in turn. `inner` has the parts that may have parts themselves and are not
-    `still`, with their paths.
+    An object whose parts may change. `parts` is a list or, for a holder, a dict; None if the walk does not read the
+    parts. A mapping's parts are its keys and values, alternating. `inner` has, with their paths, the parts that may
+    have parts of their own and are not in `still`.
     """
 
     __slots__ = ("inner", "kind", "parts", "path", "value")
@@ -89,11 +97,14 @@ class Node:
 
     @property
     def is_closed(self) -> bool:
-        """True for a container that the walk does not enter: a table, or too long."""
+        """True for a container that the walk does not enter: a table, or a container that is too long."""
         return self.parts is None and self.kind in CONTAINERS
 
     def has_same_parts(self) -> bool:
-        """Return whether the parts are the same objects as before, or were not read. Not for holders."""
+        """
+        Return whether the parts are the same objects as when they were read; True if they were not read. Not for
+        holders.
+        """
         if self.parts is None:
             return True
         pairs = self.kind in OF_PAIRS
@@ -107,7 +118,7 @@ class Before(NamedTuple):
 
     quiet: Mapping[int, LibraryModuleState]
     registered: Mapping[int, object]
-    """Tensors that are carried as weights."""
+    """Tensors that snapshots hold as weights."""
     tables: Mapping[int, object]
     earlier: Mapping[int, Node]
     """Containers that were walked, and objects without parts to walk."""
@@ -117,8 +128,9 @@ class Before(NamedTuple):
 
 class Walk:
     """
-    The objects that one walk has found, by `id`. `others` are the objects that it does not enter, among them `stops`,
-    each with the two halves of its path. In the first walk, without `before`, each long container is a table.
+    The objects that one walk has found, by `id`. `others` are the objects that the walk does not enter, among them
+    those in `stops`, each with the two halves of its path. In the first walk, which has no `before`, each long
+    container is a table.
     """
 
     def __init__(self, script: Script, stops: Mapping[int, object], before: Before | None) -> None:
@@ -131,7 +143,7 @@ class Walk:
         self._left = OBJECTS_MAX - len(self._still)
         self.nodes: dict[int, Node] = {}
         self.compared: list[int] = []
-        """The `nodes` that may have changed: containers with exactly the same parts are left out."""
+        """The keys of the `nodes` that may have changed: all but the containers that still hold the same objects."""
         self.others: dict[int, tuple[str, str, object]] = {}
         self.module: nn.Module | None = None
         self.trained_parts: set[int] = set()
@@ -143,8 +155,8 @@ class Walk:
 
     def trained(self, module: nn.Module, path: str, own: frozenset[str]) -> None:
         """
-        Walk the trained module and all its parts, whose tensors are saved as weights. `own` has the names of its
-        attributes that belong to its framework.
+        Walk the trained module and all its parts. Their tensors are saved as weights. `own` names the module's
+        attributes that belong to the framework.
         """
         self.module = module
         stack = [(path, module)]
@@ -176,7 +188,7 @@ class Walk:
         self._run()
 
     def _registered(self, where: str, tensors: Mapping[str, Tensor | None]) -> tuple[tuple[str, bool], ...]:
-        """Record tensors, which are saved elsewhere. Return whether each of them requires gradients."""
+        """Record tensors that are saved as weights. Return for each whether it requires gradients."""
         flags = []
         for name, tensor in tensors.items():
             if tensor is not None:
@@ -185,7 +197,9 @@ class Walk:
         return _EQUAL_FLAGS.setdefault(tuple(flags), tuple(flags))
 
     def root(self, value: Any, path: str) -> None:
-        """Walk an object that counts as the script's even if its class is a library's. Of a dict, walk the items."""
+        """
+        Walk an object that counts as the script's own, even if its class is a library's. Of a dict, walk the items.
+        """
         if id(value) not in self.nodes and id(value) not in self.stops and hasattr(value, "__dict__"):
             kind = "nn" if isinstance(value, nn.Module) else "dict" if isinstance(value, dict) else "object"
             self._keep(Node(kind, path, value, self._parts(kind, value), self._still))
@@ -199,7 +213,10 @@ class Walk:
         self._run()
 
     def structure(self) -> Iterator[int]:
-        """Yield the keys of libraries' modules outside the trained one, and of the dicts with any module's parts."""
+        """
+        Yield keys for the modules outside the trained module: the module's key if its class is a library's, and in any
+        case the keys of its dicts of tensors and of inner modules.
+        """
         for key, node in self.nodes.items():
             if node.kind == "nn" and key not in self.trained_parts:
                 if self._plain_of(node.value) is not None:
@@ -227,7 +244,10 @@ class Walk:
             self._keep(Node(kind, path, value, self._parts(kind, value), self._still))
 
     def _keep_earlier(self, key: int) -> bool:
-        """If the object still has the parts that it had when training started, reuse its node and return True."""
+        """
+        If the object still has the parts that it had when training started, reuse the node of that time and return
+        True.
+        """
         earlier = self._before.earlier.get(key)
         if earlier is None or self._left <= 0 or key in self.stops or not earlier.has_same_parts():
             return False
@@ -275,7 +295,7 @@ class Walk:
             return None
         if issubclass(cls, tuple):
             return "namedtuple" if is_named_tuple(cls) else None
-        for base in cls.__mro__:  # the first known base: an OrderedDict is a dict too
+        for base in cls.__mro__:  # the first known base decides, because an OrderedDict is a dict too
             if base in _KINDS:
                 return _KINDS[base] if _KINDS[base] in CONTAINERS else None
         return "object" if has_attributes(cls) else None
@@ -339,17 +359,20 @@ _KINDS: dict[type, str] = {
     **SEQUENCES, **MAPPINGS, np.ndarray: "array", np.ma.MaskedArray: "masked", Tensor: "tensor", nn.Parameter: "tensor",
 }  # fmt: skip
 _EQUAL_FLAGS: dict[tuple[tuple[str, bool], ...], tuple[tuple[str, bool], ...]] = {}
-"""One object for equal flags, because identity is the fastest comparison."""
+"""Holds one tuple for all equal flags, because identity is the fastest comparison."""
 OF_PAIRS = frozenset(MAPPINGS.values())
 
 
 def pairs_of(mapping: dict[Any, Any]) -> Collection[tuple[Any, Any]]:
-    """Return pairs in order without calling the script's code. `dict.items` would lose an OrderedDict's order."""
+    """
+    Return a mapping's pairs, in order, without calling the script's code. (`dict.items` would lose an OrderedDict's
+    order.)
+    """
     return OrderedDict.items(mapping) if isinstance(mapping, OrderedDict) else dict.items(mapping)
 
 
 def _inner(where: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return inner modules in reverse order, so that a stack yields them in the order of `named_modules`."""
+    """Return the inner modules in reverse order, so that they come off a stack in the order of `named_modules`."""
     inner = [(f"{where}.{name}", part) for name, part in module._modules.items() if part is not None]
     inner.reverse()
     return inner

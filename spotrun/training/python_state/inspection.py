@@ -1,9 +1,9 @@
 """
 Inspects an object that no image holds, without calling its code.
 
-An iterator has a position; an object outside the process has counts (outside.py). A library's object is inspected
-attribute by attribute: numbers, arrays, and further objects. A library's private attributes, dicts and texts are mostly
-caches and are ignored, unless they hold a generator, a connection or a process.
+An iterator reveals its position, and an object that is partly outside the process reveals counts (outside.py). A
+library object is inspected attribute by attribute: numbers, arrays, and further objects. Its private attributes, dicts
+and texts are mostly caches and are ignored, unless they hold a generator, a connection or a process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OBJECTS_MAX = 300
 """Maximum parts of one object that are inspected."""
 DEPTH = 6
 LONG = 64
-"""Maximum length of a library's list that is inspected. A longer list is data."""
+"""Maximum length of a library's list that is inspected. A longer list is taken for data."""
 BUFFER_MAX_BYTES = 1 << 20
 _SOURCES: tuple[Any, ...] = ([], (), {}, set(), "", range(0), {}.items(), reversed([]))
 _ITERATORS = tuple({type(iter(source)) for source in _SOURCES})
@@ -53,8 +53,8 @@ Facts: TypeAlias = tuple[Any, ...]
 
 class Inspector:
     """
-    Inspects objects. `carried` are the objects that images hold, by `id`. Objects of the packages `harmless` are
-    skipped, and so are files open for writing below the folder `work`, which belong to checkpoints.
+    Inspects objects. `carried` has the `id`s of the objects that images hold. Objects of the packages `harmless` are
+    skipped. So are files that are open for writing below the folder `work`, because checkpoints include them.
     """
 
     def __init__(self, carried: Container[int], harmless: tuple[str, ...], work: str) -> None:
@@ -63,12 +63,15 @@ class Inspector:
         self._work = work
 
     def is_of_use(self, value: object) -> bool:
-        """Return whether inspection may find state on which a step depends."""
+        """Return whether inspecting `value` might find state on which a step depends."""
         cls = type(value)
         return not (issubclass(cls, _NEVER) or cls.__module__.startswith(self._harmless))
 
     def facts(self, value: object, depth: int = DEPTH) -> Facts:
-        """Return facts that differ once the object has visibly changed; empty if the object reveals none."""
+        """
+        Return facts about the object. If they differ from earlier facts, the object has changed. Empty if it shows no
+        facts.
+        """
         found: list[Any] = [*_public(value), *_weakly_held(value), *_kept_results(value)]
         seen = {id(value)}
         waiting = deque([(value, depth)])
@@ -137,7 +140,10 @@ def _or_id(value: Any) -> Any:
 
 
 def _kept_results(value: Any) -> list[Any]:
-    """Return how many results were added to a cache. Inspection cannot read them, and a resume cannot restore them."""
+    """
+    Return how many results were added to a function's cache. Inspection cannot read these results, and a resume cannot
+    restore them.
+    """
     return [value.cache_info().misses] if type(value) is CACHE else []
 
 
@@ -160,7 +166,7 @@ def _counts_anyway(cls: type) -> bool:
 
 
 def _is_shadowed(cls: type) -> bool:
-    """Return whether `cls` is a proxy for another object, which may not exist yet."""
+    """Return whether instances of `cls` stand for another object, which may not exist yet."""
     return any(isinstance(vars(base).get("__dict__"), property) for base in cls.__mro__)
 
 

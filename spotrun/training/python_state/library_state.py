@@ -1,8 +1,8 @@
 """
-Compares modules of libraries, which are most parts of a model, with their earlier state.
+Compares library modules with their earlier state. Most parts of a model are library modules.
 
 Such a module has a few plain attributes (`Dropout.p`), and each of its parameters may require gradients or not. A large
-model has thousands of such modules, and each snapshot has to compare all.
+model has thousands of such modules, and all of them are compared at each snapshot.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class LibraryModuleState(NamedTuple):
 
     module: nn.Module
     attributes: int
-    """Number of attributes, including torch's own."""
+    """Number of the module's attributes, including those that torch adds."""
     get: Callable[[dict[str, Any]], Any]
     values: Any
     tensors: Sequence[Tensor | None]

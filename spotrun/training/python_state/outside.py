@@ -18,7 +18,7 @@ from typing import Any
 UNKNOWN = "a connection whose traffic is not counted"
 _OUTSIDE = (io.IOBase, socket.socket, Popen, BaseProcess)
 _STANDARD = 2
-"""The highest of the standard descriptors, to which every process prints."""
+"""The highest standard descriptor (stderr). Every process may print to the standard descriptors."""
 _TCP_COUNTS = struct.Struct("@120x2Q")
 """Fields of Linux's `struct tcp_info`: bytes acknowledged, and bytes received."""
 
@@ -29,10 +29,11 @@ def is_outside(cls: type) -> bool:
 
 def seen_of(value: Any, work: str) -> Any:
     """
-    Return a value that changes with each use of the object: a position, a time, or counts. None if it is closed or has
-    no such value; `UNKNOWN` if it may be used at any time.
+    Return a value that changes with each use of the object: a position, a time, or counts. Return None if the object is
+    closed or has no such value, and `UNKNOWN` if its uses cannot be counted.
 
-    Files open for writing below the folder `work` also give None: checkpoints include them and their positions.
+    Also return None for a file that is open for writing below the folder `work`: checkpoints include the file and its
+    position.
     """
     cls = type(value)
     if issubclass(cls, io.IOBase):

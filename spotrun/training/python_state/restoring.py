@@ -1,9 +1,9 @@
 """
 Restores an image's values into the script's objects.
 
-The script has already made its objects. They are filled in place, so that all their holders get the values. Later
-objects are made again: containers, arrays and tensors, and instances of classes that the script's modules already have.
-Nothing that an image names is imported or called.
+The script makes its first objects at each start. A restore fills these in place, so that whatever holds them sees the
+values. Objects that training had made later are made by the restore: containers, arrays and tensors, and instances of
+classes that the script's modules have. Nothing that an image names is imported or called.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _ARRAYS = {"array": np.ndarray, "mapped": np.memmap, "masked": np.ma.MaskedArray
 _BUILT = ("tuple", "frozenset", "namedtuple")
 """Kinds that are made once all of their parts exist."""
 _HASHING = ("set", "dict", "OrderedDict", "Counter", "defaultdict")
-"""Kinds that are filled last, because hashing calls methods of the parts."""
+"""Kinds that are filled last: filling them hashes their parts, which calls the parts' methods."""
 
 
 class _Missing(Exception):
-    """Raised if this process has no such object."""
+    """Raised if an object can be neither found nor made in this process."""
 
 
 class Restorer:
@@ -72,7 +72,7 @@ class Restorer:
         self._gone: set[int] = set()
         self._refs: set[int] = set()
         self._anew: set[int] = set()
-        """Instances of the script's classes that this process did not have."""
+        """Numbers of the instances of the script's classes that the restore has made."""
         self.lost: list[str] = []
         self.new: list[Any] = []
 
@@ -194,14 +194,15 @@ class Restorer:
 
     def _contents(self) -> dict[int, Any]:
         """
-        Return the parts of each object, before any is filled. A container that lacks a part counts as missing too.
+        Return the parts of each object, before any object is filled. A container of which a part is missing also counts
+        as missing.
         """
         holders = {n: item for n, item in enumerate(self._objects) if item[0] in HOLDERS}
         others = {n: item for n, item in enumerate(self._objects) if item[0] not in HOLDERS and item[0] not in _BUILT}
         built = [n for n, item in enumerate(self._objects) if item[0] in _BUILT]
         contents: dict[int, Any] = {}
         before = -1
-        while before != len(self._missing):  # an object that was found may have a missing part
+        while before != len(self._missing):  # even an object that exists in this process may have a missing part
             before = len(self._missing)
             for number, (kind, _, _, content) in others.items():
                 if number not in self._missing:
@@ -211,7 +212,7 @@ class Restorer:
                         self._missing.add(number)
             self._missing |= {number for number in self._anew - self._missing if self._lacks_a_part(number)}
             for number in built:
-                self._made[number] = None  # the object may have a missing part
+                self._made[number] = None  # to be built again: a part may be missing by now
         for number, (_, path, _, content) in holders.items():
             if number not in self._missing:
                 contents[number] = dict(self._parts_of_holder(path, content))
@@ -219,8 +220,8 @@ class Restorer:
 
     def _lacks_a_part(self, number: int) -> bool:
         """
-        Return whether a new instance would lack a part, so that its class could not have made it. An existing instance
-        is filled without the part.
+        Return whether object `number` is a new instance and a part for it is missing. Such an instance is not made: its
+        class could never have made it. (An existing instance is filled without the missing part.)
         """
         try:
             for encoded in self._objects[number][3]["parts"].values():
@@ -326,7 +327,7 @@ class Restorer:
 
 
 def _fill_holder(kind: str, holder: Any, parts: dict[str, Any], gone: tuple[str, ...]) -> None:
-    """Fill without the class's own `__setattr__`, which would be script code."""
+    """Fill a holder without calling its class's `__setattr__`, which may be the script's code."""
     if kind == "nn" and FLAGS in parts:
         _set_flags(holder, parts.pop(FLAGS))
     own = {name: part for name, part in parts.items() if not is_name_of_python(name)}
@@ -391,7 +392,10 @@ def _member(name: str, member: str) -> Enum:
 
 
 def _flag(name: str, number: int) -> Flag:
-    """Return a flag. Python makes a combination of members, which has no name, only when it is first needed."""
+    """
+    Return a flag by its number. It may be a combination of members, which has no name and which Python makes only on
+    demand.
+    """
     found = _enum(name)
     if Flag not in found.__mro__:
         raise _Missing

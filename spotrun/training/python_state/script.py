@@ -1,4 +1,4 @@
-"""Recognises the script's own modules, and their classes and functions: modules with a file in the work folder."""
+"""Recognises the script's own modules (those with a file in the work folder), and their classes and functions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 INSTALLED = ("site-packages", "dist-packages")
-"""Names of folders that contain libraries, even inside the work folder."""
+"""Names of folders whose content counts as libraries, even inside the work folder."""
 PYTHON = tuple(os.path.join(os.path.realpath(sysconfig.get_path(name)), "") for name in ("stdlib", "platstdlib"))
 """Folders of Python's own modules, which may be in a home folder too."""
 OURS = __name__.partition(".")[0]
 _MARKS = ("__new__", "__del__", "__setstate__", "__slots__")
-"""Attributes of a class that affect how instances are made or freed. spotrun does not bypass them."""
+"""
+Attributes of a class that affect how instances are made or freed. If a class of the script has one, spotrun makes no
+instance of the class.
+"""
 _HARMLESS_BASES = frozenset({"abc", "typing", "typing_extensions"})
 _STORE_ATTR = dis.opmap["STORE_ATTR"]
 
@@ -52,7 +55,7 @@ class Script:
 
     def _is_own(self, name: str, module: Any) -> bool:
         judged, is_own = self._judged.get(name, (None, False))
-        if judged is not module:  # check each module once: there are thousands, and __main__ has no file at exit
+        if judged is not module:  # judged once: there are thousands, and at exit __main__ has no file
             is_own = self._lies_in_folders(name, module)
             self._judged[name] = (module, is_own)
         return is_own
@@ -71,14 +74,17 @@ class Script:
         return thing.__module__ in self.modules
 
     def own_of(self, things: Mapping[str, object]) -> dict[str, object]:
-        """Return the `things` of the script's own classes."""
+        """Return those of `things` whose classes are the script's."""
         return {name: one for name, one in things.items() if self.owns(type(one))}
 
     def class_name(self, cls: type) -> str:
         return f"{cls.__module__}:{cls.__qualname__}"
 
     def find(self, name: str) -> type | None:
-        """Return the class of this name if a module of the script has it; else None. Imports and calls nothing."""
+        """
+        Return the class of this name if one of the script's modules has it; else None. Imports nothing and calls
+        nothing.
+        """
         module, _, qualname = name.partition(":")
         found: Any = self.modules.get(module)
         for part in qualname.split("."):
@@ -87,8 +93,8 @@ class Script:
 
     def can_make(self, cls: type) -> bool:
         """
-        Return whether an instance of `cls` may be made without calling the class: it and its bases are the script's, or
-        have no code that needs the call.
+        Return whether an instance of `cls` may be made without calling the class. Each of its bases, and the class,
+        must be the script's or have no code that needs the call.
         """
         return all(self._is_simple(base) for base in cls.__mro__)
 
@@ -98,10 +104,10 @@ class Script:
         return self.owns(base) and not any(mark in vars(base) for mark in _MARKS)
 
     def set_by_libraries(self, cls: type) -> frozenset[str]:
-        """Return the names of attributes that belong to libraries' classes among the bases of `cls`."""
+        """Return the names of the attributes that library classes among the bases of `cls` set."""
         if cls not in self._set_by_libraries:
             others = (base for base in cls.__mro__ if base is not object and not self.owns(base))
-            libraries = tuple(base for base in others if base.__module__ != "collections")  # keeps UserDict.data
+            libraries = tuple(base for base in others if base.__module__ != "collections")  # but not UserDict.data
             self._set_by_libraries[cls] = set_by(libraries)
         return self._set_by_libraries[cls]
 
@@ -114,7 +120,10 @@ def _real_path(file: str) -> str:
 
 @cache
 def _real_folder(folder: str) -> str:
-    """Resolve a folder once, because hundreds of modules share it and each part of its path is a system call."""
+    """
+    Resolve a folder. The result is cached: hundreds of modules share a folder, and each part of its path costs a system
+    call.
+    """
     return os.path.realpath(folder)
 
 
@@ -134,7 +143,7 @@ def _codes(cls: type) -> Iterator[CodeType]:
 
 
 def _set_on_self(code: CodeType) -> Iterator[str]:
-    if _STORE_ATTR not in code.co_code[::2]:  # most methods set nothing, and reading instructions is slow
+    if _STORE_ATTR not in code.co_code[::2]:  # true of most methods; reading instructions is slow
         return
     holder: Any = None
     for instruction in dis.get_instructions(code):

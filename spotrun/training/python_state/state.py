@@ -25,21 +25,26 @@ from spotrun.training.python_state.untracked import UntrackedObjects
 from spotrun.training.python_state.values import name_of
 
 DEPTH = 4
-"""Maximum depth of library objects, such as a Subset or a Compose, around the script's own datasets and transforms."""
+"""
+Maximum depth at which the script's own datasets and transforms are found in library objects, such as a Subset or a
+Compose.
+"""
 LONG = 64
-"""Maximum length of a library's chain of transforms. A longer list is data."""
+"""
+Maximum length of a list in a library object that is searched as a chain of transforms. A longer list is taken for data.
+"""
 NOTHING_LIKE_IT = "this process has nothing like it there"
 
 
 class PythonState:
     """
-    Calls come in this order: `begins`; `moved`; `reads` for each loader; `starts`; then `dump` at each snapshot. `load`
-    may be called once there are loaders, so that workers start with the restored state. It is called again after
-    `starts`, because start hooks make new objects.
+    The script's Python state. Call the methods in this order: `begins`; `moved`; `reads` for each loader; `starts`;
+    then `dump` at each snapshot. On a resume, `load` may be called as soon as there are loaders, so that workers start
+    with the restored state. It has to be called a second time after `starts`, because start hooks make new objects.
     """
 
     def __init__(self, framework: Framework, script: Script | None = None, work: str = "") -> None:
-        """`work`: files open for writing below this folder belong to checkpoints."""
+        """`work`: the folder below which files that are open for writing belong to checkpoints."""
         self._framework = framework
         self._script = script or Script.of_this_process()
         self._work = work
@@ -56,17 +61,20 @@ class PythonState:
         self._news: list[UntrackedChange] = []
 
     def begins(self) -> None:
-        """Record everything that the script has made, before any of its hooks gets restored weights."""
+        """
+        Record everything that the script has made so far. Call this before any hook of the script can see restored
+        weights.
+        """
         self._baseline.add(self._walk(None))
 
     def moved(self) -> None:
-        """Record the tensors again after the module is moved to its device, which may have replaced them."""
+        """Record the module's tensors once more, after it was moved to its device: the move may have replaced them."""
         self._baseline.settle(self._walk(None))
 
     def reads(self, loader: Any, stage: Stage, number: int) -> None:
         """
-        Register a loader, the `number`-th of its stage. A stream's or sampler's state is part of the data's position,
-        which is saved elsewhere.
+        Register a loader, the `number`-th of its stage. The state of its stream or sampler is left out, because it is
+        saved with the position in the data.
         """
         names = ("sampler", "batch_sampler") if is_indexed(loader) else ("dataset",)
         self._stops |= {id(one): one for one in (loader, *(getattr(loader, name, None) for name in names))}
@@ -83,7 +91,7 @@ class PythonState:
             self._baseline.add(walk)
 
     def starts(self) -> None:
-        """Record the state after the start hooks, when the first epoch begins."""
+        """Record the state when the first epoch begins, after the start hooks have run."""
         walk = self._walk(self._baseline.before(probe=False))
         self._baseline.add_started(walk)
         others = (one for key, one in walk.others.items() if key not in walk.stops and not self._is_of_library(one[2]))
@@ -95,7 +103,10 @@ class PythonState:
         self._dumps = 0
 
     def dump(self) -> State:
-        """Return the changes since `begins`. Tensors are not copied. `news` then has changes that cannot be saved."""
+        """
+        Return the changes since `begins`. Tensors are not copied. Afterwards `news` has the changes that cannot be
+        saved.
+        """
         probe = self._dumps % PROBE_EVERY == 0
         self._dumps += 1
         walk = self._walk(self._baseline.before(probe=probe))
@@ -108,20 +119,23 @@ class PythonState:
         return image
 
     def _given_now(self) -> dict[str, object]:
-        """Return callbacks, loggers and other objects that the training was given, by name."""
+        """Return the callbacks, loggers and other objects that the training has now, by name."""
         loggers = {f"loggers[{number}]": one for number, one in enumerate(self._framework.loggers)}
         return loggers | dict(self._framework.roots())
 
     def _come_and_gone(self) -> Iterator[UntrackedChange]:
-        """Yield objects that the training got or lost since it began; a process that resumes has the original ones."""
+        """
+        Yield the callbacks and loggers that the training has got or lost since it began. A process that resumes has the
+        original ones.
+        """
         now = self._given_now()
         before, there = (set(map(id, each.values())) for each in (self._given, now))
         for path, one in now.items():
             if id(one) not in before:
-                yield UntrackedChange(path, f"a {name_of(one)} that came while training went on")
+                yield UntrackedChange(path, f"a {name_of(one)} that was added during training")
         for path, one in self._given.items():
             if id(one) not in there:
-                yield UntrackedChange(path, f"a {name_of(one)} that is no part of the training any more")
+                yield UntrackedChange(path, f"a {name_of(one)} that was removed during training")
 
     def _is_of_library(self, value: object) -> bool:
         """Return whether `value` is the cache of a function that the script has only imported."""
@@ -132,8 +146,8 @@ class PythonState:
 
     def load(self, image: State, *, last: bool) -> None:
         """
-        Restore a `dump` of an earlier process. After the `last` load, `news` has the values for which this process has
-        no object.
+        Restore `image`, a `dump` of an earlier process. After the `last` load, `news` has the values for which this
+        process has no object.
 
         Raises:
             CheckpointDamaged: the image is malformed or of an unknown format.
@@ -164,13 +178,13 @@ class PythonState:
         return walk
 
     def news(self) -> list[UntrackedChange]:
-        """Return the changes found since the last call that no image holds."""
+        """Return the changes that no image holds and that were found since the last call."""
         found, self._news = self._news, []
         return found
 
 
 def _own_within(script: Script, value: Any, path: str, depth: int = DEPTH) -> Iterator[tuple[str, object]]:
-    """Yield the instances of the script's classes inside a library's object, or the object itself if it is one."""
+    """Yield `value` if its class is the script's. Else yield the instances of the script's classes inside `value`."""
     if script.owns(type(value)):
         yield path, value
     elif depth and isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
 """
 Saves and loads objects that export their own state: schedulers and optimizers that the script holds, and generators.
 
-No other object may hold parts of such a state. An image holds it as nested values.
+An image holds such a state as nested values. Objects in the state must not be shared with other objects.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEPTH_MAX = 50
 
 
 class _Way(NamedTuple):
-    """A pair of functions that export and load the state of objects of one kind."""
+    """Two functions for one kind of object: the first exports an object's state, the second loads it."""
 
     state: Callable[[Any], Any]
     load: Callable[[Any, Any], None]
@@ -36,8 +36,9 @@ def _set_numpy_state(generator: np.random.Generator, state: Any) -> None:
 
 def load_scaler(scaler: torch.amp.GradScaler, state: Any) -> None:
     """
-    Load a scaler's state and make its tensors, which it otherwise makes when it first scales. A scaler restored at the
-    end of a pass may have to step before that, for gradients that the pass left over.
+    Load a scaler's state and make its tensors. Otherwise a scaler makes its tensors when it first scales a loss. That
+    is too late after a restore at the end of a pass: gradients left over from the pass may need a step before any loss
+    is scaled.
     """
     scaler.load_state_dict(state)
     scaler.scale(torch.zeros((), device=scaler._device))
@@ -61,7 +62,9 @@ def is_asked(cls: type) -> bool:
 
 
 def parts_of(asked: object) -> Iterable[tuple[str, object]]:
-    """Return the parts that an object's exported state does not contain: a scheduler's rates are in an optimizer."""
+    """
+    Return the objects that hold state missing in the exported state: a scheduler's learning rates are in its optimizer.
+    """
     return [("optimizer", asked.optimizer)] if isinstance(asked, LRScheduler) else []
 
 

@@ -1,6 +1,6 @@
 """
-Watches state of the process that a script may set: the environment, the working folder, library settings. In a process
-that resumes, this state is as the script sets it at its start.
+Watches process-wide state that a script may set: the environment, the working folder, library settings. A process that
+resumes has this state only as the script sets it at its start.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ _SETTINGS: dict[str, Callable[[], Any]] = {
 
 
 class Surroundings:
-    """The environment, folder and settings at one moment. Values of variables may be secrets: they are not reported."""
+    """
+    The environment, working folder and settings at one time. Values of variables may be secrets and are not reported.
+    """
 
     def __init__(self) -> None:
         self._raw, self._variables, self._settings = dict(_raw()), _variables(), _settings()
 
     def changed(self) -> Iterator[UntrackedChange]:
-        """Yield everything that has changed since that moment."""
+        """Yield everything that has changed since this object was made."""
         if self._raw != _raw():
             yield from self._changed_variables()
         settings = _settings()
@@ -57,7 +59,9 @@ class Surroundings:
 
 
 def _raw() -> Mapping[Any, Any]:
-    """Return all variables as the system stores them, because os.environ decodes a variable at each access."""
+    """
+    Return all variables in the system's encoding: os.environ decodes a variable at each access, which takes longer.
+    """
     raw: Mapping[Any, Any] = vars(os.environ).get("_data", os.environ)
     return raw
 

@@ -1,5 +1,5 @@
 """
-Watches hooks that only torch holds: functions that it calls around a module, a gradient or a step.
+Watches hooks that only torch holds: functions that torch calls before or after a module, a gradient or a step.
 
 Reports each hook that is added or removed during training, because a process that resumes has only the hooks that the
 script registers at its start.
@@ -23,17 +23,19 @@ OF_PARAMETERS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 PUT_BACK = (*HARMLESS, "torch.nn.utils.prune", "transformers.", "peft.")
 """
-Prefixes of modules whose hooks are not reported. Either no step depends on them, or they are registered again: with the
-weights (weights.prune_again), or by a framework when its training starts. The Trainer of transformers removes its own
-hooks when training is over.
+Prefixes of the names of Python modules whose hooks are not reported. Either no step depends on these hooks, or a resume
+registers them: with the weights (weights.prune_again), or through a framework when training starts. (The Trainer of
+transformers removes its own hooks when training is over.)
 """
 
 Hooks = Mapping[str, tuple[str, ...]]
-"""Names of the hook functions, by the attribute in which torch holds them. Empty attributes are left out."""
+"""
+Names of the hook functions, by the path of the attribute in which torch holds them. Empty attributes are left out.
+"""
 
 
 class TorchHooks:
-    """The hooks of a module and its optimizers at one moment."""
+    """The hooks of a module and its optimizers, as of the last comparison."""
 
     def __init__(self, module: nn.Module, optimizers: Sequence[object] = ()) -> None:
         self._module = module
@@ -45,8 +47,8 @@ class TorchHooks:
 
     def changed(self, *, probe: bool) -> Iterator[UntrackedChange]:
         """
-        Yield places whose functions have changed. Without `probe`, the removal of a parameter's hook is found only if a
-        hook is added too.
+        Yield the places whose functions have changed. Without `probe`, the removal of a parameter's hook is noticed
+        only if another hook was added.
         """
         counts, registered = list(map(len, self._lists)), RemovableHandle.next_id
         if not probe and (counts, registered) == (self._counts, self._registered):

@@ -1,8 +1,9 @@
 """
-Compares many small objects together, so that a walk can skip unchanged objects, which are most of a script's.
+Compares many small objects together, so that a walk can skip unchanged objects. Most of a script's objects are
+unchanged.
 
-An object that has changed once is removed from this cache for good, together with its holders. From then on, each walk
-compares these objects one by one.
+An object that has changed once, and the objects that hold it, are removed from this cache for good. From then on, each
+walk compares these objects one by one.
 """
 
 from __future__ import annotations
@@ -19,12 +20,17 @@ from spotrun.training.python_state.graph import MAPPINGS, SEQUENCES, Node
 from spotrun.training.python_state.values import is_scalar
 
 BLOCK = 64
-"""Number of objects compared together. If one of them has changed, they are compared one by one."""
+"""
+Number of objects that are compared together. If one of them has changed, the same objects are then compared one by one.
+"""
 SMALL_BYTES = 4096
 SMALL_ITEMS = 1000
 
 Look: TypeAlias = Callable[[], tuple[list[Any], list[Any]]]
-"""Returns what reveals a change of some objects: values to compare with `==`, and objects that must be identical."""
+"""
+Returns, for several objects, what reveals a change of them: values to compare with `==`, and objects to compare by
+identity.
+"""
 
 
 class UnchangedCandidate(NamedTuple):
@@ -35,7 +41,7 @@ class UnchangedCandidate(NamedTuple):
 
 
 class UnchangedObjects:
-    """The small objects that were found and have not changed, including everything in them."""
+    """The small objects of an earlier walk that have not changed, and in which nothing has changed."""
 
     def __init__(self, found: Iterable[UnchangedCandidate] = ()) -> None:
         self._blocks = [block for kind, each in _by_kind(found) for block in _blocks(kind, each)]
@@ -67,7 +73,7 @@ class _Block:
     def rests(self) -> bool:
         try:
             values, same = self._look()
-        except (BufferError, ValueError, RuntimeError):  # an array in another order, a tensor without memory
+        except (BufferError, ValueError, RuntimeError):  # an array got another order, or a tensor lost its memory
             return False
         return len(same) == len(self._same) and all(map(is_, same, self._same)) and values == self._values
 

@@ -1,9 +1,9 @@
 """
-Watches objects that are in no checkpoint and whose changes do not show in the script's own objects: an iterator that
+Watches objects that no checkpoint holds, and whose changes the script's own objects do not show: an iterator that
 advances, an open file, a connection, a library's environment.
 
-Each is compared by facts that inspection can read without calling its code (inspection.py), so a change without such a
-fact is not reported. A connection whose traffic cannot be counted counts as used.
+Each object is compared by facts that can be read without calling its code (inspection.py). A change that alters no such
+fact is not reported. A connection whose traffic cannot be counted is taken as used.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ from spotrun.training.python_state.outside import UNKNOWN
 from spotrun.training.python_state.values import name_of, same
 
 FACTS_MAX = 20_000
-"""Maximum facts of all objects together. Objects after that are inspected without their parts."""
+"""Maximum facts of all objects together. Once there are as many, further objects are inspected without their parts."""
 FEW = 1000
 """Maximum facts compared at each snapshot. If there are more, only every `PROBE_EVERY`-th snapshot compares them."""
 OF_DATA = "data["
-"""Prefix of the paths of datasets. Generators there are seeded by position, and transforms record their last action."""
+"""
+Prefix of the paths of datasets. Parts of datasets are not inspected: their generators are seeded by position, and
+transforms record their last action.
+"""
 
 
 class UntrackedObjects:
     """
-    The objects that existed when training began. `carried` are the objects that images hold, by `id`. Files open for
-    writing below the folder `work` are in checkpoints too.
+    Objects that existed when training began. `carried` has the `id`s of the objects that images hold. Files that are
+    open for writing below the folder `work` are not watched, because checkpoints include them.
     """
 
     def __init__(self, others: Iterable[tuple[str, str, object]], carried: Container[int] = (), work: str = "") -> None:
@@ -41,7 +44,10 @@ class UntrackedObjects:
                 self._many += len(facts)
 
     def changed(self, *, probe: bool = True) -> Iterator[UntrackedChange]:
-        """Yield each changed object once: path and class. Without `probe`, yield nothing if this would take long."""
+        """
+        Yield each changed object once, with its path and class. Without `probe`, yield nothing if the comparison would
+        take long.
+        """
         if not probe and self._many > FEW:
             return
         left = []

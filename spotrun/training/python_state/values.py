@@ -2,8 +2,8 @@
 Encodes immutable plain values for an image.
 
 Most values stay as they are, because the tree of an image (checkpoint/tree.py) can hold them. Any other value becomes a
-tuple that begins with the name of its kind. So the script's own tuples are encoded too: as tuples that begin with
-"tuple".
+tuple that begins with the name of its kind. To be distinguishable, the script's own tuples are encoded too: as tuples
+that begin with "tuple".
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SCALARS = _NUMPY | {
 
 
 class NotPlain(Exception):
-    """Raised for a value that no image can hold. The text describes the value."""
+    """Raised for a value that no image can hold. The exception's text describes the value."""
 
 
 def is_scalar(value: object) -> bool:
@@ -41,7 +41,7 @@ def is_scalar(value: object) -> bool:
 
 
 def same(before: object, now: object) -> bool:
-    """Return whether both are the same object, or equal plain values of the same type."""
+    """Return whether `before` and `now` are the same object, or equal plain values of the same type."""
     if before is now:
         return True
     if type(before) is not type(now):

@@ -1,1 +1,1 @@
-"""Traces a training exactly, batch by batch, for `spotrun verify-resume`."""
+"""Records an exact trace of a training, batch by batch, for `spotrun verify-resume`."""

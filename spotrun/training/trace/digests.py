@@ -1,4 +1,4 @@
-"""Digests of tensors, arrays and plain values that are the same in each process, for a trace."""
+"""Computes digests of tensors, arrays and plain values for a trace. Equal values have equal digests in each process."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from spotrun.exactness.same_everywhere import without_instances
 from spotrun.exactness.trace_file import INSTANCES_VARIABLE
 
 clean = without_instances(os.environ.get(INSTANCES_VARIABLE, ""))
-"""Replaces the parts of a text that differ by instance."""
+"""Replaces the parts of a text that differ from instance to instance."""
 _LONG = 100
-"""Minimum length of a list of integers that is one leaf: the state of Python's generator has 625."""
+"""Minimum length of a list of integers that counts as one leaf. (The state of Python's generator has 625 integers.)"""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 SHOWN_MAX = 80
-"""Maximum length of a text that is shown. A longer text is replaced by a digest."""
+"""Maximum length of a value's text that is shown. A longer text is replaced by a digest."""
 
 
 def generators() -> dict[str, Any]:
@@ -34,7 +34,7 @@ def generators() -> dict[str, Any]:
 
 
 def digest(value: Any) -> str:
-    """Return the sha256 over every bit of a tree of tensors, arrays and plain values."""
+    """Return one sha256 over all bits of a tree of tensors, arrays and plain values."""
     total = sha256()
     for path, leaf in _leaves(value):
         total.update(f"{path} {digest_of_leaf(leaf)}\n".encode(errors="surrogatepass"))
@@ -42,7 +42,7 @@ def digest(value: Any) -> str:
 
 
 def digests(value: Any) -> dict[str, str]:
-    """Return the sha256 of each leaf of a tree, by its path."""
+    """Return the sha256 of each leaf of a tree, by the leaf's path."""
     return {clean(path): digest_of_leaf(leaf) for path, leaf in _leaves(value)}
 
 
@@ -90,7 +90,7 @@ def _digest_of_tensor(tensor: Tensor) -> str:
 
 
 def stable(leaf: Any) -> str:
-    """Return a text that is the same in each process: without addresses, and with sorted sets."""
+    """Return a text for `leaf` that is the same in each process: without memory addresses, and with sorted sets."""
     if isinstance(leaf, float):
         return leaf.hex()
     if isinstance(leaf, set | frozenset):

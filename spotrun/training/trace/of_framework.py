@@ -1,8 +1,8 @@
 """
-Traces a training through the port: records the values of a `Framework` at the calls of `Hooks`.
+Traces a training through its port: records a `Framework`'s values at the calls of `Hooks`.
 
-It does so only if the environment names a trace file (trace_file.py). The environment may also list steps at which the
-trainer stops, once each, until it is killed.
+A training is traced only if the environment names a trace file (trace_file.py). The environment may also list steps.
+After each of these, a trainer stops and waits to be killed, once per step.
 """
 
 from __future__ import annotations
@@ -39,17 +39,22 @@ from spotrun.training.trace.outside_files import OutsideFiles
 from spotrun.training.trace.places import Places
 
 SLOW_STEPS = 40
-"""Steps before a hold that take at least `SLOW_STEP_S`, so that a checkpoint becomes durable meanwhile."""
+"""
+Number of steps before each hold that are slowed down to `SLOW_STEP_S`, so that a checkpoint becomes durable meanwhile.
+"""
 SLOW_STEP_S = 0.05
 EARLY_BATCHES = 2
 """
-Number of first batches after each of which all places are recorded. They are also recorded at the end of the first
-epoch. Only the first traced process records them.
+Number of first batches after each of which all places are recorded. All places are also recorded at the end of the
+first epoch. Only the first traced process makes these records.
 """
 
 
 class Holds:
-    """The steps after which this process stops until it is killed, once each; none if `held_at` is None."""
+    """
+    The steps after which this process stops and waits to be killed. `held_at` are the steps after which earlier
+    processes have already stopped; with None, this process never stops.
+    """
 
     def __init__(self, file: TraceFile, held_at: Collection[int] | None) -> None:
         wanted = {int(step) for step in os.environ.get(HOLD_VARIABLE, "").split(",") if step}
@@ -72,7 +77,9 @@ class Holds:
 
 
 class ProcessTrace:
-    """State of the traces of all fits of a process: their file, and the epoch and step at the end of the last fit."""
+    """
+    State that the traces of a process's fits share: their file, and the epoch and step at the end of the last fit.
+    """
 
     file: TraceFile
 
@@ -91,7 +98,7 @@ class ProcessTrace:
             atexit.register(self._leave)
 
     def evaluated(self, stage: str, known: Mapping[str, Any], predictions: str | None = None) -> None:
-        """Record a result outside of the training. `predictions` is a digest."""
+        """Record the result of a test or prediction outside the training. `predictions` is a digest."""
         self.file.append(Evaluated(pid=os.getpid(), stage=stage, metrics=metrics(known), predictions=predictions))
 
     def _leave(self) -> None:
@@ -107,7 +114,7 @@ def of_this_process() -> ProcessTrace:
 
 
 def traced(framework: Framework) -> FrameworkTrace | None:
-    """Return the trace of a fit that has been loaded and begins now; None if no trace is wanted."""
+    """Return a trace of the fit that has been loaded and begins now; None if no trace is wanted."""
     if FILE_VARIABLE not in os.environ:
         return None
     of_this_process().open(framework.rank)
@@ -118,8 +125,8 @@ def traced(framework: Framework) -> FrameworkTrace | None:
 
 class FrameworkTrace:
     """
-    The trace of one fit. Epochs and steps are counted over all fits of a process. `counted` is the epoch and the step
-    in the framework's own counters before this fit has loaded anything.
+    The trace of one fit. Epochs and steps are counted across all fits of a process. `counted` is the epoch and the step
+    in the framework's counters before this fit has loaded anything.
     """
 
     def __init__(self, framework: Framework, counted: tuple[int, int] = (0, 0)) -> None:
@@ -151,7 +158,7 @@ class FrameworkTrace:
         self._lr = learning_rates(self._here.optimizers)
 
     def batch_ends(self) -> None:
-        """Record a batch that has been counted, before any generator is seeded again."""
+        """Record a batch that has just been counted. Call this before any generator is reseeded."""
         here, number = self._here, self._here.batch - 1
         order = self._order()
         self._file.append(
@@ -174,7 +181,7 @@ class FrameworkTrace:
         return next((found for one in self._here.loaders("train") if (found := order_of(one)) is not None), None)
 
     def validated(self) -> None:
-        """Record a validation. The metrics logged so far include its metrics."""
+        """Record a validation that has ended, with all metrics logged so far, which include the validation's."""
         known = metrics(self._here.metrics())
         self._file.append(Validated(epoch=self._epoch, batch=self._here.batch - 1, step=self._step, metrics=known))
 
@@ -190,7 +197,7 @@ class FrameworkTrace:
             self.note("the first epoch's end")
 
     def ended(self) -> None:
-        """Record the end, with the generators as the rest of the script will find them."""
+        """Record the end of training, with the generators' states as the rest of the script finds them."""
         here, module = self._here, self._here.module
         self.process.ended_at = self._epoch, self._step
         shown = module.state_dict() | dict(module.named_parameters()) | dict(module.named_buffers())
@@ -209,7 +216,7 @@ class FrameworkTrace:
         )
 
     def note(self, moment: str) -> None:
-        """Record all places, at a moment before any interruption."""
+        """Record all places at a time before any interruption; `moment` says when."""
         if self._is_first_pass:
             self._file.append(ObjectsRecorded(moment=moment, places=self._places().found))
 
@@ -223,8 +230,9 @@ class FrameworkTrace:
 
     def _add_all(self, places: Places) -> None:
         """
-        Add all places except plain local variables: which of them exist depends on the process in which the last batch
-        was trained. Objects in local variables are added, because they are among the roots.
+        Add all places. Plain local variables are left out: a process that only finishes the training, without training
+        its last batch, has different ones. Objects in local variables are not left out, because they are among the
+        roots.
         """
         places.loggers(self._here.loggers)
         self._add_roots(places)
@@ -242,7 +250,7 @@ class FrameworkTrace:
 
 
 def learning_rates(optimizers: Iterable[Optimizer]) -> tuple[tuple[str, ...], ...]:
-    """Return the learning rate of each group of each optimizer, exact to the bit."""
+    """Return the learning rate of each group of each optimizer, as an exact text."""
     return tuple(tuple(float(group["lr"]).hex() for group in optimizer.param_groups) for optimizer in optimizers)
 
 

@@ -1,4 +1,6 @@
-"""Lists files that this process writes outside its work folder, which no checkpoint has, for `verify-resume`."""
+"""
+Lists, for `verify-resume`, the files that this process writes outside its work folder. No checkpoint includes them.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ _OPEN_FILES = Path("/proc/self/fd")
 
 class OutsideFiles:
     """
-    Records each file that Python opens for writing, or renames another file to, once this object exists, and files that
-    were already open if /proc lists them. Not recorded: files that other code than Python's opens later.
+    Records each file that Python opens for writing or creates by renaming, from the time this object is made, and the
+    files already open then if /proc lists them. Files that non-Python code opens later are not recorded.
     """
 
     def __init__(self) -> None:
@@ -30,7 +32,9 @@ class OutsideFiles:
         sys.addaudithook(self._heard)
 
     def written(self) -> tuple[str, ...]:
-        """Return the recorded files that still exist, except those of instances, traces and Python's caches."""
+        """
+        Return the recorded files that still exist, without the files of instances, of traces and of Python's caches.
+        """
         there = {os.path.realpath(path) for path in self._paths.copy() if _is_file(path)}
         return tuple(sorted(path for path in there if self._counts(path)))
 
@@ -48,13 +52,16 @@ class OutsideFiles:
             self._add(arguments[0])
 
     def _add(self, path: object) -> None:
-        """Record a path of any type. A path that cannot be read here fails in the script itself, with more detail."""
+        """
+        Record a path of any type. If a path has an invalid type or value, do nothing: the script's own call fails, with
+        more detail.
+        """
         if not isinstance(path, str | bytes | PurePath) or len(self._paths) >= PATHS_MAX:
             return
         try:
             whole = os.path.abspath(os.fsdecode(path))
         except OSError:
-            return  # a relative path in a folder that is gone
+            return  # the path is relative to a folder that was removed
         if self._counts(whole):
             self._paths.add(whole)
 
@@ -64,7 +71,7 @@ class OutsideFiles:
                 if os.lstat(_OPEN_FILES / name).st_mode & stat.S_IWUSR:
                     self._add(os.readlink(_OPEN_FILES / name))
             except OSError:
-                continue  # it was the descriptor of the listing
+                continue  # it was the descriptor by which the folder was listed
 
 
 def _is_file(path: str) -> bool:

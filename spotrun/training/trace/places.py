@@ -1,9 +1,9 @@
 """
 Describes the values that the script holds in Python objects: one text for each value, by the value's path.
 
-This walk is separate from the walk in spotrun/training/python_state, so that it also compares objects which that walk
-skips: closures, iterators, generators, local variables of running functions, library objects. Of a library object, it
-uses the content of its pickle, or else its plain attributes.
+This walk is separate from the one in spotrun/training/python_state. It also describes objects which that walk skips:
+closures, iterators, generators, local variables of running functions, library objects. A library object is described by
+the content of its pickle or, if it has none, by its plain attributes.
 """
 
 from __future__ import annotations
@@ -57,17 +57,20 @@ from spotrun.training.python_state.values import NotPlain, is_scalar, name_of
 from spotrun.training.trace.digests import clean, digest, digest_of_leaf, digests, shown
 
 PLACES_MAX = 50_000
-"""Maximum number of places. Further places are reported as not inspected."""
+"""Maximum number of places (values with a path). Further places are reported as not inspected."""
 PICKLE_MAX_BYTES = 64 << 20
 PACKED_FROM = 256
 """Minimum length of a list of plain values that is described by one text."""
 TABLE_ITEMS = 1_000
-"""Maximum items of a container of objects that are described one by one. A longer one's pickle is one text."""
+"""
+Maximum items of a container whose objects are described one by one. A longer container is described by one text, from
+its pickle.
+"""
 ELSEWHERE = ("pytorch_lightning", "lightning", "lightning_fabric", "transformers", "accelerate", "spotrun")
-"""Packages of trainers and loops. The script's own view of their objects is compared separately."""
+"""Packages of trainers and loops. What a script sees of their objects is compared separately."""
 NOT_LOOKED_INTO = (*(name for name in HARMLESS if name not in ("_thread", "threading")), "torch.utils.data.sampler")
 OF_DATA = ("dataset", "datasets", "indices", "tensors")
-"""Attributes of torch's datasets and loaders. The batches that a loader reads are compared one by one."""
+"""The only attributes of torch's datasets and loaders that are described. The batches themselves are compared too."""
 _CODE = (
     BuiltinFunctionType, ModuleType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType,
     WrapperDescriptorType, ClassMethodDescriptorType,
@@ -80,7 +83,7 @@ _LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Event, thre
 
 
 class Places:
-    """`found` has a text for each place, and `unread` the class of each object that could not be inspected."""
+    """The places of a script. `found` has a text for each place, `unread` the class of each object not inspected."""
 
     def __init__(self, script: Script, stops: Iterable[object] = (), own: frozenset[str] = frozenset()) -> None:
         self._script = script
@@ -105,7 +108,7 @@ class Places:
                 self.unread[clean(where)] = name_of(one)
 
     def loggers(self, loggers: Iterable[object]) -> None:
-        """Do not enter loggers of libraries. Report a library's logger as unread unless it belongs to a framework."""
+        """Skip `loggers` whose classes are a library's. Report each of these as unread, unless it is a framework's."""
         for number, logger in enumerate(loggers):
             if not self._script.owns(type(logger)):
                 self._stops[id(logger)] = logger
@@ -121,7 +124,7 @@ class Places:
                     self.add(f"{name}.{variable}", value)
 
     def frames(self) -> None:
-        """Add the local variables of the script's running functions, innermost function last."""
+        """Add the local variables of the script's running functions. The innermost function comes last."""
         frame: FrameType | None = inspect.currentframe()
         running = []
         while frame is not None:
@@ -177,7 +180,10 @@ class Places:
             self._instance(path, value)
 
     def _array(self, path: str, value: Tensor | np.ndarray[Any, Any]) -> None:
-        """Add an array by rows and columns. A parameter, or a tensor not in plain CPU memory, gets a single digest."""
+        """
+        Add an array: a digest for each row and column. A parameter, and a tensor that is not in plain CPU memory, gets
+        only one digest.
+        """
         if isinstance(value, np.ndarray):
             names = value.dtype.names
         elif type(value) is Tensor and value.layout is torch.strided and value.device.type == "cpu":
@@ -235,7 +241,7 @@ class Places:
         if not self._script.owns(type(module)):
             kept = {name: part for name, part in kept.items() if name[:1] != "_"}
             kept |= {name: part for name, part in parts.items() if is_scalar(part) and name[:1] != "_"}
-            kept |= {name: parts[name] for name in parts.get("_defaults", ()) if name in parts}  # of torchmetrics
+            kept |= {name: parts[name] for name in parts.get("_defaults", ()) if name in parts}  # its states
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             kept |= {name: parameter, f"{name}.requires_grad": parameter.requires_grad}
         buffers = module.named_buffers(recurse=False, remove_duplicate=False)
@@ -284,7 +290,7 @@ class Places:
     def _instance(self, path: str, value: Any) -> None:
         cls = type(value)
         if issubclass(cls, threading.Thread):
-            self.unread[path] = name_of(value)  # what its function has in local variables
+            self.unread[path] = name_of(value)  # the local variables of the thread's function
         if issubclass(cls, _LOCKS) or str(cls.__module__).startswith(NOT_LOOKED_INTO):
             return
         if issubclass(cls, Dataset | DataLoader) and not self._script.owns(cls):
@@ -292,7 +298,7 @@ class Places:
         elif issubclass(cls, _BAGS):
             self._holder(path, value, vars(value))
         elif issubclass(cls, _CACHE):
-            self.unread[path] = name_of(value)  # the content depends on how often a step was repeated
+            self.unread[path] = name_of(value)  # what is cached depends on how often steps were repeated
             self._waiting.append((f"{path}.__wrapped__", value.__wrapped__))
         elif issubclass(cls, GeneratorType):
             frame = value.gi_frame
@@ -316,7 +322,10 @@ class Places:
             self.found[path] = name_of(value)
 
     def _pickled(self, path: str, value: object) -> bool:
-        """Add the object's pickle, and return True. Return False if it has none, or one that is too long to read."""
+        """
+        Add a digest of the object's pickle, and return True. Return False if the object has no pickle, or one that is
+        too long to read.
+        """
         stream = _Short()
         try:
             with warnings.catch_warnings():
@@ -351,11 +360,11 @@ def _content(cell: CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
-        return None  # nothing was put into it yet
+        return None  # the cell is still empty
 
 
 def of_library(script: Script, callback: object) -> Iterator[tuple[str, str]]:
-    """Yield the library's part of a callback: its exported state, its public plain attributes, its models."""
+    """Yield what a library's class keeps in a callback: the exported state, the public plain attributes, the models."""
     if script.owns(type(callback)) and not script.set_by_libraries(type(callback)):
         return
     for name, text in digests(callback.state_dict()).items():  # type: ignore[attr-defined]
@@ -382,5 +391,5 @@ def digest_of_tree(value: Any) -> str:
 
 
 def is_bar(callback: object) -> bool:
-    """Return whether the callback displays times: a progress bar or a model summary."""
+    """Return whether the callback is a progress bar or a model summary, which display times."""
     return is_a(callback, "ProgressBar", "ModelSummary")

@@ -1,1 +1,1 @@
-"""Freezes the files of the work folder at a boundary, for snapshots, and restores them when training resumes."""
+"""Freezes the work folder's files at a boundary, for a snapshot, and restores them when training resumes."""

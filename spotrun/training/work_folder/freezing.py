@@ -1,8 +1,9 @@
 """
 Freezes the work folder at a boundary, without waiting for its large files.
 
-Small files are copied immediately. For a large file a descriptor is kept, and the agent reads the file while training
-continues. If it is written to meanwhile, it is torn, and is copied at the next boundary.
+Small files are copied immediately. A large file's descriptor is kept, and the agent reads the file while training
+continues. If the file is written to before the agent has read it, the copy is torn, and the file is copied at the next
+boundary.
 """
 
 from __future__ import annotations
@@ -20,14 +21,26 @@ from spotrun.wire import plain
 
 SMALL_BYTES = 256 << 10
 SMALL_TOGETHER_BYTES = 64 << 20
-"""Maximum bytes copied at a boundary, which takes 20 to 40 ms. Further files are read later, as large files are."""
+"""
+Maximum bytes of small files copied at a boundary; copying as many takes 20 to 40 ms. Further small files are read
+later, as large files are.
+"""
 DESCRIPTORS_MAX = 100
-"""Maximum descriptors of a frozen folder: a process may have 1,024 by default, and an agent holds three folders."""
+"""
+Maximum descriptors of a frozen folder. By default a process may have 1,024 descriptors, and an agent holds up to three
+folders.
+"""
 TRIES = 3
 TICK_NS = 20_000_000
-"""Nanoseconds within which two writes may give a file the same time: a tick of the kernel's clock is 4 or 10 ms."""
+"""
+Nanoseconds within which two writes may give a file the same modification time: a tick of the kernel's clock is 4 or 10
+ms.
+"""
 PLACES_MAX = 20_000
-"""Maximum files of a frozen folder; also of links, folders and refused paths. The agent stores fewer files."""
+"""
+Maximum number of files in a frozen folder; also of links, of folders and of refused paths. (The agent's own limit of
+stored files is lower.)
+"""
 
 
 class Frozen:
@@ -36,14 +49,14 @@ class Frozen:
     def __init__(self, number: int, memory: int | None = None) -> None:
         self.number = number
         self.stamps: dict[str, FileVersion] = {}
-        """The files at this boundary, with which a later boundary compares its files to find changes."""
+        """The files at this boundary. A later boundary compares its files with these to find changes."""
         self._memory = os.memfd_create("spotrun-files", os.MFD_CLOEXEC) if memory is None else memory
         self._descriptors: list[int] = []
         self._at = 0
         self._index_bytes = 0
 
     def add(self, data: bytes) -> int:
-        """Append bytes to the memory, and return their start."""
+        """Append `data` to the folder's memory, and return at which byte it starts."""
         start, written = self._at, 0
         while written < len(data):
             written += os.pwrite(self._memory, data[written:], start + written)
@@ -51,7 +64,7 @@ class Frozen:
         return start
 
     def hold(self, fd: int) -> int:
-        """Own the descriptor `fd` from now on, and return its index."""
+        """Take over the descriptor `fd`, and return its index among the folder's descriptors."""
         self._descriptors.append(fd)
         return len(self._descriptors) - 1
 
@@ -112,7 +125,7 @@ class Freezer:
         self._unsettled: dict[int, dict[str, FileVersion]] = {}
         self._copied: set[str] = set()
         self._resting: tuple[Survey, bytes] | None = None
-        """The last state of the folder that the agent had completely, and its index."""
+        """The folder's last state of which the agent already had all files, and the index of that state."""
 
     def begin_with(self, opened: Iterable[Opened]) -> None:
         """Record that the folder has the content of the checkpoint from which training resumes."""
@@ -126,7 +139,7 @@ class Freezer:
             self._unsettled = {other: known for other, known in self._unsettled.items() if other > number}
 
     def torn(self, paths: Iterable[str]) -> None:
-        """Copy these files from now on."""
+        """Copy the files `paths` at all further boundaries, because the agent found its copies of them torn."""
         self._copied |= set(paths)
         for path in paths:
             for known in (self._known, *self._unsettled.values()):
@@ -134,8 +147,8 @@ class Freezer:
 
     def freeze(self, opened: Collection[Opened], *, final: bool = False) -> Frozen:
         """
-        Return the present folder. `opened` are the files that are open for writing. For a `final` folder they are
-        copied, because no other boundary follows.
+        Return the folder as it is now, frozen. `opened` are the files that are open for writing. For a `final` folder
+        these files are copied, because no later boundary could replace a torn copy.
         """
         frozen = Frozen(self._number)
         self._number += 1
@@ -166,7 +179,7 @@ class Freezer:
             try:
                 file = self._hold(frozen, path, each, copy=path in copied or each.place in copied)
             except FileNotFoundError:
-                continue  # another thread or process has removed it
+                continue  # another thread or process has removed the file
             except OSError as error:
                 refused[path] = f"it cannot be read: {error.strerror}"
                 continue
@@ -205,8 +218,8 @@ class Freezer:
 
 def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[str]) -> dict[str, FileVersion]:
     """
-    Return the files whose stamps will reveal every later write. A write within a tick, or through a mapping, may leave
-    a stamp unchanged.
+    Return the files whose stamps will reveal every later write. Left out are files written within the last tick, and
+    files written through a memory mapping: a write to these may leave the stamp unchanged.
     """
     return {
         path: seen
@@ -216,7 +229,10 @@ def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[
 
 
 def _read_between_writes(fd: int) -> tuple[bytes, Stamp]:
-    """Return the file's content and stamp. If another thread writes all the time, the two may not match exactly."""
+    """
+    Return a file's content and stamp. If another thread keeps writing to the file, content and stamp may not match
+    exactly.
+    """
     data, stamp = bytearray(), Stamp.of(os.fstat(fd))
     for _ in range(TRIES):
         data, stamp = bytearray(), Stamp.of(os.fstat(fd))

@@ -12,12 +12,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 KINDS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
-"""Kinds of files, outermost first. A class written in Python, such as GzipFile, may add bytes at a flush."""
+"""
+Kinds of file objects, in the order of flushing: outermost first. A class written in Python, such as GzipFile, is
+outermost, because its flush may write to the file inside it.
+"""
 DELETED = " (deleted)"
 
 
 class Opened(NamedTuple):
-    """A descriptor of a file in the work folder. `updates`: writes may change the middle, or come through a mapping."""
+    """
+    An open file in the work folder, and its descriptor. `updates`: writes may change bytes in its middle, or come
+    through a memory mapping.
+    """
 
     path: str
     fd: int
@@ -25,14 +31,14 @@ class Opened(NamedTuple):
 
 
 class OpenFiles:
-    """Finds the file objects of each descriptor, only once, because the search covers all objects of the process."""
+    """Finds the file objects of descriptors. Results are kept, because the search covers all objects of the process."""
 
     def __init__(self, work: str) -> None:
         self._inside = work + os.sep
         self._objects: dict[tuple[int, int], list[weakref.ref[Any]]] = {}
 
     def flush(self) -> list[Opened]:
-        """Flush Python's buffers, and return the files that are open for writing."""
+        """Flush Python's buffers of all files that are open for writing, and return these files."""
         opened = list(self._open())
         for file in self._files_of(opened):
             with contextlib.suppress(ValueError, OSError):  # closed by another thread, or the script's disk is full
@@ -40,7 +46,10 @@ class OpenFiles:
         return opened
 
     def move(self, positions: Mapping[str, int]) -> None:
-        """Set the position in each rewritten file to the one in `positions`, or else to the end of the file."""
+        """
+        Set the position in each open file, after its content was restored: to its position in `positions`, or else to
+        its end.
+        """
         opened = list(self._open())
         for each in opened:
             place = positions.get(each.path)
@@ -60,13 +69,16 @@ class OpenFiles:
                     continue
                 target.encode()
                 mode = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
-            except (OSError, UnicodeEncodeError):  # the listing's descriptor, a closed one, or a name that is not text
+            except (
+                OSError,
+                UnicodeEncodeError,
+            ):  # the listing's descriptor, a closed one, or a name that is not text
                 continue
             if mode != os.O_RDONLY:
                 yield Opened(target[len(self._inside) :], fd, mode == os.O_RDWR)
 
     def _files_of(self, opened: list[Opened]) -> list[Any]:
-        """Return the file objects of these descriptors, outer objects first."""
+        """Return the file objects of the descriptors in `opened`, outermost first."""
         keys: dict[tuple[int, int], int] = {}
         for each in opened:
             with contextlib.suppress(OSError):
@@ -110,5 +122,5 @@ def _descriptor(file: Any) -> int:
     """Return the descriptor of a file object; -1 if it no longer has one."""
     try:
         return -1 if file.closed else int(file.fileno())
-    except (ValueError, OSError, AttributeError):  # detached, or half made
+    except (ValueError, OSError, AttributeError):  # a detached file object, or one that is not fully initialized
         return -1

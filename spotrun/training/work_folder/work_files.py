@@ -18,11 +18,12 @@ from spotrun.training.work_folder.open_files import Opened, OpenFiles, positions
 
 class WorkFiles:
     """
-    The files of one training; on ranks other than 0, only the files that the process has open. Without a `rule` no
+    The files of one training; on ranks other than 0, only the files that the process has open. Without a `rule`, no
     files belong to checkpoints.
 
-    In a gang, only the lead's files belong to checkpoints. Paths in a state are then in the lead's folder,
-    `of_checkpoints`, because Lightning gives all ranks the folder of rank 0. Another member's `folder` is elsewhere.
+    In a gang, only the lead's files belong to checkpoints. Paths in a state are paths in the lead's folder,
+    `of_checkpoints`, because Lightning gives rank 0's folder to all ranks. On the gang's other members, `folder` is a
+    different folder.
     """
 
     def __init__(self, agent: Agent, ranks: Ranks, rule: FilesRule | None) -> None:
@@ -39,13 +40,14 @@ class WorkFiles:
             self._freezer = Freezer(self.folder, remembered(Path(rule.before)), all_but(rule.exclude))
 
     def positions(self) -> dict[str, int]:
-        """Flush the files that this process writes, and return its position in each, by path."""
+        """Flush the files that this process writes, and return the position in each file, by path."""
         self._flushed = [] if self._open is None else self._open.flush()
         return positions_of(self._flushed)
 
     def freeze(self, *, final: bool = False) -> Frozen | None:
         """
-        Return the folder at this boundary; None on other ranks or without a rule. Call `positions` on all ranks first.
+        Return the folder at this boundary; None on ranks other than 0, or without a rule. Call `positions` on all ranks
+        first.
         """
         if self._freezer is None:
             return None
@@ -68,8 +70,8 @@ class WorkFiles:
 
     def put_back(self, positions: Mapping[str, int]) -> None:
         """
-        Wait until the folder has the content that it had at the checkpoint, and continue writing at `positions`. All
-        ranks must call this together.
+        Wait until the agent has restored the folder's content of the checkpoint, and set the position in each open file
+        by `positions`. All ranks must call this together.
 
         Raises:
             SpotrunError: the folder could not be restored, or the agent is gone.
@@ -85,8 +87,8 @@ class WorkFiles:
         problem = self._ranks.share(str, problem)
         if problem:
             raise SpotrunError(
-                f"the files of the checkpoint could not be put into the work folder: {problem}",
-                hint="the log says which; is there room on the instance's disk?",
+                f"the checkpoint's files could not be restored into the work folder: {problem}",
+                hint="the log names the file; is the instance's disk full?",
             )
         if not self._of_another_machine:
             self._open.move(positions)
