@@ -284,7 +284,10 @@ def gives_way(held: HeldSnapshot, turn_s: float) -> bool:
 # -- the state of a command --------------------------------------------------------------------------------------------
 
 RESTLESS_INTERVALS = 3
-"""Number of checkpoint intervals after which the agent reports that a state never comes to rest."""
+"""
+The agent reports that a command's state is never at rest if the state keeps changing for this many checkpoint
+intervals, so that no consistent copy can be made.
+"""
 
 
 class StateChoice(Enum):

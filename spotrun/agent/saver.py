@@ -196,7 +196,7 @@ class Saver:
         Record that the store has the common part of snapshot `sequence`. For a final snapshot, do nothing, because no
         other snapshot follows it.
 
-        The sequence of the next trainer also starts at 0, but only after all snapshots of this trainer are settled.
+        The next trainer's sequence also starts at 0, but not until all snapshots of this trainer are settled.
         """
         if self._in_flight is not None and self._in_flight.sequence == sequence and not self._in_flight.taken.final:
             self._spend(self._in_flight)

@@ -42,7 +42,7 @@ class TrainerExit:
         return self._trainers.current
 
     def settle(self) -> None:
-        """Decide what follows the end of a trainer. The trainer's last snapshot is already saved."""
+        """Decide what to do after a trainer has ended. Its last snapshot is already saved."""
         trainer, trainee = self._trainer, self._start.trainee
         if trainer.exited is None or not self._saver.idle or trainee.awaits_the_last(self._context.clock.monotonic()):
             return

@@ -103,8 +103,8 @@ def wanted(path: Path, arguments: Sequence[str], wish: BenchFlags) -> BenchPlan:
 
 def planned(job: RunSpec, trials: Sequence[BenchTrial], specs: Sequence[RunSpec]) -> Iterator[PlannedTrial]:
     """
-    Find the prices and the minimum budget of each trial of `job`; `specs` are the jobs of the trials' runs. Read the
-    market of each kind only once. Rent nothing.
+    Find the prices and the minimum budget of each trial of `job`, and rent nothing. `specs` are the specs of the
+    trials' runs, in the same order. The market of each kind of instance is read only once.
 
     Raises:
         SpecInvalid, CloudError: a trial cannot be rented.

@@ -127,7 +127,7 @@ def _quotes(rented: Rented) -> Quotes:
     if not found.quotes:
         where = "" if rented.region is None else f" in {rented.region}"
         hint = f"spotrun offers --cloud {rented.cloud}"
-        raise SpecInvalid(f"{rented.cloud} rents out no {rented.instance_type}{where}", hint=hint)
+        raise SpecInvalid(f"{rented.cloud} does not offer {rented.instance_type}{where}", hint=hint)
     return found
 
 

@@ -183,7 +183,8 @@ def _target(run_id: str, to: str | None) -> Path:
                 "the current folder is inside that, so name a folder elsewhere by its full path, such as --to ~/results"
             )
         raise SpecInvalid(
-            f"nothing is fetched into {folder}: {reason.tools} may run or obey what is in {place}", hint=hint
+            f"refused to fetch into {folder}: {reason.tools} may run or load files in {place}",
+            hint=hint,
         )
     return folder
 

@@ -60,7 +60,9 @@ def reap(
     lost: Annotated[
         str | None,
         typer.Option(
-            "--run", metavar="UID", help="End the instances of this run, which is not in the store, or cannot be read."
+            "--run",
+            metavar="UID",
+            help="End this run's instances, even if the store lacks the run or cannot be read.",
         ),
     ] = None,
 ) -> None:

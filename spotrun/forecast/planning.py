@@ -166,7 +166,10 @@ def _with_bench(
 
 
 def _start_s(found: BenchResult, measured_s: float, spec: RunSpec) -> float:
-    """Return a start's seconds in run time. A bench measures system time, without the local cloud's simulated boot."""
+    """
+    Return how long a start takes, in seconds of run time. `measured_s`, from a bench, is in system time and without the
+    local cloud's simulated boot.
+    """
     return measured_s * clock_of(spec).scale + spec.boot.total_seconds() - found.usual_boot_s
 
 

@@ -192,7 +192,8 @@ class Attendant:
                 return due
             unfinished = self._unfinished(self._newest)
             if unfinished is None:
-                # The record shows strangers where the run will be. So check the job first: nothing may prevent the run.
+                # The record shows the run's folder to all who can read the store, before the run exists. So check the
+                # job first: once the record is written, nothing may stop the run from being created.
                 with self._job():
                     pass
             begun = BegunNight(due=due, run=unfinished or new_uid(), at=now, carried=unfinished is not None)

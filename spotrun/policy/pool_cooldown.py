@@ -2,10 +2,10 @@
 Finds which pools rest after a refusal, until when, and why.
 
 A pool *rests* while the run does not request it. A pool without capacity, or one that denied access, rests for minutes,
-because that may soon change. A full quota lasts until the user changes something, and so does the rejection of a
-request (in the cloud's response, or when the cloud starts the instance). So each such rest is longer than the one
-before, but the run never gives up a pool. A pool does not rest if its subnet, image or template has changed since a
-rejected request.
+because that may soon change. A full quota usually stays full until the user changes something. The same is true of a
+request that the cloud rejects, in its response or when it starts the instance. After these refusals, each rest is
+longer than the previous one, but the run never gives up a pool. A pool does not rest if its subnet, image or template
+has changed since a rejected request.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def pace_on(facts: Facts, kind: Kind) -> Pace | None:
 
 def pace_on_first(facts: Facts) -> Pace | None:
     """
-    Return the pace of the first kind of the choice, computed from the best-known kind; None if no kind was measured.
+    Return the pace on the first kind that the job names, scaled from the kind with the best measurement, or None.
     """
     known = [(speed.measured, speed) for speed in speeds(facts).values() if speed.measured is not None]
     if not known:

@@ -151,7 +151,7 @@ def _gone(state: RunState, entry: Entry, event: ev.InstanceGone) -> RunState:
 
 def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> RunState:
     """
-    Correct the cost of the launch. The end of the launch's attempt stays the same, because the agent reported that end.
+    Correct the end and the cost of the launch. Its attempt keeps the end that the agent reported.
     """
     before, rule = state.launches[event.launch], state.created.billing
     after = before.with_end(event.ended_at, ev.name_of(event).member)

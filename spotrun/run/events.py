@@ -198,10 +198,10 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
     """
     The prices of an object store. `source` says where the prices were published, and on which day they were read.
 
-    `region` is the bucket's region. It is "" for a folder, or if the region is unknown; then no traffic counts as
-    crossing regions. The sending region sets the price of a GB to another region: its price in `egress_elsewhere`, or
-    `egress_usd_per_gb` if it has none there. If the price depends on both ends, `between` has the prices. The keys of
-    `between` are the instances' regions, or the first word of a region's name, such as `europe`.
+    `region` is the bucket's region. It is "" for a folder, or if the region is unknown; in either case, no traffic
+    counts as cross-region. The price per GB to another region depends on the sending region: it is in
+    `egress_elsewhere`, and defaults to `egress_usd_per_gb`. If the price depends on both regions, it is in `between`,
+    whose keys are the instances' regions, or the first word of a region's name, such as `europe`.
     """
 
     usd_per_gb_month: Decimal

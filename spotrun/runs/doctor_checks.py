@@ -82,7 +82,7 @@ def _engine() -> Iterator[Finding]:
     found = facts_of(engine)
     if found.rootless:
         what = f"{engine.name} {found.version} runs rootless: a training could not enter its containers"
-        raise NotInstalled(what, hint="use the engine of root, without DOCKER_HOST and DOCKER_CONTEXT")
+        raise NotInstalled(what, hint="use the rootful engine, and unset DOCKER_HOST and DOCKER_CONTEXT")
     yield ok("container engine", f"{engine.name} {found.version} responds, and runs as root")
     if found.gpus is None:
         yield ok("container gpus", "this machine has no Nvidia GPU")

@@ -2,7 +2,8 @@
 Logs the run's cost so far as metrics through the training framework's loggers, where people already look.
 
 The figures go only to the loggers, not into the framework's metrics. Schedulers and early stopping read the framework's
-metrics, which must therefore be bit-identical in an interrupted and an uninterrupted training. The run's cost is not.
+metrics, which must therefore be bit-identical in an interrupted and an uninterrupted training. The run's cost
+differs between the two.
 """
 
 from __future__ import annotations

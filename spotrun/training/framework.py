@@ -39,12 +39,18 @@ class Framework(Protocol):
     """
     Reports the position of a training, and saves and restores its state.
 
-    Epochs and batches count from 0. All ranks of a training make the same calls in the same order. Of all methods, only
-    `load` and the restore that it starts may draw random numbers, change a counter or change a weight.
+    Epochs and batches count from 0. All ranks of a training make the same calls in the same order. Only `load`, and
+    the restore that follows from it, may draw random numbers, change a counter or change a weight.
 
-    A fit begins in this order: `problems`; `load` or, on a fresh start, perhaps `load_file`; `open`. Then the framework
-    calls `Hooks.built`; restores itself and calls `Hooks.restore`, which on a resume calls `load_metrics`; makes its
-    loaders; and calls `Hooks.start`, which on a resume calls `enter`. `close` is last.
+    The order of a fit:
+
+    1. spotrun calls `problems`.
+    2. On a resume, it calls `load`. On a fresh start, it calls `load_file` if there is a file to start from.
+    3. It calls `open`.
+    4. The framework calls `Hooks.built`.
+    5. The framework restores its own state, and calls `Hooks.restore`, which on a resume calls `load_metrics`.
+    6. The framework makes its loaders, and calls `Hooks.start`, which on a resume calls `enter`.
+    7. At the end, spotrun calls `close`.
     """
 
     # --- what it is

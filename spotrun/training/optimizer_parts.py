@@ -168,8 +168,8 @@ class Parts:
 
     def made_as_they_were(self, optimizers: Sequence[Any]) -> list[Any]:
         """
-        Return `optimizers`, but replace each optimizer that is not of the snapshot's class by a new one of that class.
-        If that class is not torch's, the optimizer is not replaced.
+        Return `optimizers`, but replace each one whose class differs from its class in the snapshot by a new one of the
+        snapshot's class. Classes that are not torch's stay as they are.
         """
         if self.are_kinds_of(optimizers):
             return list(optimizers)

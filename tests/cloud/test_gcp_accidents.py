@@ -90,7 +90,7 @@ def test_g12_a_delete_that_did_nothing_ends_no_meter(run: PlainGcpRun) -> None:
 def test_g12_an_instance_that_outlives_its_deletion_is_reported(run: PlainGcpRun, kind: str) -> None:
     """It has switched itself off, so its disk alone is billed. The run has not ended until that is gone."""
     accidents.is_never_mended(run, DELETE, errors_of(DELETE)[kind])
-    told = [tick.remark for tick in run.ticks if tick.remark and "is still there" in tick.remark]
+    told = [tick.remark for tick in run.ticks if tick.remark and "still exists" in tick.remark]
     assert told != []
     assert ("INTERNAL_ERROR" in told[-1]) is (kind == "operation INTERNAL_ERROR")
 

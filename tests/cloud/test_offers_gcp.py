@@ -126,7 +126,7 @@ def test_spot_has_its_listed_price_and_a_note_where_the_history_is_denied(
 
     assert {quote.offering.price_usd_per_hour for quote in of(found, L4, SPOT)} == {Decimal("0.397336")}
     assert all(not quote.history and quote.interruption_band is None for quote in found.quotes)
-    [note] = [note for note in found.notes if "without a past" in note]
+    [note] = [note for note in found.notes if "without past prices" in note]
     assert "a2-highgpu-1g, g2-standard-4" in note
     assert "compute.advice.capacityHistory" in note
     assert asked(gce, HISTORY) == 2, "once for prices, once for preemptions"

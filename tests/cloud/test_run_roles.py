@@ -439,7 +439,7 @@ def test_a_role_that_cannot_be_removed_is_no_failure_of_the_run(account: Guarded
         run.ticks(runner)
     last = runner.tick()
     assert last.done
-    assert "`spotrun reap` removes it" in (last.remark or "")
+    assert "`spotrun reap` removes them" in (last.remark or "")
     assert run.state.terminal is not None
     assert run.state.terminal.outcome == "stopped"
     assert UID in roles().runs()

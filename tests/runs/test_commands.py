@@ -54,7 +54,7 @@ def test_plan_says_what_it_lacks(sandbox: Sandbox, tmp_path: Path) -> None:
         "plan", job, "--deadline", "8h", "--work", "4h", "--traces", tmp_path / "none.npz", code=1
     )
     both = ("--traces", tmp_path / "none.npz", "--price-history")
-    assert "prices of its own" in sandbox.call("plan", job, "--work", "4h", *both, code=2)
+    assert "--traces already has prices" in sandbox.call("plan", job, "--work", "4h", *both, code=2)
 
 
 def test_plan_lets_prices_move_as_they_did(sandbox: Sandbox) -> None:

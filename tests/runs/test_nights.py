@@ -125,7 +125,7 @@ def plain(job: Path) -> None:
 def test_night_over_its_limit_exits_with_10_and_a_detached_night_is_refused(sandbox: Sandbox, job: Path) -> None:
     plain(job)
     job.write_text(job.read_text().replace("usd_per_epoch > 2", "cost_usd > 0"))
-    assert "leave --detach out" in sandbox.call("launch", job, "--nightly", "-d", code=2)
+    assert "leave out --detach" in sandbox.call("launch", job, "--nightly", "-d", code=2)
     assert "✓" in sandbox.call("launch", job, "--nightly", "--dry-run")
     assert not list(sandbox.store.glob("nightly-*"))
     assert "and > 0 is a failure" in sandbox.call("launch", job, "--nightly", code=10)

@@ -171,7 +171,7 @@ def test_two_trainings_in_a_command_are_refused(begin: Any) -> None:
     (ended,) = run.seen(ev.AttemptEnded)
     assert ended.cause == ev.Cause.USER_ERROR
     assert "trains at the same time in two processes" in ended.detail
-    assert "a job of its own" in ended.detail
+    assert "a separate job" in ended.detail
 
 
 def test_isolated_python_trains_by_the_socket_path_alone(begin: Any) -> None:

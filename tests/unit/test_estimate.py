@@ -472,5 +472,5 @@ def test_unavailable_place_is_reported(file: Callable[[str], Path], spotrun: Spo
     called = spotrun("estimate", str(file(GOOD.replace("usd_per_hour: 1", place))))
     assert called.code == 2
     assert (
-        "study.yaml:4: places.p: local rents out no nothing.xlarge\n  try: spotrun offers --cloud local" in called.err
+        "study.yaml:4: places.p: local does not offer nothing.xlarge\n  try: spotrun offers --cloud local" in called.err
     )

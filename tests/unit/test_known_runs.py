@@ -112,7 +112,8 @@ def carried_on(spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The run that tonight carries on."""
     found = list[str]()
     monkeypatch.setattr(attend, "attend", lambda run, **_: found.append(run.id))
-    monkeypatch.setattr(nightly, "pinned", lambda spec, _: (spec, []))  # no registry is asked for its image
+    monkeypatch.setattr(nightly, "with_baseline_price", lambda spec: spec)
+    monkeypatch.setattr(nightly, "with_image", lambda spec, _: (spec, []))  # no registry is asked for its image
     nightly.attend_tonight(spec, None, _no_new_one)
     return found
 

@@ -368,7 +368,7 @@ def test_no_entry_can_keep_others_from_reading(seconds: float) -> None:
 def test_an_entry_larger_than_64_kb_is_refused_and_not_written() -> None:
     store = begun()
     mine, first = ledger(store), len(stored(store))
-    with pytest.raises(SpotrunError, match="an entry may have 65,536"):
+    with pytest.raises(SpotrunError, match="an entry may have at most 65,536"):
         mine.append(lambda _: ev.StopRequested(by="x" * 65_536))
     assert len(stored(store)) == first
     assert mine.append(lambda _: ev.StopRequested(by="x" * 60_000)) is not None

@@ -163,7 +163,7 @@ class ContentStore:
                 self._lists[outputs.event.key] = read_listing(self._context.store, outputs)
             except CheckpointDamaged as damage:
                 self._lists[outputs.event.key] = None
-                self._context.note(f"the lists of files that were stored before cannot be read: {damage.message}")
+                self._context.note(f"cannot read the lists of previously stored files: {damage.message}")
 
     def _readable(self) -> list[Listing]:
         return [listing for listing in self._lists.values() if listing is not None]

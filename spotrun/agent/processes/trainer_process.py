@@ -255,7 +255,7 @@ class TrainerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Send SIGKILL to all processes of the trainer, because data loading workers would take long to end."""
+        """Send SIGKILL to all of the trainer's processes. Its data-loading workers would exit late on their own."""
         self._signal_all(signal.SIGKILL)
 
     def wait(self, timeout_s: float) -> bool:

@@ -158,8 +158,8 @@ class NightStack:
 
     def _at_rest(self) -> Mapping[str, Any] | None:
         """
-        Describe the stack, once any change under way is over. An earlier installation that was cut off may have begun
-        the change.
+        Wait until any change in progress has finished, and describe the stack. An interrupted installation may have
+        begun the change.
         """
         until_s = self._clock.monotonic() + DEPLOYED_WITHIN.total_seconds()
         while (found := self.described()) is not None and found["StackStatus"].endswith("_IN_PROGRESS"):

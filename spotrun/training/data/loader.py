@@ -363,7 +363,7 @@ def exact_loaders(loaders: Iterable[object]) -> list[ExactLoader]:
 
 
 def is_indexed(loader: object) -> bool:
-    """Return whether `loader` is a DataLoader over a map-style dataset that iterates as torch's or torchdata's does."""
+    """Return whether `loader` is a DataLoader over a map-style dataset, with the iteration of torch or torchdata."""
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return False
     iterate = type(loader).__iter__
