@@ -2,27 +2,8 @@
 # make help    this list
 # make quick   what needs no server, no training and no kill: run it after each edit (210 s on 2 idle cores, 363 s of processor time)
 # make test    everything that has to hold: run it before each push (40 minutes on 2 cores)
-# make torture what the tests do to object stores, at full length
-# make chaos   200 trainings on a real S3 server through 5 to 20 SIGKILLs each, compared bit by bit (an hour and a half)
-# make attacks 10,000 simulated runs whose node writes what it likes: is anything spent, ended or undone? (ten minutes)
-# make mutations 1,000 random changes of each kind of stored object: does every command end with a figure or one error? (half an hour)
-# make secrets 1,000 secrets in all forms, whole and broken, through log, ledger, status, terminal, news and page: is one read? (ten minutes)
-# make accidents   each call to AWS with each error code, once, for a while and for ever: is the bill right, and nothing left? (a quarter of an hour)
-# make containers  trainings in a container, killed as by make chaos: are they those in none, and is one left? (as root, with podman; ten minutes)
-# make best    a run with a best checkpoint, killed at 20 random steps on each of two clouds: are its files the same? (ten minutes)
-# make commands      ten ways in which commands keep their state, each through three losses (four minutes)
-# make state-folder  1,000 kills of commands that check their own files: is any checkpoint of two moments? (five minutes)
-# make kinds   40 scripts that keep things in random ways: does verify-resume see all that their own records see? (ten minutes)
-# make scripts 44 scripts after public patterns, Lightning's own examples among them, through kills, into docs/exactness.md (an hour)
-# make ways    six kinds of public scripts; trainer, agent and instance are killed 20 times each, into docs/exactness.md (hours)
-# make loops   scripts that own their loop, each killed 20 times: are all bits the same? (five minutes)
-# make transformers   11 scripts with the Trainer of transformers, each killed 20 times: are its files the same? (hours)
-# make examples  those of a loop, of Fabric, of transformers and of a command, through kills: are they the same? (ten minutes)
-# make newest  the contract of Framework with the newest releases, in .newest: which private name has moved? (five minutes)
-# make nights  200 nights without a machine, with faults at random: one run each, nothing left, the right bill? (some minutes)
+# make battery  lists the batteries: what each proves, how long it takes, its last result; make battery NAME=chaos runs one
 # make night-notices  how soon the function of a night answers an interruption warning, on EC2 that is on this machine (as root; ten minutes)
-# make calls   how often an hour of a run makes its runner call AWS, by API: the table of docs/aws.md (half a minute)
-# make planned   three jobs forecast, then run for real: do they cost and take what was said? (a minute, on an idle machine)
 # make interruptions   plain Lightning and spotrun under the same kills, side by side
 # make checkpoint-benchmark   what a checkpoint costs: spotrun, six others, and the limits of this machine
 # make downtime   what an interruption costs in time: spotrun, a poll and relaunch, a scaling group (some minutes)
@@ -53,9 +34,8 @@ DEV_LOCKS := spotrun/boot/gcp.txt locks/tests.txt
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: help demo quick test torture chaos containers attacks mutations secrets accidents best kinds scripts ways loops transformers \
-	examples commands state-folder newest calls nights night-notices function planned interruptions checkpoint-benchmark downtime picture docs reference browser \
-	dist install dev lock lint types clean moved
+.PHONY: help demo quick test battery night-notices function interruptions checkpoint-benchmark downtime picture docs reference \
+	browser dist install dev lock lint types clean moved
 
 demo: .venv/.installed
 	.venv/bin/python examples/demo.py
@@ -69,7 +49,7 @@ help:
 # The tests start a thousand Pythons: they begin sooner where they find their bytecode.
 # The slow tests begin first (tests/conftest.py). A worker that has done its own takes some of others over (worksteal).
 # Where processes run, much of the time is waiting, for deadlines and polls: a third worker computes meanwhile.
-quick test chaos best kinds scripts ways transformers examples commands state-folder calls torture planned newest: export PYTHONDONTWRITEBYTECODE :=
+quick test battery: export PYTHONDONTWRITEBYTECODE :=
 quick test: export OMP_NUM_THREADS ?= 1
 quick: WORKERS ?= 2
 test: WORKERS ?= 3
@@ -82,27 +62,9 @@ test: .venv/.installed-dev .browser/.installed
 	.venv/bin/python -m pytest -n $(WORKERS) --dist worksteal $(if $(CI),--junitxml=.pytest-results.xml) $(PYTEST_ARGS)
 	$(if $(CI),.venv/bin/python tests/support/expected_skips.py .pytest-results.xml)
 
-# 2,000 entries and 200 checkpoints through a line of accidents, on a real S3 server.
-torture: .venv/.installed-dev
-	OMP_NUM_THREADS=1 PYTHONPATH=. .venv/bin/python tests/batteries/torture.py
-
-attacks: .venv/.installed-dev
-	PYTHONPATH=. .venv/bin/python tests/batteries/attacks.py
-
-mutations: .venv/.installed-dev
-	OMP_NUM_THREADS=1 PYTHONPATH=. .venv/bin/python tests/batteries/mutations.py
-
-secrets: .venv/.installed-dev
-	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.told_secrets
-
-accidents: .venv/.installed-dev
-	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.accidents
-
-planned: .venv/.installed-dev
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/batteries/planned_runs.py
-
-nights: .venv/.installed-dev
-	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.nights
+# tests/batteries/batteries.toml has the batteries, and the last result of each.
+battery: .venv/.installed-dev
+	@.venv/bin/python -m tests.batteries $(NAME) $(ARGS)
 
 night-notices: function
 	OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.night_notice $(NIGHT_NOTICES_ARGS)
@@ -110,45 +72,6 @@ night-notices: function
 # What runs the nights of `spotrun night`, as that installs it.
 function: .venv/.installed-dev
 	@.venv/bin/python -m spotrun.clouds.aws.function_zip build/function.zip
-
-calls: .venv/.installed-dev
-	@.venv/bin/python -m tests.batteries.calls
-
-chaos: .venv/.installed-dev
-	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.chaos
-
-containers: .venv/.installed-dev
-	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.containers
-
-best: .venv/.installed-dev
-	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.best_checkpoint
-
-kinds: .venv/.installed-dev
-	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.kinds
-
-commands: .venv/.installed-dev
-	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.commands
-
-state-folder: .venv/.installed-dev
-	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.state_folder
-
-loops: .venv/.installed-dev
-	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.loop_kills
-
-scripts: .venv/.installed-dev
-	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.script_table
-
-ways: .venv/.installed-dev
-	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.ways
-
-newest: .venv/.installed-dev
-	.venv/bin/python -m tests.batteries.newest
-
-transformers: .venv/.installed-dev
-	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.transformers_kills
-
-examples: .venv/.installed-dev
-	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.examples
 
 # What the tests look at the HTML reports with: axe-core, and Chromium where the machine has none, from the npm registry,
 # as package-lock.json pins them. Without npm those tests are skipped.

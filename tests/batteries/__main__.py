@@ -34,13 +34,15 @@ def main(arguments: list[str]) -> int:
     began_s = time.monotonic()
     code = subprocess.run(_command(batteries[name], rest), cwd=ROOT, env=_environment(), check=False).returncode
     if not rest:  # a run with arguments is shorter or longer than the battery
-        _record(name, f"{'passed' if code == 0 else f'failed ({code})'} in {(time.monotonic() - began_s) / 60:.0f} min")
+        record(name, f"{'passed' if code == 0 else f'failed ({code})'} in {(time.monotonic() - began_s) / 60:.0f} min")
     return code
 
 
 def _list(batteries: dict[str, Any]) -> None:
     for name, battery in batteries.items():
-        print(f"{name:13} {battery['minutes']:>4} min  {battery['proves']}\n{'':24}last: {battery.get('last', 'unknown')}")
+        print(
+            f"{name:13} {battery['minutes']:>4} min  {battery['proves']}\n{'':24}last: {battery.get('last', 'unknown')}"
+        )
 
 
 def _command(battery: dict[str, Any], arguments: list[str]) -> list[str]:
@@ -53,7 +55,7 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
-def _record(name: str, result: str) -> None:
+def record(name: str, result: str) -> None:
     """Write a battery's last result, with the commit and the date, into the table. Keep all other lines."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=8"], cwd=ROOT, capture_output=True, text=True, check=False

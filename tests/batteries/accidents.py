@@ -1,7 +1,7 @@
 """
 Battery: each call that a runner makes to its cloud, with each error that may be its answer.
 
-    make accidents                                                        all of them, of AWS and of Google
+    make battery NAME=accidents                                           all of them, of AWS and of Google
     python -m tests.batteries.accidents --call run_instances --every 5
     python -m tests.batteries.accidents --cloud gcp --kept build/accidents    after a Ctrl-C: again, and it goes on
 

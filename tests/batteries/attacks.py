@@ -1,7 +1,7 @@
 """
 Battery: simulated runs whose node was taken over and writes what its role may write, at random.
 
-    make attacks                                     10,000 of them
+    make battery NAME=attacks                        10,000 of them
     python tests/batteries/attacks.py --seeds 200 --first 5000
     python tests/batteries/attacks.py --seeds 200 --size 3      of gangs, one member of which was taken over
 

@@ -1,7 +1,7 @@
 """
 Battery: the files that a training leaves are those of one in peace, at whatever step it is killed.
 
-    make best                                                        20 random steps on each of two clouds
+    make battery NAME=best                                           20 random steps on each of two clouds
     python -m tests.batteries.best_checkpoint --cloud local --steps 5 --seed 7
 
 tests/support/jobs/filed.py keeps the two best checkpoints and the last one, an average of its weights and logs, ends

@@ -1,7 +1,7 @@
 """
 Battery: how often an hour of a run makes its runner call its cloud, by API.
 
-    make calls
+    make battery NAME=calls
 
 It prints the tables of docs/aws.md and docs/gcp.md, and fails if a page has another one. The runner, its driver, guards
 and identities are the real ones. The account, the store and the agent are objects in this process and the clock is

@@ -1,7 +1,7 @@
 """
 Battery: real trainings under many SIGKILLs, each compared bit by bit with the one that nothing disturbed.
 
-    make chaos                                                    200 trainings on a real S3 server
+    make battery NAME=chaos                                       200 trainings on a real S3 server
     python -m tests.batteries.chaos --trainings 1 --seed SEED     one of them again
     python -m tests.batteries.chaos --members 3 --trainings 40    of gangs, any member of which may be hit
 

@@ -1,7 +1,7 @@
 """
 Battery: ten ways in which commands keep their state, each through kills of the command, the instance and a notice.
 
-    make commands
+    make battery NAME=commands
 
 Each program checks what it finds at its start, and says BROKEN if that does not hold together. The agents are real.
 """

@@ -2,7 +2,7 @@
 Battery: the trainings of tests/batteries/chaos.py in a container, through the same SIGKILLs, compared bit by bit with
 the one that nothing disturbs and that has none; and whether a container is left.
 
-    make containers                                                    6 trainings with the engine of this machine
+    make battery NAME=containers                                       6 trainings with the engine of this machine
     python -m tests.batteries.containers --trainings 1 --seed SEED     one of them again
     python -m tests.batteries.containers --trainings 2 --members 2     of gangs, each member in a container of its own
 

@@ -2,7 +2,7 @@
 Battery: the examples of each kind of training, as they are, through kills on the local cloud. Are all bits those of a
 training in peace, and all files of a command?
 
-    make examples                                              each example, killed three times
+    make battery NAME=examples                                 each example, killed three times
     python -m tests.batteries.examples --only fabric --kills 1
 """
 

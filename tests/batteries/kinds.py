@@ -1,7 +1,7 @@
 """
 Battery: verify-resume never calls two trainings identical whose own records differ.
 
-    make kinds                                           40 random combinations of what scripts keep
+    make battery NAME=kinds                              40 random combinations of what scripts keep
     python -m tests.batteries.kinds --combinations 8 --seed 7
 
 Each script writes down by itself what it has in the end (tests/support/jobs/kept.py), and is interrupted twice. A row

@@ -1,6 +1,6 @@
 """
 Each script of tests/support/trainings/loop_scripts, killed 20 times at random places: all bits are those of the
-straight run. `make loops`, five minutes.
+straight run. `make battery NAME=loops`, five minutes.
 """
 
 from __future__ import annotations

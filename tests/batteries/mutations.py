@@ -1,7 +1,7 @@
 """
 Battery: every kind of stored object, changed at random, and every command called on it.
 
-    make mutations                                  1,000 changes of each kind
+    make battery NAME=mutations                     1,000 changes of each kind
     python tests/batteries/mutations.py --seeds 0-99 --every
 
 A command ends with a figure or with one error, `status` shows all other runs, and `down` ends what the cloud lists. For

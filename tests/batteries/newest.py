@@ -2,7 +2,7 @@
 Battery: the newest releases of the frameworks, in an environment of its own. Which private name has moved, and does the
 contract of Framework hold?
 
-    make newest
+    make battery NAME=newest
     .newest/bin/python -m tests.batteries.newest --look    what has moved in the packages of that Python
 
 .newest is made of .venv, whose packages it sees behind its own: torch stays as it is locked.

@@ -1,7 +1,7 @@
 """
 Battery: 200 nights of a job with no machine of its user, and what may go wrong with the function that attends to them.
 
-    make nights            # or: python -m tests.batteries.nights [NIGHTS [SEED [aws|gcp]]]
+    make battery NAME=nights            # or: python -m tests.batteries.nights [NIGHTS [SEED [aws|gcp]]]
 
 The function is killed, hangs until its time is over, is throttled, called twice at once and deployed anew; rights are
 lost for an hour; instances are taken with a notice and without; the clock is put back and forward; a run still goes on

@@ -15,7 +15,7 @@ from tests.support.repository import ROOT
 
 SCRIPTS = ROOT / "tests" / "batteries" / "scripts"
 PAGE = ROOT / "docs" / "exactness.md"
-BEGIN, END = "<!-- table: make scripts -->", "<!-- end of table -->"
+BEGIN, END = "<!-- table: make battery NAME=scripts -->", "<!-- end of table -->"
 HEAD = (
     "| script | pattern, and where it is common | steps | kills | verdict | compared | not compared, or refused |\n"
     "|---|---|---|---|---|---|---|\n"

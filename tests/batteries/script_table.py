@@ -1,7 +1,7 @@
 """
 Battery: what verify-resume says of scripts as people write them, in the table of docs/exactness.md.
 
-    make scripts                                              all that were not measured yet, one after the other
+    make battery NAME=scripts                                 all that were not measured yet, one after the other
     python -m tests.batteries.script_table --only ema         this one anew
 
 The scripts are in tests/batteries/scripts, each after a pattern of public repositories. What was measured is kept in

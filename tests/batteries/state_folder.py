@@ -1,7 +1,7 @@
 """
 Battery: the state of commands under 1,000 kills, and how little of a large one is sent again.
 
-    make state-folder
+    make battery NAME=state-folder
 
 Programs that check their own files are killed at random moments, each time on another instance, which has the state of
 the newest checkpoint. Looks, freezes, sending and put-backs are the real ones. It fails at the first mixture.

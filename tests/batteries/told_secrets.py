@@ -1,7 +1,7 @@
 """
 Battery: runs whose training tells its secret, in all forms and broken in all ways.
 
-    make secrets                                     1,000 random values
+    make battery NAME=secrets                        1,000 random values
     python -m tests.batteries.told_secrets --seeds 20 --first 500
 
 Nobody reads it: in the log, the ledger, the status, on the terminal, in a notification or on a page.

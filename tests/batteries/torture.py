@@ -1,7 +1,7 @@
 """
 Ledgers and checkpoints through a line on which everything goes wrong, on a real S3 server.
 
-    python tests/batteries/torture.py --appends 2000 --commits 200 --seed 1      # `make torture`
+    python tests/batteries/torture.py --appends 2000 --commits 200 --seed 1      # `make battery NAME=torture`
 
 Several writers append to one ledger and upload checkpoints, while a tenth of all requests is reset, delayed, refused,
 cut, corrupted, or done and then denied. At the end the store is read without the line: what a writer was told is there

@@ -2,7 +2,7 @@
 Battery: scripts that train with the Trainer of transformers leave the files of a training in peace, wherever they are
 killed.
 
-    make transformers                                                 each script, killed 20 times
+    make battery NAME=transformers                                    each script, killed 20 times
     python -m tests.batteries.transformers_kills --only lora --kills 4 --seed 7
 
 A moment is a batch, a step, or an event that callbacks are told of: so within evaluation, within logging, before and

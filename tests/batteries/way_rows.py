@@ -15,7 +15,7 @@ from tests.support.repository import ROOT
 
 SCRIPTS = ROOT / "tests" / "batteries" / "of_ways"
 PAGE = ROOT / "docs" / "exactness.md"
-BEGIN, END = "<!-- table: make ways -->", "<!-- end of the table of ways -->"
+BEGIN, END = "<!-- table: make battery NAME=ways -->", "<!-- end of the table of ways -->"
 HEAD = (
     "| script | started as | steps | killed | steps done twice, with a notice | and without | verdict |\n"
     "|---|---|---|---|---|---|---|\n"

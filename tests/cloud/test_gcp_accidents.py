@@ -1,8 +1,8 @@
 """
 Each call that a runner makes to Google, with each kind of error: once, for half a minute, and from then on for ever.
 
-What a runner reads around a run may make its view poorer, and may never end it. `make accidents` goes through all
-codes, and through all ways of each.
+What a runner reads around a run may make its view poorer, and may never end it. `make battery NAME=accidents` goes
+through all codes, and through all ways of each.
 """
 
 from __future__ import annotations

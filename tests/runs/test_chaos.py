@@ -1,4 +1,4 @@
-"""Battery T4 in small: 2 real trainings on a real S3 server, each through 5 to 20 SIGKILLs. `make chaos` runs 200."""
+"""Two real trainings on a real S3 server, each through 5 to 20 SIGKILLs. `make battery NAME=chaos` runs 200 (T4)."""
 
 from __future__ import annotations
 

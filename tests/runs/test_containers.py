@@ -1,6 +1,6 @@
 """
 Set-up and training in a container, with real agents: by a stand-in for docker everywhere, and by the engine of this
-machine where one runs containers (`make containers` kills far more there).
+machine where one runs containers (`make battery NAME=containers` kills far more there).
 """
 
 from __future__ import annotations

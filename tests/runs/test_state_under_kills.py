@@ -1,4 +1,4 @@
-"""A small number of the kills of `make state-folder`, and how little of a large state is sent again."""
+"""A small number of the kills of `make battery NAME=state-folder`, and how little of a large state is sent again."""
 
 from __future__ import annotations
 

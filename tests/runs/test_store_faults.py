@@ -39,7 +39,7 @@ IMAGE = random.Random(7).randbytes(96 << 10)
 FATAL_REQUESTS_MAX = 3
 """To be told no three times is enough to believe it."""
 TORTURE_APPENDS, TORTURE_COMMITS = 400, 40
-"""2,000 and 200 by `make torture`."""
+"""2,000 and 200 by `make battery NAME=torture`."""
 
 
 Start = Callable[[str], tuple[RunningServer, FaultProxy]]

@@ -18,7 +18,7 @@ from tests.support.repository import JOBS
 
 pytestmark = pytest.mark.timeout(WITHIN_S + 20)
 SEED = int(os.environ.get("SPOTRUN_TEST_SEED", "20261123"))
-"""Another seed draws other combinations; `make kinds` draws many."""
+"""Another seed draws other combinations; `make battery NAME=kinds` draws many."""
 
 
 @pytest.fixture(autouse=True)

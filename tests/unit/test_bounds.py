@@ -26,7 +26,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 
 SMALL = 3
-"""Changes of each kind of object; `make mutations` makes a thousand."""
+"""Changes of each kind of object; `make battery NAME=mutations` makes a thousand."""
 
 
 def running() -> History:

@@ -1,4 +1,4 @@
-"""What `make newest` says of a private name that a newer release does not have."""
+"""What `make battery NAME=newest` says of a private name that a newer release does not have."""
 
 from __future__ import annotations
 

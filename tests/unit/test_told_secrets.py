@@ -32,7 +32,7 @@ WRITTEN = [*OF_AGENT, AgentStatus]
 def test_no_reader_gets_a_secret_that_a_training_prints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """`make secrets` does this with 1,000 values."""
+    """`make battery NAME=secrets` does this with 1,000 values."""
     random = Random(seed)
     assert [*TellingRun(tmp_path, monkeypatch, random_value(random), random).leaks()] == []
 

@@ -62,4 +62,4 @@ def test_the_page_has_a_row_of_each() -> None:
     page = way_rows.PAGE.read_text()
     assert with_rows(page, dict.fromkeys(WAYS, SEEN)).count("[fabric](../tests/batteries/of_ways/fabric)") == 1
     for name in WAYS:
-        assert f"| [{name}](../tests/batteries/of_ways/{name})" in page, "make ways"
+        assert f"| [{name}](../tests/batteries/of_ways/{name})" in page, "make battery NAME=ways"
