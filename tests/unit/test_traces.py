@@ -32,7 +32,7 @@ def test_a_record_of_counts_is_up_while_enough_instances_are_there(tmp_path: Pat
     path.write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": [0, 1.0, 1]}))
     assert not read_any(path, "skypilot", 4, 1.0).up.any(), "there are never four of them"
     path.write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": [0, 1, 16]}))
-    with pytest.raises(SpotrunError, match="counts instances, up to 16, and adrs has only 0 and 1"):
+    with pytest.raises(SpotrunError, match="counts instances, up to 16, but adrs has only 0 and 1"):
         read_any(path, "adrs", 1, 1.0)
 
 

@@ -40,7 +40,7 @@ def test_last_heartbeat_bounds_an_unobserved_end() -> None:
     heard_at = history.after(300).now
     gone = seen_later(history, launch, heard_at)
     assert (gone.ended_at, gone.bounded_by) == (heard_at, "its last heartbeat")
-    assert "taken from its last heartbeat" in gone.evidence
+    assert "estimated from its last heartbeat" in gone.evidence
     assert history.state.settled_usd == Decimal("0.039")  # 390 s at $0.36 an hour; five days would be $43.24
 
 
