@@ -103,7 +103,7 @@ def test_missing_launch_template_is_reported_by_its_name(account: GuardedAccount
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ({"InstanceMarketOptions": {"MarketType": "spot"}}, "on demand"),
+        ({"InstanceMarketOptions": {"MarketType": "spot"}}, "on-demand launches"),
         ({"NetworkInterfaces": [{"DeviceIndex": 0, "AssociatePublicIpAddress": True}]}, "NetworkInterfaces"),
         ({"KeyName": "mine"}, "key pair"),
         ({"DisableApiTermination": True}, "could not be ended"),

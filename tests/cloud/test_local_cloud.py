@@ -372,7 +372,7 @@ def test_on_demand_is_never_taken(bench: Bench) -> None:
 
 def test_ended_instance_cannot_be_interrupted(bench: Bench) -> None:
     cloud = bench.cloud()
-    with pytest.raises(CloudError, match="alive"):
+    with pytest.raises(CloudError, match="is running"):
         cloud.interrupt("i-00000000000000000")
 
 

@@ -244,7 +244,7 @@ def test_odd_or_refused_data_is_noted_below_the_table(account: Ec2Account) -> No
     account.refuse("GetProducts", "AccessDeniedException", 400, times=2)
     text = offers(*(word for kind in TYPES for word in ("--instance-type", kind)))
     assert "spot is no cheaper than on demand: g5.xlarge in us-east-1a" in text
-    assert "cannot be read: g5.xlarge in no zone: 0.4" in text
+    assert "unreadable spot prices of us-east-1: g5.xlarge in no zone: 0.4" in text
     assert "quotas of us-east-1 are unknown" in text
     assert "on-demand prices of us-east-1 are from the shipped table" in text
     assert "EC2 reports no spot price for: g4dn.xlarge in us-east-1c" in text

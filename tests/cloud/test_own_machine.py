@@ -160,7 +160,7 @@ def test_a_runner_on_another_machine_rents_and_does_not_take_what_is_at_home_for
     with pytest.raises(CloudUnavailable, match="the instances on box can be seen only from office-box"):
         there.instances("1111111111", must_see={HOME})
     at_home = request(machine(), "1111111111")
-    with pytest.raises(CloudError, match="box is office-box"):
+    with pytest.raises(CloudError, match="box is the machine office-box"):
         there.launch(at_home)
 
 

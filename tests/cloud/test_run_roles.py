@@ -156,7 +156,7 @@ def test_a_role_of_that_name_that_is_not_ours_is_neither_used_nor_removed(
 
 def test_a_role_that_reaches_another_folder_is_not_used(account: GuardedAccount) -> None:
     roles().make(UID, "s3://bucket/runs/another")
-    with pytest.raises(CloudError, match="other tags"):
+    with pytest.raises(CloudError, match="or this run's tags"):
         roles().make(UID, URI)
 
 
@@ -241,7 +241,7 @@ def only_these_tags(policy: Document, tags: list[str]) -> Document:
 @pytest.mark.parametrize("job", [(), ("/spotrun/wandb",), ("/spotrun/wandb", "/spotrun/hf", "/spotrun/c")], ids=str)
 def test_a_role_that_names_other_secrets_is_not_used(account: GuardedAccount, job: tuple[str, ...]) -> None:
     roles("/spotrun/wandb", "/spotrun/hf").make(UID, URI)
-    with pytest.raises(CloudError, match="other tags"):
+    with pytest.raises(CloudError, match="or this run's tags"):
         roles(*job).make(UID, URI)
     roles().remove(UID)
     assert made() is None
@@ -261,7 +261,7 @@ def test_a_role_names_the_repository_of_its_image(account: GuardedAccount) -> No
         with_image("team/train").make(UID, URI)
     assert made() == WHOLE | {"tags": {**WHOLE["tags"], IMAGE: "team/train"}}
     assert count(account, "TagRole") == 0
-    with pytest.raises(CloudError, match="other tags"):
+    with pytest.raises(CloudError, match="or this run's tags"):
         with_image("team/another").make(UID, URI)
 
 
