@@ -1,0 +1,108 @@
+"""
+A pytest plugin: collects once, then runs the tests in forked processes. For tests that start no server.
+
+    pytest -p tests.support.forked --forks 2 tests/unit
+
+Importing what tests/unit needs takes many seconds of processor time; pytest-xdist would spend them in each worker. Each
+process takes one test file after another, so that no process waits while files are left.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import os
+import selectors
+import struct
+import sys
+from typing import Any
+
+import pytest
+
+_NUMBER = struct.Struct("=H")
+"""A file's number, in the pipe from which all processes read. A pipe takes at least 4,096 bytes: 2,048 files."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--forks", type=int, default=1, help="Run the tests in this many processes.")
+
+
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    count = session.config.getoption("--forks")
+    if count < 2 or session.config.option.collectonly:
+        return None
+    files = [list(items) for _, items in itertools.groupby(session.items, key=lambda item: item.path)]
+    queue_read, queue_write = os.pipe()
+    os.write(queue_write, b"".join(map(_NUMBER.pack, range(len(files)))))
+    os.close(queue_write)
+    gc.collect()
+    gc.freeze()  # so that a collection does not copy the memory that the processes share
+    sys.stdout.flush()
+    children = dict(_fork(session, files, queue_read) for _ in range(count))
+    _receive(session, children)
+    for pid in children.values():
+        _, status = os.waitpid(pid, 0)
+        if status:
+            pytest.exit(f"a process of the tests ended with {os.waitstatus_to_exitcode(status)}", returncode=1)
+    return True
+
+
+def _fork(session: pytest.Session, files: list[list[pytest.Item]], queue: int) -> tuple[int, int]:
+    """Start a process that runs files of the queue. Return the pipe of its reports, and its id."""
+    reports, write = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(write)
+        return reports, pid
+    code = 1
+    try:
+        os.close(reports)
+        session.config.pluginmanager.unregister(name="terminalreporter")
+        with os.fdopen(write, "w") as pipe:
+            session.config.pluginmanager.register(_Sends(session.config, pipe))
+            while number := os.read(queue, _NUMBER.size):
+                items = files[_NUMBER.unpack(number)[0]]
+                for item, following in zip(items, [*items[1:], None], strict=True):
+                    session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+class _Sends:
+    """Sends each report of a forked process to the process that prints them."""
+
+    def __init__(self, config: pytest.Config, pipe: Any) -> None:
+        self._config, self._pipe = config, pipe
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        told = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        self._pipe.write(json.dumps(told, default=str) + "\n")
+        self._pipe.flush()
+
+
+def _receive(session: pytest.Session, children: dict[int, int]) -> None:
+    """Pass the children's reports on to pytest until all children have closed their pipes."""
+    with selectors.DefaultSelector() as selector:
+        for pipe in children:
+            selector.register(pipe, selectors.EVENT_READ, bytearray())
+        while selector.get_map():
+            for key, _ in selector.select():
+                data = os.read(key.fd, 1 << 16)
+                key.data.extend(data)
+                while (end := key.data.find(b"\n")) >= 0:
+                    _pass_on(session, bytes(key.data[:end]))
+                    del key.data[: end + 1]
+                if not data:
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+
+
+def _pass_on(session: pytest.Session, line: bytes) -> None:
+    report = session.config.hook.pytest_report_from_serializable(config=session.config, data=json.loads(line))
+    if isinstance(report.longrepr, list):  # JSON has no tuples: the place and the reason of a skipped test
+        report.longrepr = tuple(report.longrepr)
+    if report.when == "setup":
+        session.ihook.pytest_runtest_logstart(nodeid=report.nodeid, location=report.location)
+    session.ihook.pytest_runtest_logreport(report=report)
