@@ -10,7 +10,6 @@ from typing import Protocol
 from spotrun.errors import CloudError
 from spotrun.instance import Instance, LaunchRequest
 from spotrun.offering import Offering
-from spotrun.units import count_of
 
 
 class CloudDriver(Protocol):
@@ -87,7 +86,7 @@ def require_one(request: LaunchRequest, cloud: str) -> None:
     """Raise CloudError if the request is for a gang's members; called by a driver that starts only single instances."""
     if request.count is not None:
         raise CloudError(
-            f"{cloud}: this driver starts single instances, not {count_of(request.count, 'member')} of a gang",
+            f"{cloud}: this driver starts single instances, not a gang of {request.count}",
             hint="remove num_nodes from resources, or train on another cloud",
         )
 
