@@ -55,7 +55,8 @@ quick: WORKERS ?= 2
 test: WORKERS ?= 3
 quick: .venv/.installed-dev
 	.venv/bin/ruff check --quiet .
-	.venv/bin/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not exhaustive' tests/unit $(PYTEST_ARGS)
+	.venv/bin/python -m pytest -q -n 0 -p tests.support.forked --forks $(WORKERS) -p tests.support.processor_time --cpu-max 0.5 \
+		-m 'not exhaustive' tests/unit $(PYTEST_ARGS)
 
 test: .venv/.installed-dev .browser/.installed
 	.venv/bin/ruff check --quiet .

@@ -525,6 +525,7 @@ def test_a_long_run_is_summed_up_quickly_and_epoch_by_epoch():
 # -- properties --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @quickly
 @given(random_runs(), st.integers(0, 60))
 def test_folds_split_anywhere_give_the_same_account(history: History, cut: int):
@@ -540,6 +541,7 @@ def test_the_epochs_and_the_rest_sum_to_the_total_exactly(history: History, late
     check_sums(summarise(history.state, history.now + timedelta(seconds=later)))
 
 
+@pytest.mark.exhaustive
 @quickly
 @given(random_runs())
 def test_the_account_of_each_completed_epoch_ends_at_its_last_finish(history: History):
@@ -549,6 +551,7 @@ def test_the_account_of_each_completed_epoch_ends_at_its_last_finish(history: Hi
     assert [epoch.epoch for epoch in summary_of(history).epochs] == list(range(len(found)))
 
 
+@pytest.mark.exhaustive
 @quickly
 @given(random_runs(skewed=True))
 def test_the_sums_hold_although_the_writers_clocks_disagree(history: History):
@@ -616,6 +619,7 @@ def test_the_instances_bill_is_what_their_meters_say(history: History):
     assert total.spot_usd + total.on_demand_usd == metered
 
 
+@pytest.mark.exhaustive
 @quickly
 @given(random_runs(), st.integers(1, 5000))
 def test_a_run_that_has_ended_keeps_its_account(history: History, later: int):

@@ -57,6 +57,7 @@ def test_two_arenas_agree_on_their_common_bytes(size_bytes: int) -> None:
     second.close()
 
 
+@pytest.mark.exhaustive
 def test_whatever_happens_nothing_that_is_needed_is_the_trainers(arenas: Arenas) -> None:
     """All histories of six events."""
     acts = ("fill", "spend 0", "spend 1", "free 0", "free 1")

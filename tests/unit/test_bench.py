@@ -348,6 +348,7 @@ def kept_for(path: Path, batch: int, **facts: Any) -> None:
     keep(open_store("runs"), job, found)
 
 
+@pytest.mark.exhaustive
 def test_plan_goes_by_the_start_and_the_doubt_of_a_bench(planned_job: Path, spotrun: Spotrun):
     kept_for(planned_job, 16, start_s=40.0, doubt=0.23)
     said = spotrun("plan", "net.yaml", "--lifetimes", 1)

@@ -62,6 +62,7 @@ def close(billed: Decimal, exact: Fraction) -> bool:
     return abs(Fraction(billed) - exact) <= Fraction(1, 10**9)
 
 
+@pytest.mark.exhaustive
 @thoroughly
 @given(prices(), SECONDS, st.sampled_from(EndedBy))
 def test_the_bill_of_an_ended_instance(segments: tuple[PriceSegment, ...], lived_s: int, ended_by: EndedBy) -> None:
@@ -72,6 +73,7 @@ def test_the_bill_of_an_ended_instance(segments: tuple[PriceSegment, ...], lived
         assert close(meter.cost_until(late), recomputed(segments, lived_s, ended_by))
 
 
+@pytest.mark.exhaustive
 @thoroughly
 @given(prices(), SECONDS)
 def test_the_bill_of_a_running_instance(segments: tuple[PriceSegment, ...], lived_s: int) -> None:

@@ -142,6 +142,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MutatedStore]:
         yield MutatedStore(tmp_path_factory.mktemp("mutated"), patch)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_command_ends_with_a_figure_or_one_error_whatever_an_object_becomes(
     kind: str, store: MutatedStore
@@ -150,6 +151,7 @@ def test_every_command_ends_with_a_figure_or_one_error_whatever_an_object_become
     assert not flaws, "\n".join(flaws)
 
 
+@pytest.mark.exhaustive
 def test_every_command_works_on_the_whole_store(store: MutatedStore) -> None:
     """Otherwise the test above would show nothing."""
     for verb in (*READS, *WRITES):

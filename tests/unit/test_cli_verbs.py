@@ -170,6 +170,7 @@ def test_status_of_some_runs(runs: Path, spotrun: Spotrun) -> None:
     assert "has ended" in spotrun("status", "resnet", "--open").out
 
 
+@pytest.mark.exhaustive
 def test_tables_fit_a_narrow_terminal_and_keep_money_and_states_whole(
     runs: Path, spotrun: Spotrun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

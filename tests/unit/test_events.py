@@ -93,6 +93,7 @@ def entries_of(event: type[msgspec.Struct]) -> st.SearchStrategy[Entry]:
     return st.builds(Entry, event=values_of(event), **rest)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("event", EVENT_TYPES, ids=lambda event: event.__name__)
 def test_an_entry_is_read_back_as_it_was_written(event: type[msgspec.Struct]):
     @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))

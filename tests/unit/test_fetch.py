@@ -294,6 +294,7 @@ def test_a_hidden_file_of_an_honest_script_stays_in_the_store_and_is_named(run: 
     assert (alone.code, "1 file could not be fetched; out/.hydra/config.yaml: " in alone.err) == (1, True)
 
 
+@pytest.mark.exhaustive
 def test_a_hidden_folder_or_one_of_git_takes_no_files_wherever_the_command_is_called(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun
 ) -> None:

@@ -275,6 +275,7 @@ def test_a_start_after_one_that_trained_unpacks_its_set_up() -> None:
         assert anew.cost_usd - packed.cost_usd == pytest.approx(spared_s / 3600)
 
 
+@pytest.mark.exhaustive
 def test_on_demand_alone_costs_its_bill_and_ours_is_never_late_where_spot_alone_is() -> None:
     questions = tuple(ForecastRequest(name, ONE) for name in ("on_demand_only", "ours", "spot_only"))
     on_demand, ours, spot = forecast(Inputs(questions, JOB, 60.0), 100, budget_usd=5.0)
@@ -310,6 +311,7 @@ def without_deadline(lifetimes: int = 60, **resources: object) -> Plan:
     return plan(wanted, OFFERINGS, 4 * HOUR, None, lifetimes, epochs=12)
 
 
+@pytest.mark.exhaustive
 def test_without_a_deadline_patience_decides_and_nothing_is_late() -> None:
     found = without_deadline()
     assert {row.missed for row in found.forecasts} == {None}
@@ -356,6 +358,7 @@ def test_a_job_that_may_only_have_spot_is_not_compared_with_falling_back() -> No
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_a_plan_compares_ours_with_on_demand_and_spot_in_every_set_of_markets() -> None:
     rows = [(row.strategy, row.market) for row in planned().forecasts]
     assert rows[0][0] == "ours"
@@ -363,6 +366,7 @@ def test_a_plan_compares_ours_with_on_demand_and_spot_in_every_set_of_markets() 
     assert {market for strategy, market in rows if strategy == "spot_only"} == {"1 zone", "all zones"}
 
 
+@pytest.mark.exhaustive
 def test_a_plan_for_machines_is_json_and_says_what_it_assumes() -> None:
     found = planned()
     facts = json.loads(json.dumps(as_json(found)))
@@ -387,6 +391,7 @@ def test_an_endless_wait_is_null_for_machines() -> None:
     assert facts["forecasts"][0]["finish_p50_s"] is None
 
 
+@pytest.mark.exhaustive
 def test_measurements_of_earlier_runs_replace_assumptions() -> None:
     history = History()
     history.running()
@@ -446,6 +451,7 @@ def test_unknown_facts_of_the_job_widen_its_forecast() -> None:
     assert 300 / 1.2 < unsure.changeover_s < 900 * 1.2
 
 
+@pytest.mark.exhaustive
 def test_the_page_is_well_formed_loads_nothing_and_escapes_what_it_is_given() -> None:
     for found in (planned(20), without_deadline(20)):
         text = forecast_page(found, HOSTILE)

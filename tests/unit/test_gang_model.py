@@ -159,6 +159,7 @@ def test_rule_32_else_a_gang_waits_for_a_member_of_its_predecessor(monkeypatch: 
         explore(SMALL)
 
 
+@pytest.mark.exhaustive
 def test_rule_33_else_a_gang_begins_while_an_old_trainer_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "check_after_the_end", "check_left", "check_words")
     with pytest.raises(Broken, match=r"a gang begins while the old trainer of \d is there"):
@@ -219,6 +220,7 @@ def test_rule_43_else_an_old_snapshot_is_committed_behind_a_newer_one(monkeypatc
         explore(ONE_GANG)
 
 
+@pytest.mark.exhaustive
 def test_rule_43_else_the_lead_of_two_gangs_commits_for_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """One snapshot for each trainer: what is old is of an earlier gang."""
     without(monkeypatch, "check_newest")
@@ -228,6 +230,7 @@ def test_rule_43_else_the_lead_of_two_gangs_commits_for_the_first_one(monkeypatc
     assert broken.value.__notes__[0].count(" begin /") == 2
 
 
+@pytest.mark.exhaustive
 def test_rule_45_else_a_standby_that_came_too_late_is_billed_for_ever() -> None:
     with pytest.raises(Broken, match="2 is billed for ever"):
         explore(Bounds(without=frozenset({45})))

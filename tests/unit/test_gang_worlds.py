@@ -169,6 +169,7 @@ def test_with_a_deadline_a_gang_that_has_no_time_to_wait_goes_on_demand() -> Non
     assert not result.missed
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("budget_usd", [4, 12])
 def test_a_gang_spends_no_more_than_its_budget(budget_usd: int) -> None:
     """An hour of three instances on spot costs three dollars, and on demand nine."""

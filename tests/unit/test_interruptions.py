@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 
 from spotrun.account.interruptions import Interruption
@@ -78,6 +79,7 @@ def test_an_end_of_our_own_is_no_interruption() -> None:
     assert told(history) == ()
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(random_runs())
 def test_they_are_those_that_the_account_counts(history: History) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tests.support.repository import ROOT
 
 HEADLESS = re.compile(r"(What|Whether|Who|Whoever|How|Where|When|Until|Of|Which|Why|That)\b")
@@ -78,6 +80,7 @@ def broken() -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
+@pytest.mark.exhaustive
 def test_no_rule_of_language_is_broken() -> None:
     assert not broken(), "\n".join(f"{rule:10} {place}" for rule, place in broken())
 

@@ -85,6 +85,7 @@ def test_the_kind_that_is_truly_cheaper_does_most_of_the_work() -> None:
         assert found.shares[TYPES[most]] > 0.8
 
 
+@pytest.mark.exhaustive
 def test_a_lifetime_costs_what_the_real_runner_pays_in_the_simulated_world() -> None:
     job = wanted(T4, A10G)
     hours = {T4: 12.0, A10G: 6.0}
@@ -112,6 +113,7 @@ def test_a_deadline_is_kept_in_a_lifetime_too() -> None:
     assert found.shares[TYPES[A10G]] > 0.5
 
 
+@pytest.mark.exhaustive
 def test_the_rows_are_the_choice_each_kind_alone_and_on_demand() -> None:
     job = wanted(T4, A10G)
     created = newborn(job, ScaledClock(START, 1.0)).created

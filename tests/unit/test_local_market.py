@@ -65,6 +65,7 @@ def test_on_demand_is_always_there_at_its_price() -> None:
             assert market.price(pool, at) == market.price(pool, ORIGIN)
 
 
+@pytest.mark.exhaustive
 @given(st.lists(st.tuples(st.sampled_from(SPOT), st.integers(0, 10**6)), min_size=1, max_size=12))
 def test_the_market_does_not_depend_on_who_looks_when(looks: list[tuple[Pool, int]]) -> None:
     def seen(market: Market, pool: Pool, seconds: int) -> object:
@@ -154,6 +155,7 @@ def _periods(market: Market, pool: Pool, count: int) -> Iterator[tuple[datetime,
         at = period.until
 
 
+@pytest.mark.exhaustive
 def test_a_market_recommends_before_the_share_of_losses_that_it_was_told_and_as_often_in_vain() -> None:
     none, half = (Market(MarketConfig(seed=7, kind="generated", recommended=share), ORIGIN) for share in (0.0, 0.5))
     early, in_vain, losses = 0, 0, 0

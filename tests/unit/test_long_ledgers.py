@@ -43,6 +43,7 @@ def calls(act: Callable[[list[Entry]], object], entries: list[Entry]) -> int:
     return count
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("act", [fold, replayed, account])
 def test_twice_as_many_entries_take_twice_as_many_calls(act: Callable[[list[Entry]], object]) -> None:
     whole = ledger(ENTRIES)
@@ -57,6 +58,7 @@ def test_the_ledger_of_the_benchmark_has_no_entry_without_effect() -> None:
     assert min(map(len, (state.launches, state.epochs, state.restores))) > 10
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(histories())
 def test_indexes_of_a_state_agree_with_a_full_scan(entries: list[Entry]) -> None:

@@ -17,6 +17,7 @@ ROUNDS = 40
 """Without a second look at who is within execve, dozens in a hundred escape."""
 
 
+@pytest.mark.exhaustive
 def test_a_process_between_two_programs_is_found_too(tmp_path: Path) -> None:
     script = tmp_path / "another"
     script.write_text('#!/bin/sh\nexec "$0"\n')

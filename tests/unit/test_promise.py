@@ -270,6 +270,7 @@ def late_by_s(seed: int) -> tuple[float, str]:
     return (finished_s or 3 * deadline_s) - deadline_s, path
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(8))
 def test_no_deadline_is_missed_that_the_best_kind_would_meet_however_wrong_its_published_speed(seed: int) -> None:
     late_s, path = late_by_s(seed)

@@ -484,6 +484,7 @@ def shape(value: Any, seen: dict[int, int] | None = None) -> Any:
     return (type(value).__name__, repr(value))
 
 
+@pytest.mark.exhaustive
 @given(web=webs(), known=st.integers(0, 3))
 def test_sharing_and_cycles_are_kept(web: list[Any], known: int) -> None:
     first = Process(held=[[] for _ in range(known)]).begun()

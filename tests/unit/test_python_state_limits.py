@@ -298,6 +298,7 @@ WEIRD: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", WEIRD)
 def test_nothing_that_a_script_keeps_fails_a_snapshot_or_a_resume(name: str) -> None:

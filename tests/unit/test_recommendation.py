@@ -244,6 +244,7 @@ def kinds(world: SimulatedWorld) -> list[str]:
     return [ev.kind(entry.event) for entry in world.entries]
 
 
+@pytest.mark.exhaustive
 def test_a_loss_that_was_recommended_early_costs_the_handover_alone() -> None:
     early, at_notice = (
         SimulatedWorld(wanted(), Training(steps=6000), zones("ab", *9 * "b"), timings=timings)
@@ -258,6 +259,7 @@ def test_a_loss_that_was_recommended_early_costs_the_handover_alone() -> None:
     assert moved.cost_usd < waited.cost_usd + Decimal("0.05")
 
 
+@pytest.mark.exhaustive
 def test_a_recommendation_makes_an_extra_commit_and_training_goes_on() -> None:
     world = SimulatedWorld(wanted(), Training(steps=6000), zones("ab", *9 * "b"), timings=SLOW)
     world.run(1e5)
@@ -271,6 +273,7 @@ def test_a_recommendation_makes_an_extra_commit_and_training_goes_on() -> None:
     assert not next_commit.event.final  # type: ignore[union-attr]
 
 
+@pytest.mark.exhaustive
 def test_the_old_instance_goes_when_the_standby_has_taken_over_though_it_is_never_taken() -> None:
     world = SimulatedWorld(wanted(), Training(steps=6000), calm(), timings=SLOW)
     world.run(1500)

@@ -82,6 +82,7 @@ def test_the_report_for_machines_has_the_promised_keys():
     assert [set(each) for each in figures["interruptions"]] == [INTERRUPTION_KEYS] * 2
 
 
+@pytest.mark.exhaustive
 @quickly
 @given(random_runs())
 def test_dollars_are_decimal_strings_that_sum_exactly(history: History):

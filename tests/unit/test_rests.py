@@ -133,6 +133,7 @@ def test_a_run_that_never_trained_fails_once_every_pool_has_rejected_it_and_thre
     assert found[-1].detail == f"the cloud rejects the request: {NO_SUBNET}"
 
 
+@pytest.mark.exhaustive
 def test_rejection_fails_no_run_while_another_pool_only_lacks_capacity() -> None:
     history = History()
     for minute in range(300):

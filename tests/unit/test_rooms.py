@@ -6,6 +6,8 @@ import ast
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tests.support.repository import ROOT
 
 TESTS = ROOT / "tests"
@@ -68,12 +70,14 @@ def test_a_room_has_tests_and_what_they_share_and_nothing_else() -> None:
     assert [place_of(path) for path in others if path.name != "conftest.py"] == []
 
 
+@pytest.mark.exhaustive
 def test_no_test_file_is_imported() -> None:
     for path in FILES:
         wrong = [name for name in imports_of(path) if name.startswith("tests.") and ".test_" in name]
         assert not wrong, f"{path} imports {wrong}: what both need goes to tests/support"
 
 
+@pytest.mark.exhaustive
 def test_a_unit_test_starts_no_server_and_no_training() -> None:
     shared = fixtures_of(TESTS / "conftest.py")
     for path in UNIT_FILES:

@@ -326,6 +326,7 @@ _VALUES = st.recursive(
 )
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=150, deadline=None)
 @given(st.dictionaries(_WORDS, _VALUES, max_size=5), _VALUES)
 def test_no_value_of_any_type_makes_the_words_fail(data: dict[str, Any], resources: object) -> None:

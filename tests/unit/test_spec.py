@@ -567,6 +567,7 @@ def specs() -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=100, deadline=None)
 @given(specs())
 def test_a_spec_comes_back_from_json_exactly(data: dict[str, Any]) -> None:

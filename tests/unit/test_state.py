@@ -387,6 +387,7 @@ def test_a_stop_can_be_taken_back() -> None:
 # -- any history -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(histories(), st.data())
 def test_a_ledger_read_in_parts_is_the_ledger_read_whole(entries: list[Entry], data: st.DataObject) -> None:
@@ -394,6 +395,7 @@ def test_a_ledger_read_in_parts_is_the_ledger_read_whole(entries: list[Entry], d
     assert fold(entries[cut:], fold(entries[:cut]) if cut else None) == fold(entries)
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(histories(), st.data())
 def test_entries_in_any_order_never_break_the_rules(entries: list[Entry], data: st.DataObject) -> None:

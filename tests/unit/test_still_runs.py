@@ -35,6 +35,7 @@ def asks(run: PlainAwsRun, seconds: float) -> int:
     return run.is_asked(LOOK) - before
 
 
+@pytest.mark.exhaustive
 def test_a_quiet_hour_costs_240_looks_at_most(still: PlainAwsRun) -> None:
     assert 200 < asks(still, 3600) <= 240
     assert len(still.state.commits) > 50

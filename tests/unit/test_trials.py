@@ -298,6 +298,7 @@ def paid(kinds: tuple[str, ...], hours: float, speeds: dict[str, float]) -> tupl
     return float(result.instances_usd), [each.accelerators for each in offerings]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("speeds", "path"),
     [({T4: 1.0, A10G: 4.0}, [T4, A10G]), ({T4: 1.0, A10G: 0.5}, [T4, A10G, T4])],

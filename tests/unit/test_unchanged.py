@@ -90,6 +90,7 @@ class _InPieces(MemoryStore):
         yield from (whole[start : start + 99_991] for start in range(0, len(whole), 99_991))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("layers", [1, 24])
 def test_adapters_of_a_frozen_backbone_are_all_that_is_sent(layers: int) -> None:
     rng = random.Random(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyrsistent import pvector
@@ -16,6 +17,7 @@ class Named(NamedTuple):
     word: str = ""
 
 
+@pytest.mark.exhaustive
 @given(st.lists(st.integers(0, 10**6), unique=True, max_size=200), st.integers(0, 10**6))
 def test_an_item_is_found_by_its_number(numbers: list[int], asked: int) -> None:
     items = pvector(Named(number) for number in sorted(numbers))

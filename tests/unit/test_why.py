@@ -196,6 +196,7 @@ def test_void_entry_is_no_decision() -> None:
     assert [each.kind for each in decisions([*history.entries, entry], spec())] == ["wish"]
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(random_runs())
 def test_every_launch_and_every_end_of_any_run_is_one_line(history: History) -> None:

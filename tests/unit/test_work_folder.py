@@ -253,6 +253,7 @@ def test_a_large_file_is_read_later_and_is_whole_or_torn(
         assert contents(sent(frozen))["large"] == now, "a copy of that boundary"
 
 
+@pytest.mark.exhaustive
 def test_a_database_and_a_mapped_file_are_copied_at_the_boundary(folder: Folder) -> None:
     database = sqlite3.connect(folder.work / "runs.db")
     database.execute("create table t (x)")
@@ -286,6 +287,7 @@ def test_a_final_boundary_copies_what_is_open(folder: Folder) -> None:
     assert contents(sent(frozen))["log"] == b"x" * 9000
 
 
+@pytest.mark.exhaustive
 def test_buffered_writes_of_python_belong_to_the_boundary(folder: Folder) -> None:
     text = (folder.work / "text").open("w")
     binary = (folder.work / "binary").open("wb")

@@ -67,6 +67,7 @@ def test_another_process_sees_the_same_world() -> None:
 # -- what a run costs, and what it loses -------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_on_demand_alone_costs_what_its_seconds_come_to() -> None:
     alone = spec(strategy="on_demand_only")
     run = SimulatedWorld(alone, Training(steps=3600), market("ab"), timings=STEADY)
@@ -144,6 +145,7 @@ def test_without_spot_the_deadline_is_met_on_demand() -> None:
     assert result.seconds["wait"] > 10 * 60
 
 
+@pytest.mark.exhaustive
 def test_a_price_that_changes_is_billed_from_then_on() -> None:
     ticks = [{"a": 1.0}, {"a": 1.5}, {"a": 1.0}]
     run = SimulatedWorld(spec(), Training(steps=3600), TickMarket(ticks, 1200.0, ZONES, DEAR), timings=STEADY)
