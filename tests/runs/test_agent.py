@@ -549,7 +549,7 @@ def test_a_path_without_a_shell_fails_the_run_and_no_agent(start: Start, job: di
     run.launch().powers_off()
     ended = run.wait_for(ev.AttemptEnded)
     assert ended.cause is Cause.USER_ERROR
-    assert "bash cannot be started: No such file or directory; see PATH" in ended.detail
+    assert "bash cannot be started: No such file or directory; check PATH" in ended.detail
 
 
 def test_checkpoints_beyond_the_kept_ones_are_retired_and_deleted(start: Start):
