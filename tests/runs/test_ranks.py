@@ -57,7 +57,7 @@ def test_stranger_that_sends_an_object_runs_nothing(tmp_path: Path) -> None:
 
 def test_stranger_that_does_not_know_the_secret_is_refused(tmp_path: Path) -> None:
     found = met("posed", tmp_path)
-    assert found[0]["error"].startswith("Strangers: ")
+    assert found[0]["error"].startswith("RanksUnrelated: ")
     assert f"the process that joined as rank 1 of 2 {UNKNOWN}" in found[0]["error"]
     assert "SPOTRUN_RANKS_SECRET" in found[0]["error"]
 
@@ -82,7 +82,7 @@ def test_ranks_of_one_training_share_and_gather_and_refuse_those_of_another(tmp_
     ]
     assert (other["gathered"], other["states"]) == ([], [])
     assert lead["unsavable"] == "Unsavable: spotrun.ranks.1.of.mine is a builtins.object"
-    assert lead["late"] == other["late"] == f"Strangers: {LATE}"
+    assert lead["late"] == other["late"] == f"RanksUnrelated: {LATE}"
     assert f"rank 1 of 2 {UNKNOWN}" in lead["without"]
     assert f"rank 0 of 2 {UNKNOWN}" in other["without"]
 
