@@ -120,7 +120,7 @@ def test_a_job_in_yaml_is_verified_with_its_own_arguments_and_left_to_look_at(tm
     told = verify(job, "--kills", 1, "--keep").stdout
     assert told.startswith("bit-identical: 12 steps, killed 1 time,")
     (kept,) = (Path(line.removeprefix("kept: ")) for line in told.splitlines() if line.startswith("kept: "))
-    assert TraceFile(kept / "straight.trace").read().steps == 12
+    assert TraceFile(kept / "uninterrupted.trace").read().steps == 12
     assert len([folder for folder in (kept / "runs").iterdir() if folder.name != "keys"]) == 2
     assert left_running(tmp_path) == []
 
@@ -259,7 +259,7 @@ def test_a_training_that_lasts_too_long_ends_with_a_letter_and_leaves_nothing(tm
 def test_one_that_is_interrupted_leaves_nothing_running_and_nothing_on_disk(tmp_path: Path, number: int) -> None:
     command = [sys.executable, "-m", "spotrun", "verify-resume", str(JOBS / "quick.py"), "--", "--epochs", "1000"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    eventually(lambda: any(tmp_path.glob("*/straight.trace")), within_s=60)
+    eventually(lambda: any(tmp_path.glob("*/uninterrupted.trace")), within_s=60)
     child.send_signal(number)
     output, _ = child.communicate(timeout=60)
     assert child.returncode == 128 + number, output
