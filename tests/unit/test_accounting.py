@@ -575,6 +575,7 @@ def check_sums(summary: RunSummary) -> None:
     assert sum((part.wall for part in parts), timedelta(0)) == summary.total.wall
 
 
+@pytest.mark.exhaustive
 @quickly
 @given(random_runs(), st.integers(0, 500))
 def test_each_instant_is_exactly_one_kind(history: History, later: int):

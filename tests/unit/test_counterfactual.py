@@ -64,6 +64,7 @@ def test_the_bill_foretold_is_the_bill_of_the_same_job_on_demand_within_a_hundre
     assert abs(found.error) < 0.01
 
 
+@pytest.mark.exhaustive
 def test_counterfactual_leaves_out_only_stalls_for_checkpoints() -> None:
     """So it is never too much: spot is not flattered."""
     found = both(seed=1, stall_s=3.0)

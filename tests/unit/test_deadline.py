@@ -104,6 +104,7 @@ def test_without_slack_on_demand_is_taken_at_once_and_kept() -> None:
     assert world.bought == ["on_demand"]
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_lost_spot_waits_for_it_while_the_deadline_leaves_time() -> None:
     away_s = 3000.0
     market = weather([EVERYWHERE, NOWHERE, *[EVERYWHERE] * 20], away_s)

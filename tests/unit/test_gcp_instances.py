@@ -103,6 +103,7 @@ def test_a_name_says_whose_an_instance_is_and_what() -> None:
     assert name.token == f"{RUN}-7"
 
 
+@pytest.mark.exhaustive
 @given(
     st.from_regex(r"[0-9a-f]{10}", fullmatch=True),
     st.integers(1, 99_999),

@@ -41,6 +41,7 @@ ROWS = (
     "cli",
     "__main__",
 )
+pytestmark = pytest.mark.exhaustive  # every file is parsed
 ROW_OF = {name: number for number, names in enumerate(ROWS) for name in names.split()}
 LANDMARKS_MAX = 12
 """Files directly below spotrun/."""
@@ -215,7 +216,6 @@ def files_imported(known: Mapping[str, Path], path: Path) -> set[str]:
     return {name for name in found if not any(other.startswith(f"{name}.") for other in found)} - {module_of(path)}
 
 
-@pytest.mark.exhaustive
 def test_an_import_goes_to_an_earlier_row() -> None:
     of_ours = {name for _, name in imports_of(ROOT / "__init__.py")} - {"__future__"}
     assert of_ours == {
@@ -239,7 +239,6 @@ def test_importing_spotrun_loads_only_its_version() -> None:
     assert done.stdout.split() == ["spotrun", "spotrun.version"]
 
 
-@pytest.mark.exhaustive
 def test_no_two_files_import_each_other_however_far_apart() -> None:
     known = {module_of(path): path for path in FILES}
     graph = {name: files_imported(known, path) for name, path in known.items()}
@@ -345,7 +344,6 @@ def test_no_module_imports_tests_or_benchmarks() -> None:
             assert not name.startswith(("tests", "benchmarks")), f"{path}:{line} imports {name}"
 
 
-@pytest.mark.exhaustive
 def test_a_cloud_s_name_is_compared_in_its_own_room_only() -> None:
     found = [
         f"{path}:{line} asks for a cloud by its name: ask its entry in clouds/"

@@ -15,8 +15,9 @@ from spotrun.secrets.readings import PART
 from spotrun.secrets.redaction import AT_THE_CUT, HIDDEN, TEXT_MAX, Redactor
 from tests.support.secret_forms import BY_LETTER, Reader, all_of, random_value
 
+pytestmark = pytest.mark.exhaustive  # many values in many forms
 
-@pytest.mark.exhaustive
+
 @pytest.mark.parametrize("secret", ["pass1", "/run/secrets/" + "deep/" * 30, "Qx7vB2mK9pL4" * 12, "ghp_" + "a1B2" * 20])
 def test_no_part_of_a_secret_is_left_where_a_long_text_is_cut(secret: str) -> None:
     redactor = Redactor([] if secret.startswith("ghp_") else [secret])
@@ -27,7 +28,6 @@ def test_no_part_of_a_secret_is_left_where_a_long_text_is_cut(secret: str) -> No
     assert redactor.clean_short("short") == "short"
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(12))
 def test_a_secret_is_hidden_in_each_form_also_where_it_is_broken(seed: int) -> None:
     random = Random(seed)
@@ -114,7 +114,6 @@ HOSTILE = {
 HOSTILE_FOR = "a secret of somebody", "tttttt\\ttttttttttttt%&"
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("secret", HOSTILE_FOR)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_redaction_time_grows_linearly_with_any_text(name: str, secret: str) -> None:
@@ -196,7 +195,6 @@ def test_ordinary_text_stays_with_a_secret_of_special_characters(secret: str) ->
         assert log.begun(ORDINARY[:end].encode(), PART) == 0, ORDINARY[:end]
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("secret", WITH_SIGNS)
 def test_wherever_its_text_is_cut_at_most_three_letters_of_a_secret_with_signs_are_seen(secret: str) -> None:
     random, log = Random(3), OutputRedaction(forms_of_all([secret]))

@@ -315,6 +315,7 @@ def test_a_comparison_in_markdown_has_the_figures_of_the_table_and_no_sign_of_it
     assert "Assumptions: " in text
 
 
+@pytest.mark.exhaustive
 @quickly
 @given(random_runs())
 def test_any_run_can_be_shown(history: History):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from decimal import Decimal
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from rich.console import Console
 
@@ -77,6 +78,7 @@ def test_the_line_reaches_from_the_least_to_the_most_and_says_both() -> None:
     assert sparkline([None]) == sparkline([]) == ""
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(random_runs(skewed=True))
 def test_any_run_has_a_course(history: History) -> None:

@@ -578,6 +578,7 @@ def test_a_spec_comes_back_from_json_exactly(data: dict[str, Any]) -> None:
     assert again.spec_sha256 == spec.spec_sha256
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=50, deadline=None)
 @given(specs(), specs())
 def test_two_specs_have_one_hash_exactly_when_they_are_equal(one: dict[str, Any], other: dict[str, Any]) -> None:

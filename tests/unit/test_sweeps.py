@@ -31,6 +31,8 @@ from spotrun.sweep.rungs import (
     trials_of,
 )
 
+pytestmark = pytest.mark.exhaustive  # whole simulated sweeps
+
 AT = datetime(2026, 11, 1, tzinfo=UTC)
 PLAN = SweepPlan(trials=8, budget_usd=Decimal(40), max_parallel=4, keep_one_in=2, grace_epochs=1, metric="val_loss")
 HOUR = timedelta(hours=1)

@@ -23,12 +23,13 @@ from spotrun.secrets.readings import PART
 from tests.batteries.telling_run import TellingRun
 from tests.support.secret_forms import BY_LETTER, FORMS, Reader, random_value
 
+pytestmark = pytest.mark.exhaustive  # many values in many forms
+
 SECRET = "geheimnis-und-mehr"
 OF_AGENT = sorted({*get_args(ev.AnyEvent)} - {*OF_OWNER, ev.RunCreated}, key=lambda kind: kind.__name__)
 WRITTEN = [*OF_AGENT, AgentStatus]
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(2))
 def test_no_reader_gets_a_secret_that_a_training_prints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
@@ -135,7 +136,6 @@ def test_cut_next_to_a_break_within_an_escape_shows_no_more(tmp_path: Path, form
             assert not reader.reads(said), ascii(broken[:end])
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("form", FORMS)
 def test_text_cut_anywhere_shows_no_beginning_of_a_secret(tmp_path: Path, form: str) -> None:
     """Also where the cut is within a letter that is written as several bytes, and those by number."""

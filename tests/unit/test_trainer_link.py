@@ -96,6 +96,7 @@ messages = st.one_of(
 )
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=60, deadline=None)
 @given(st.lists(messages, min_size=1, max_size=8))
 def test_messages_arrive_as_they_were_sent(sent):
