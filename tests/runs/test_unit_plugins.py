@@ -1,13 +1,11 @@
-"""The plugins of the tests: shares of processor time, and tests in forked processes."""
+"""The plugins of the unit tests: forked processes, and a limit on the processor time of a test."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.processor_time import Grown, grown, shares_of
 from tests.support.repository import ROOT
 
 BOTH = ("-p", "tests.support.forked", "-p", "tests.support.processor_time", "-p", "no:cacheprovider")
@@ -58,21 +56,3 @@ def test_a_process_that_dies_fails_the_run(tmp_path: Path) -> None:
     done = run(tmp_path)
     assert done.returncode != 0
     assert "ended with 3" in done.stdout + done.stderr
-
-
-def test_shares_are_written_and_compared(tmp_path: Path) -> None:
-    (tmp_path / "shares.json").write_text(json.dumps({"test_a.py": 999.0, "test_b.py": 1.0}))
-    done = run(tmp_path, "--shares", str(tmp_path / "shares.json"), "--deselect", "test_a.py::test_fails",
-               "--deselect", "test_b.py::test_fails")  # fmt: skip
-    assert done.returncode == 1
-    assert "test_b.py: " in done.stdout
-    assert "over its budget" in done.stdout
-
-
-def test_only_what_grew_by_a_third_is_reported_and_only_of_the_whole_suite() -> None:
-    before = shares_of({"a": 50.0, "b": 50.0})
-    assert grown(before, shares_of({"a": 52.0, "b": 48.0})) == []
-    assert grown(before, shares_of({"a": 75.0, "b": 25.0})) == [Grown("a", 500.0, 750.0)]
-    assert not Grown("a", 500.0, 750.0).is_over
-    assert Grown("a", 10.0, 23.0).is_over
-    assert grown(before, shares_of({"a": 1.0})) == []
