@@ -366,6 +366,7 @@ def test_plan_goes_by_the_start_and_the_doubt_of_a_bench(planned_job: Path, spot
     assert f"the work is known within {BENCH_DOUBT:.0%}" in words, "it was one instance, for minutes"
 
 
+@pytest.mark.exhaustive
 def test_a_bench_with_another_batch_is_named_with_what_to_type(planned_job: Path, spotrun: Spotrun):
     kept_for(planned_job, 64)
     said = spotrun("plan", "net.yaml")

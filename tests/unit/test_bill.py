@@ -306,6 +306,7 @@ def test_the_lines_of_other_runs_are_none_of_ours(tmp_path: Path) -> None:
     assert by_report(history, lines + others, tmp_path).theirs_usd == by_report(history, lines, tmp_path).theirs_usd
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(random_runs())
 def test_a_bill_by_the_published_rules_is_explained_whatever_happened(

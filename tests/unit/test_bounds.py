@@ -193,6 +193,7 @@ def test_a_folder_that_claims_the_uid_of_a_living_run_ends_nothing(name: str, st
     store.restore()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("_hasty_threads")
 def test_threads_may_be_the_first_to_read_a_kind_at_once() -> None:
     """msgspec 0.22 alone ends the process here, with a null pointer."""

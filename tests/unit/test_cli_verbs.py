@@ -77,6 +77,7 @@ def left_disk(cloud: Path, run_uid: str, digit: str) -> Path:
 # -- help --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_every_verb_has_its_place_in_the_help(spotrun: Spotrun) -> None:
     listed = [name for names in HEADINGS.values() for name in names]
     assert sorted(listed) == sorted(name for name, verb in VERBS.items() if not verb.same_as)

@@ -239,6 +239,7 @@ def test_egress_takes_no_run_above_its_budget(seed: int, size_gb: float) -> None
         assert result.cost_usd <= Decimal(budget)
 
 
+@pytest.mark.exhaustive
 def test_a_run_without_a_budget_does_cross_and_pays_for_it() -> None:
     """What the property above would miss, if nothing ever crossed."""
     world = FarWorld(1, None, 0.01)

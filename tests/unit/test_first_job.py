@@ -129,6 +129,7 @@ def _checked(job: Path) -> str:
     return "\n".join(error.message for error in found)
 
 
+@pytest.mark.exhaustive
 def test_init_replaces_nothing_unless_forced_and_takes_any_name(folder: Path) -> None:
     (folder / "train.yaml").write_text("mine")
     error = call("init", "train.py").exception

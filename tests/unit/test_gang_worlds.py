@@ -154,6 +154,7 @@ def test_members_that_wait_in_vain_are_released_and_the_gang_moves() -> None:
     assert len(released) == SIZE - 1
 
 
+@pytest.mark.exhaustive
 def test_without_spot_for_all_a_gang_trains_on_demand_and_goes_back_as_a_whole() -> None:
     world = gang_world(counted("20", "20", "20", *["30"] * 9), timings=STEADY)
     result = run_to_its_end(world)

@@ -176,6 +176,7 @@ def test_the_band_of_a_share_holds_it(share: float, band: str) -> None:
     assert band_of([share] * (DAYS_MIN - 1)) is None
 
 
+@pytest.mark.exhaustive
 @given(st.lists(st.floats(0, 1), min_size=DAYS_MIN), st.lists(st.floats(0, 1), min_size=DAYS_MIN))
 def test_pool_with_more_interruptions_is_not_preferred(some: list[float], others: list[float]) -> None:
     less, more = sorted((some, others), key=lambda shares: sum(shares) / len(shares))

@@ -220,6 +220,7 @@ def test_a_machine_that_is_taken_for_an_hour_is_gone_home_to_after_it() -> None:
     assert found.losses == 0
 
 
+@pytest.mark.exhaustive
 def test_without_any_spot_slow_progress_at_home_is_more_than_a_wait() -> None:
     found = trained(hours=4, deadline_h=7, said=0.3, true=0.3, spot=False)
     assert not found.missed

@@ -250,6 +250,7 @@ def written_by_an_adversary(text: str, workdir: str, *, goes_on: bool = False) -
     return history
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("what", TEXTS)
 def test_entries_full_of_payloads_are_shown_and_run_nothing(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spotrun: Spotrun

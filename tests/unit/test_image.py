@@ -34,6 +34,7 @@ def test_a_name_is_read_as_engines_read_it(text: str, name: str, tag: str, diges
     assert (image.name, image.tag, image.digest) == (name, tag, digest)
 
 
+@pytest.mark.exhaustive
 @given(st.lists(part, min_size=1, max_size=4), tag)
 def test_image_survives_a_round_trip_through_text(parts: list[str], tag: str) -> None:
     image = image_of(f"docker:{'/'.join(parts)}:{tag}")

@@ -8,6 +8,7 @@ import random
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch.utils.data import Subset
 
@@ -51,6 +52,7 @@ def named(change: Any, dataset: Any = None, before: Any = None) -> list[str]:
     return [lost.path for lost in found]
 
 
+@pytest.mark.exhaustive
 def test_changed_object_is_named() -> None:
     assert named(lambda data: setattr(data, "count", 1)) == ["Data.count"]
     assert named(lambda data: data.read.fill(1)) == ["Data.read"]

@@ -289,6 +289,7 @@ nodes = st.recursive(
 )
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=200, deadline=None)
 @given(nodes)
 def test_any_json_for_a_tree_is_read_or_damaged(tree):

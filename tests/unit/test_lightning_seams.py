@@ -46,6 +46,7 @@ def private_names(paths: Iterator[Path]) -> dict[str, str]:
     return {name: used[name] for name in private - own}
 
 
+@pytest.mark.exhaustive
 def test_private_names_of_lightning_are_used_in_one_place() -> None:
     """Training knows the loggers' own as well, as a checkpoint holds their files."""
     of_torch = OF_TORCH | OF_TORCHMETRICS | {*ddp_buckets.PRIVATE_NAMES}
@@ -68,6 +69,7 @@ def test_every_private_name_is_checked_before_a_training_starts() -> None:
     assert {name: place for name, place in used.items() if name not in asked} == {}
 
 
+@pytest.mark.exhaustive
 def test_no_signal_has_a_handler() -> None:
     """Nothing, and no collective call least of all, may happen between any two instructions of a training."""
     for path in [*LIGHTNING.rglob("*.py"), *TRAINING.rglob("*.py")]:

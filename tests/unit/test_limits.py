@@ -22,6 +22,7 @@ comparisons = st.tuples(st.sampled_from(NAMES), st.sampled_from(sorted(SIGNS)), 
 conditions = st.lists(st.lists(comparisons, min_size=1, max_size=3), min_size=1, max_size=3)
 
 
+@pytest.mark.exhaustive
 @given(conditions, values)
 def test_and_binds_tighter_than_or(alternatives, found) -> None:
     text = " or ".join(" and ".join(f"{name}{sign} {number}" for name, sign, number in one) for one in alternatives)

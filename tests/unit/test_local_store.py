@@ -112,6 +112,7 @@ def test_a_killed_writers_temporary_file_is_never_listed(tmp_path: Path, monkeyp
     assert [found.key for found in store.list("a/")] == ["a/x"]
 
 
+@pytest.mark.exhaustive
 def test_readers_never_see_a_part_of_a_write(tmp_path: Path) -> None:
     store, stop, torn = LocalStore(tmp_path), threading.Event(), []
     store.put_status("x", b"0" * 100_000)

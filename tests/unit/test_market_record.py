@@ -126,6 +126,7 @@ def test_a_short_rest_of_work_is_still_done_on_spot_as_on_demand_would_have_to_s
     assert asked(decided(History(), short, market=(*dear, POOLS[3]))) == ("local-a", SPOT)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(2))
 def test_fallback_does_not_flap_however_spot_comes_and_goes(seed: int) -> None:
     """On-demand, once paid for, is kept for the cool-down."""

@@ -73,6 +73,7 @@ def _of_call(call: ast.Call) -> Iterator[str]:
                 yield f"listens at {host!r}"
 
 
+@pytest.mark.exhaustive
 def test_no_module_runs_what_another_process_sends() -> None:
     found = {
         (str(path.relative_to(PACKAGE)), what) for path in PACKAGE.rglob("*.py") for what in findings(path.read_text())

@@ -38,6 +38,7 @@ def test_a_secret_is_starred_byte_for_byte_and_all_else_stays() -> None:
     assert OutputRedaction().hide(b"as it is") == b"as it is"
 
 
+@pytest.mark.exhaustive
 @given(
     st.lists(st.sampled_from(["secret-one", "two-secrets!", "s", "secret-", "x y z ", "\n"]), max_size=40), st.data()
 )
@@ -210,6 +211,7 @@ def test_possible_beginning_of_a_broken_secret_waits_for_the_rest(tmp_path: Path
     assert console.read(0, 200).decode() == f"{written}m"
 
 
+@pytest.mark.exhaustive
 @given(
     st.lists(
         st.sampled_from(

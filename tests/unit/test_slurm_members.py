@@ -267,6 +267,7 @@ def test_a_member_is_not_below_its_task_and_does_not_outlive_it(task: subprocess
     eventually(lambda: not [*(tmp_path / "scratch").iterdir()])
 
 
+@pytest.mark.exhaustive
 def test_a_member_that_ends_ends_its_task_with_its_code(task: subprocess.Popen[bytes], tmp_path: Path) -> None:
     member = lives(tmp_path)
     processes.kill(member)
@@ -274,6 +275,7 @@ def test_a_member_that_ends_ends_its_task_with_its_code(task: subprocess.Popen[b
     assert not [*(tmp_path / "scratch").iterdir()]
 
 
+@pytest.mark.exhaustive
 def test_a_second_signal_takes_nothing_of_the_time_that_the_first_one_left(
     task: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:

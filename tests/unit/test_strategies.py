@@ -293,6 +293,7 @@ def brute_force(job: Job, ticks: Ticks) -> float:
     return best
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(
     st.lists(

@@ -25,6 +25,7 @@ def traces(tmp_path: Path) -> Path:
     return write_records(tmp_path / "traces")
 
 
+@pytest.mark.exhaustive
 def test_a_study_has_a_row_per_case_and_strategy_and_on_demand_costs_its_bill(traces: Path) -> None:
     found = study(records_in(traces), OPTIONS)
     assert [(row.strategy, row.case.deadline_s) for row in found.rows] == [
@@ -53,6 +54,7 @@ def test_the_same_study_has_the_same_hash_and_another_changeover_another(traces:
     assert digests[0] == digests[1] != digests[2]
 
 
+@pytest.mark.exhaustive
 def test_hindsight_is_below_every_strategy_and_counts_no_losses(traces: Path) -> None:
     options = msgspec.structs.replace(OPTIONS, strategies=("ours", "greedy", "optimum"))
     costs: dict[float, dict[str, StrategyResult]] = {}
@@ -63,6 +65,7 @@ def test_hindsight_is_below_every_strategy_and_counts_no_losses(traces: Path) ->
         assert (rows["optimum"].losses, rows["optimum"].misses) == (None, 0)
 
 
+@pytest.mark.exhaustive
 def test_csv_and_json_hold_the_same_figures(traces: Path) -> None:
     found = study(records_in(traces), OPTIONS)
     rows = list(csv.DictReader(io.StringIO(as_csv(found))))
@@ -71,6 +74,7 @@ def test_csv_and_json_hold_the_same_figures(traces: Path) -> None:
     assert facts["results"][0]["work_s"] == 2 * HOUR_S
 
 
+@pytest.mark.exhaustive
 def test_records_too_short_for_the_deadline_are_reported(traces: Path) -> None:
     long = Options(STRATEGIES, (HOUR_S,), (1000 * HOUR_S,), (360.0,))
     with pytest.raises(SpotrunError, match="no record is as long as the deadlines"):

@@ -213,6 +213,7 @@ def look(value: object) -> Places:
     return places
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 5), st.integers(0, 5))
 @pytest.mark.parametrize("kind", KINDS)

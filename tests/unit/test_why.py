@@ -91,6 +91,7 @@ def test_the_way_back_to_spot_says_what_it_may_save() -> None:
     assert "return to spot: on-demand was kept for 10m" in sentence(history, "return")
 
 
+@pytest.mark.exhaustive
 def test_with_a_deadline_the_saving_and_the_changeover_that_it_pays_for_are_named() -> None:
     world = DeadlineWorld(7200, 240, 10, calm(), 20_000, strategy="ours", return_cooldown="30s")
     assert world.finished_s(20_000) is not None

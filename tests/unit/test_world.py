@@ -110,6 +110,7 @@ def test_a_notice_too_short_for_the_upload_loses_steps_and_the_ledger_says_why()
     assert "the final snapshot was not durable in time" in first.end.detail
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("every", ["auto", "5m", "40 steps"])
 @pytest.mark.parametrize(
     "training",
