@@ -73,8 +73,8 @@ def benched(store: Store, spec: RunSpec) -> dict[str, BenchResult]:
     Raises:
         StoreError: the store cannot be read.
     """
-    listed = store.list(_folder(spec))
-    found = (_read(store, each.key) for each in listed)
+    folder = _folder(spec)
+    found = (_read(store, each.key) for each in store.list(folder))
     return {each.kind: each for each in found if each is not None}
 
 
