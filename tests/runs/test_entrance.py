@@ -284,12 +284,20 @@ def test_progress_arrives_whole(start: Any) -> None:
 
 def test_a_crowd_of_strangers_keeps_no_training_out_and_fills_no_log(start: Any) -> None:
     begun = start('while [ ! -e now ]; do sleep 0.05; done; "$PY" -c "import comes; comes.come(1)"')
-    crowd = [
-        threading.Thread(target=lambda: [unix_path.connect(begun.address, 30).close() for _ in range(20)])
-        for _ in range(8)
-    ]
+    arrived = threading.Barrier(9)
+
+    def come_again_and_again() -> None:
+        for _ in range(10):
+            unix_path.connect(begun.address, 30).close()
+        arrived.wait(30)
+        with contextlib.suppress(ConnectionRefusedError, FileNotFoundError):  # the training is over
+            for _ in range(10):
+                unix_path.connect(begun.address, 30).close()
+
+    crowd = [threading.Thread(target=come_again_and_again) for _ in range(8)]
     for each in crowd:
         each.start()
+    arrived.wait(30)
     (begun.folder / "work" / "now").touch()
     for each in crowd:
         each.join()
