@@ -51,6 +51,20 @@ def test_forked_processes_report_each_test_once_and_name_the_expensive_one(tmp_p
     assert "0.25 s are allowed" in done.stdout
 
 
+def test_option_x_stops_all_processes_at_the_first_failure(tmp_path: Path) -> None:
+    done = run(tmp_path, "-x")
+    assert done.returncode == 1
+    assert "stopping after 1 failures" in done.stdout
+
+
+def test_file_that_cannot_be_imported_stops_the_run(tmp_path: Path) -> None:
+    (tmp_path / "test_c.py").write_text("import no_such_module\n")
+    done = run(tmp_path)
+    assert done.returncode == 2
+    assert "no_such_module" in done.stdout
+    assert "passed" not in done.stdout
+
+
 def test_a_process_that_dies_fails_the_run(tmp_path: Path) -> None:
     (tmp_path / "test_c.py").write_text("import os\n\ndef test_dies():\n    os._exit(3)\n")
     done = run(tmp_path)

@@ -14,6 +14,7 @@ import itertools
 import json
 import os
 import selectors
+import signal
 import struct
 import sys
 from typing import Any
@@ -30,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
     count = session.config.getoption("--forks")
-    if count < 2 or session.config.option.collectonly:
+    if count < 2 or session.config.option.collectonly or session.testsfailed:  # a file could not be collected
         return None
     files = [list(items) for _, items in itertools.groupby(session.items, key=lambda item: item.path)]
     queue_read, queue_write = os.pipe()
@@ -40,6 +41,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     gc.freeze()  # so that a collection does not copy the memory that the processes share
     sys.stdout.flush()
     children = dict(_fork(session, files, queue_read) for _ in range(count))
+    os.close(queue_read)
     _receive(session, children)
     for pid in children.values():
         _, status = os.waitpid(pid, 0)
@@ -94,6 +96,11 @@ def _receive(session: pytest.Session, children: dict[int, int]) -> None:
                 while (end := key.data.find(b"\n")) >= 0:
                     _pass_on(session, bytes(key.data[:end]))
                     del key.data[: end + 1]
+                if session.shouldfail:  # -x, or --maxfail
+                    for pid in children.values():
+                        os.kill(pid, signal.SIGKILL)
+                        os.waitpid(pid, 0)
+                    raise session.Failed(session.shouldfail)
                 if not data:
                     selector.unregister(key.fd)
                     os.close(key.fd)
