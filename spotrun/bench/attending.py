@@ -43,6 +43,7 @@ from spotrun.spec.file import load_spec, placed
 from spotrun.spec.kinds import Kind
 from spotrun.spec.model import RunSpec
 from spotrun.spec.varied_arguments import unvaried
+from spotrun.store.port import Store
 from spotrun.store.retrying import persist
 from spotrun.units import count_of, to_the_second
 
@@ -90,21 +91,24 @@ def wanted(path: Path, arguments: Sequence[str], wish: BenchFlags) -> BenchPlan:
     spec = load_spec(path, overrides, default_store(), arguments)
     with placed(path, overrides):
         check_machine(spec)
-        notes, script = check_job(spec, cloud_of(spec)), Script(spec)
+        checked, script = check_job(spec, cloud_of(spec)), Script(spec)
         chosen = wish.trials(spec)
         base = base_of(wish.against, [str(each.kind) for each in chosen])
         with about_types(given=bool(wish.types)):
             specs = [spec_of(spec, script, each, names, limit, budget_usd) for each in chosen]
-            found = list(planned(spec, chosen, specs))
+            found = list(planned(spec, checked.runs, chosen, specs))
     require_budget(found, budget_usd)
     unnamed = unnamed_arguments(spec.train, script, names, devices=wish.devices is not None)
-    return BenchPlan(spec, found, budget_usd, base, [*notes, *unnamed])
+    return BenchPlan(spec, found, budget_usd, base, [*checked.notes, *unnamed])
 
 
-def planned(job: RunSpec, trials: Sequence[BenchTrial], specs: Sequence[RunSpec]) -> Iterator[PlannedTrial]:
+def planned(
+    job: RunSpec, runs: Store | None, trials: Sequence[BenchTrial], specs: Sequence[RunSpec]
+) -> Iterator[PlannedTrial]:
     """
-    Find the prices and the minimum budget of each trial of `job`, and rent nothing. `specs` are the specs of the
-    trials' runs, in the same order. The market of each kind of instance is read only once.
+    Find the prices and the minimum budget of each trial of `job`, and rent nothing. `runs` is the store of the trials'
+    runs, as in `look_at_market`, and `specs` are the specs of those runs, in the same order. The market of each kind of
+    instance is read only once.
 
     Raises:
         SpecInvalid, CloudError: a trial cannot be rented.
@@ -112,7 +116,7 @@ def planned(job: RunSpec, trials: Sequence[BenchTrial], specs: Sequence[RunSpec]
     seen: dict[Kind | None, tuple[Prices, Decimal | None]] = {}
     for trial, spec in zip(trials, specs, strict=True):
         if trial.kind not in seen:
-            market = look_at_market(spec, cloud_of(spec), part_of=BENCH)
+            market = look_at_market(spec, cloud_of(spec), runs, part_of=BENCH)
             seen[trial.kind] = Prices.of(market.offerings, spec.num_nodes), market.least_usd
         yield PlannedTrial(job.name, digest_of(unvaried(job)), trial, spec, *seen[trial.kind])
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from spotrun.clouds.instance_type import InstanceType
 from spotrun.doctor.finding import Finding, failed, ok, unknown, warned
 from spotrun.errors import QuotaExceeded
-from spotrun.market.world import suits
+from spotrun.market.wishes import suits
 from spotrun.offering import CapacityType, Offering
 from spotrun.spec.model import ResourcesSpec
 

@@ -27,7 +27,7 @@ from spotrun.policy.explain import considered
 from spotrun.policy.pools import name_of
 from spotrun.policy.throughput import BENCH_DOUBT, of_first_choice
 from spotrun.run.events import RunCreated
-from spotrun.runs.first_look import look_at_market, quotes_of
+from spotrun.runs.first_look import look_at_market, quotes_of, readable_store
 from spotrun.runs.flags import known_word
 from spotrun.runs.open_run import absent, default_store, runs_in
 from spotrun.spec.file import load_spec
@@ -85,7 +85,7 @@ def planned(
     late = None if time_left is None else unreachable(told, time_left)
     if late is not None:
         raise SpecInvalid(late, hint="give a later deadline")
-    market = look_at_market(told, cloud_of(told), store)
+    market = look_at_market(told, cloud_of(told), readable_store(store or spec.checkpoint.uri))
     market.require_any()
     source = _source(spec, market.world, traces, published_as, price_history)
     ranked = considered(market.facts)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from spotrun.market.accelerators import PEAK_TFLOPS
 from spotrun.offering import CapacityType, Offering
 from spotrun.spec.kinds import ANY_OF, AnyOf, Kind, NamedType
-from spotrun.spec.model import ResourcesSpec
+from spotrun.spec.model import ResourcesSpec, RunSpec
 from spotrun.units import Amount, Unreadable
 
 LIKE = 0.8
@@ -64,6 +64,29 @@ def wishes_of(resources: ResourcesSpec) -> Iterator[Requirement]:
         yield _sized("memory", resources.memory, lambda found: found.memory_gib)
 
 
+def suitable(offerings: Iterable[Offering], spec: RunSpec) -> list[Offering]:
+    """
+    Return the offerings of any capacity type that satisfy the run's resources, cheapest first. A job's requirements for
+    its cloud do not apply to the user's own machine.
+    """
+    cloud, wishes = spec.resources.cloud, [*wishes_of(spec.resources)]
+    found = (
+        each
+        for each in offerings
+        if each.capacity_type is CapacityType.OWN or (each.cloud == cloud and all(wish.fits(each) for wish in wishes))
+    )
+    return sorted(found, key=_by_price)
+
+
+def _by_price(offering: Offering) -> tuple[Decimal, str, str]:
+    return offering.price_usd_per_hour, offering.zone, offering.instance_type
+
+
+def suits(offering: Offering, wanted: ResourcesSpec) -> bool:
+    """Return whether one offering meets the requirements in `wanted`, apart from capacity type and price."""
+    return offering.cloud == wanted.cloud and all(wish.fits(offering) for wish in wishes_of(wanted))
+
+
 def is_of(offering: Offering, kind: Kind) -> bool:
     """Return whether an offering is of `kind`, in upper or lower case."""
     has = offering.instance_type if isinstance(kind, NamedType) else offering.accelerators
@@ -87,20 +110,23 @@ def _of_kind_named(key: tuple[str | int, ...], kind: Kind) -> Requirement:
     return Requirement(key, f"{word} {kind}", lambda found: is_of(found, kind), lambda found: getattr(found, word))
 
 
-def not_in_choice(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadable | None:
+def not_named(offered: Sequence[Offering], resources: ResourcesSpec, types: Sequence[str]) -> Unreadable | None:
     """
-    Return a problem with the first kind of a choice that no offering has; None if each kind is offered, or if the job
-    has no choice.
+    Return a problem with the first instance type or kind that a job lists and that no offering has; None if all are
+    offered.
+
+    `types` are the `instance_types` of the cloud's section, which count unless `resources` names a type. The kinds are
+    the choice in `resources`.
     """
+    listed = types if resources.instance_type is None else ()
     kinds = resources.accelerators.kinds if isinstance(resources.accelerators, AnyOf) else ()
-    key = ("resources", "accelerators", ANY_OF)
-    wishes = (_of_kind_named((*key, index), kind) for index, kind in enumerate(kinds))
-    return next(filter(None, (unmet(offered, (wish,)) for wish in wishes)), None)
-
-
-def not_listed(offered: Sequence[Offering], key: tuple[str, ...], types: Sequence[str]) -> Unreadable | None:
-    """Return a problem with the first listed type that no offering has; None if each type is offered."""
-    wishes = (named((*key, index), (name,), lambda found: found.instance_type) for index, name in enumerate(types))
+    wishes = [
+        *(
+            named((resources.cloud, "instance_types", index), (name,), lambda found: found.instance_type)
+            for index, name in enumerate(listed)
+        ),
+        *(_of_kind_named(("resources", "accelerators", ANY_OF, index), kind) for index, kind in enumerate(kinds)),
+    ]
     return next(filter(None, (unmet(offered, (wish,)) for wish in wishes)), None)
 
 

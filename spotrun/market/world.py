@@ -1,4 +1,4 @@
-"""One observation of the cloud, as the input of decisions; and the offerings that suit a run."""
+"""One observation of the cloud, as the input of decisions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import msgspec
 
 from spotrun.instance import Instance
 from spotrun.market.observations import Observation
-from spotrun.market.wishes import wishes_of
 from spotrun.offering import CapacityType, Offering
 from spotrun.run.gang import MemberName
-from spotrun.spec.model import ResourcesSpec, RunSpec
 
 
 class StepSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,29 +49,6 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     observations: tuple[Observation, ...] = ()
     no_room: str = ""
     unread: str = ""
-
-
-def suitable(offerings: Iterable[Offering], spec: RunSpec) -> list[Offering]:
-    """
-    Return the offerings of any capacity type that satisfy the run's resources, cheapest first. A job's requirements for
-    its cloud do not apply to the user's own machine.
-    """
-    cloud, wishes = spec.resources.cloud, [*wishes_of(spec.resources)]
-    found = (
-        each
-        for each in offerings
-        if each.capacity_type is CapacityType.OWN or (each.cloud == cloud and all(wish.fits(each) for wish in wishes))
-    )
-    return sorted(found, key=_by_price)
-
-
-def _by_price(offering: Offering) -> tuple[Decimal, str, str]:
-    return offering.price_usd_per_hour, offering.zone, offering.instance_type
-
-
-def suits(offering: Offering, wanted: ResourcesSpec) -> bool:
-    """Return whether one offering meets the requirements in `wanted`, apart from capacity type and price."""
-    return offering.cloud == wanted.cloud and all(wish.fits(offering) for wish in wishes_of(wanted))
 
 
 def affordable(offering: Offering, max_price: Decimal | None) -> bool:

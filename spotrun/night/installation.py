@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from spotrun.clouds.cloud import RentalFlags
-from spotrun.clouds.nights import Nights
 from spotrun.clouds.registry import cloud_of
 from spotrun.errors import CloudUnavailable, SpecInvalid, SpotrunError
 from spotrun.folder.night import Night, pin_for
@@ -29,7 +28,7 @@ class Installation:
     The night of the job at `path` under `overrides`, which begins at the time `at` on `days`, both as typed.
 
     Raises:
-        SpecInvalid, CloudError, StoreError: the night cannot be installed like this.
+        SpecInvalid, CloudError, StoreError, SecretUnreadable: the night cannot be installed like this.
     """
 
     def __init__(self, path: Path, overrides: Mapping[str, object], at: str, days: str) -> None:
@@ -41,7 +40,10 @@ class Installation:
             self._cloud = cloud_of(spec)
             self._region = next(iter(self._cloud.regions(spec, RentalFlags())), "")
             self._nights = self._cloud.nights(self._region, spec)
-            _require_webhooks(spec, self._nights)
+            places = spec.webhook_references
+            addresses = self._nights.addresses(places) if places else {}
+            for variable, place in places.items():
+                require_https(variable, addresses[variable], place.name, hint=self._nights.put_address(place))
             self._nights.require(spec.name, spec.checkpoint.uri)
             prepared = prepare_later(spec, self._cloud)
         self._spec = prepared.spec
@@ -147,15 +149,3 @@ def _refuse_what_needs_a_machine(spec: RunSpec) -> None:
         raise SpecInvalid(
             f"{advisor} is a file of this machine", hint="name the file by its URL", key=("aws", "advisor")
         )
-
-
-def _require_webhooks(spec: RunSpec, nights: Nights) -> None:
-    """
-    Raises:
-        SpecInvalid: the address of a webhook, as the cloud stores it, is not an https:// address.
-        SecretUnreadable, CloudError: an address cannot be read.
-    """
-    places = spec.webhook_references
-    found = nights.addresses(places) if places else {}
-    for variable, place in places.items():
-        require_https(variable, found[variable], place.name, hint=nights.put_address(place))

@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from spotrun.account.storage_prices import storage_prices
 from spotrun.clock import ScaledClock
-from spotrun.clouds.registry import clock_of, cloud_of
+from spotrun.clouds.cloud import Cloud
+from spotrun.clouds.registry import cloud_of
 from spotrun.errors import LedgerDamaged, StoreError
 from spotrun.folder import keys, start_file, workdir
 from spotrun.folder.bench_record import benched_steps
@@ -122,12 +123,13 @@ def prepare_run(
     runs, store = _stores_of(spec, uid)
     if not shared:
         _try_out(store)
-    clock = clock_of(spec)
-    cloud_of(spec).put_right(clock, spec)
-    cloud_of(spec).furnish(store)
+    cloud = cloud_of(spec)
+    clock = cloud.clock(spec)
+    cloud.put_right(clock, spec)
+    cloud.furnish(store)
     work_sha256 = workdir.upload(store, Path(spec.workdir))
     start_sha256 = None if start is None else start_file.upload(store, start)
-    created = _first_event(spec, uid, clock, work_sha256, start_sha256, part_of)
+    created = _first_event(spec, cloud, uid, clock, work_sha256, start_sha256, part_of)
     created = replace(created, public_key=keys.make(runs, uid))
     ledger = Ledger(store, uid, writer, clock, sign=None if signer is None else signer.sign)
     return NewRun(store, created, ledger, shared=shared)
@@ -142,7 +144,8 @@ def would_be_created(spec: RunSpec, uid: str, start: Path | None = None) -> RunC
     """
     work_sha256 = workdir.digest_of(Path(spec.workdir), open_store(spec.checkpoint.uri).uri)
     start_sha256 = None if start is None else start_file.digest_of(start)
-    return _first_event(spec, uid, clock_of(spec), work_sha256, start_sha256, "")
+    cloud = cloud_of(spec)
+    return _first_event(spec, cloud, uid, cloud.clock(spec), work_sha256, start_sha256, "")
 
 
 def _stores_of(spec: RunSpec, uid: str) -> tuple[Store, Store]:
@@ -150,13 +153,19 @@ def _stores_of(spec: RunSpec, uid: str) -> tuple[Store, Store]:
 
 
 def _first_event(
-    spec: RunSpec, uid: str, clock: ScaledClock, work_sha256: str, start_sha256: str | None, part_of: str
+    spec: RunSpec,
+    cloud: Cloud,
+    uid: str,
+    clock: ScaledClock,
+    work_sha256: str,
+    start_sha256: str | None,
+    part_of: str,
 ) -> RunCreated:
     runs, store = _stores_of(spec, uid)
     folder = Path(spec.workdir)
     source = spec.train.source(folder)
     return replace(
-        run_created(spec, uid, work_sha256, clock, persist(lambda: region_of(store))),
+        run_created(spec, cloud, uid, work_sha256, clock, persist(lambda: region_of(store))),
         start_sha256=start_sha256,
         revision=revision_of(folder),
         benched=persist(lambda: benched_steps(runs, spec, clock.scale)) or UNSET,
@@ -224,21 +233,31 @@ def region_of(store: Store) -> str:
 
 
 def newborn(
-    spec: RunSpec, clock: ScaledClock, region: str = "", benched: Mapping[str, float] = MappingProxyType({})
+    spec: RunSpec,
+    cloud: Cloud,
+    clock: ScaledClock,
+    region: str = "",
+    benched: Mapping[str, float] = MappingProxyType({}),
 ) -> RunState:
-    """Return the initial state of a run of `spec` whose bucket is in `region`. `benched` are the measured speeds."""
-    event = replace(run_created(spec, "unborn", "", clock, region), benched=dict(benched) or UNSET)
+    """
+    Return the initial state of a run of `spec` on `cloud` whose bucket is in `region`. `benched` are the measured
+    speeds.
+    """
+    event = replace(run_created(spec, cloud, "unborn", "", clock, region), benched=dict(benched) or UNSET)
     return fold.begin(Entry(number=0, run=event.uid, nonce="", at=clock.now(), writer="", event=event))
 
 
-def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock, region: str = "") -> RunCreated:
+def run_created(
+    spec: RunSpec, cloud: Cloud, uid: str, workdir_sha256: str, clock: ScaledClock, region: str = ""
+) -> RunCreated:
     """
-    Return the event of entry 0 for a run of `spec` that begins at the epoch of `clock` and has its bucket in `region`.
+    Return the event of entry 0 for a run of `spec` on `cloud` that begins at the epoch of `clock`, and whose bucket is
+    in `region`.
 
     Raises:
         SpecInvalid: the job names regions or zones that its cloud does not have.
     """
-    cloud, began_at = cloud_of(spec), clock.epoch - clock.ahead
+    began_at = clock.epoch - clock.ahead
     cloud.require_known(spec)
     return RunCreated(
         uid=uid,

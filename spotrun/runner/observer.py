@@ -19,7 +19,8 @@ from spotrun.folder.poll_throttle import PollThrottle
 from spotrun.folder.status_objects import Blindness
 from spotrun.folder.store_capacity import StoreCapacity
 from spotrun.instance import Instance
-from spotrun.market.world import World, suitable
+from spotrun.market.wishes import suitable
+from spotrun.market.world import World
 from spotrun.policy.idle_polling import is_still
 from spotrun.run import events as ev
 from spotrun.run.gang import MemberName

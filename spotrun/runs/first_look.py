@@ -15,8 +15,8 @@ from spotrun.errors import CloudError, SpecInvalid, StoreError
 from spotrun.folder.bench_record import benched_steps
 from spotrun.folder.market_record import MarketRecord
 from spotrun.market.quotes import Quotes
-from spotrun.market.wishes import may_be_asked, not_in_choice, not_listed, too_dear, unmet, wishes_of
-from spotrun.market.world import World, suitable
+from spotrun.market.wishes import may_be_asked, not_named, suitable, too_dear, unmet, wishes_of
+from spotrun.market.world import World
 from spotrun.offering import Offering
 from spotrun.policy import Append, decide
 from spotrun.policy.cross_region import reservable
@@ -28,7 +28,6 @@ from spotrun.runner.creation import newborn, region_of
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
-from spotrun.units import Unreadable
 
 Answer = TypeVar("Answer")
 
@@ -119,13 +118,13 @@ class Market(NamedTuple):
 
 
 def look_at_market(
-    spec: RunSpec, cloud: Cloud, store: str | None = None, part_of: str = "", world: World | None = None
+    spec: RunSpec, cloud: Cloud, runs: Store | None, part_of: str = "", world: World | None = None
 ) -> Market:
     """
     Return the current market of `cloud` for a run of `spec`. `part_of` is as in RunCreated. `world` is the world of
     another job with the same resources, just read.
 
-    `store` is the store of runs, if that is not checkpoint.uri. If that store cannot be read, the market lacks its
+    `runs` is the store with the measurements of earlier runs. If it is None, or cannot be read, the market lacks those
     measurements, and the launch reports the error.
 
     Raises:
@@ -133,9 +132,8 @@ def look_at_market(
         CloudError: the cloud does not answer.
     """
     clock = cloud.clock(spec)
-    runs = _readable(store or spec.checkpoint.uri)
     steps = _ask(runs, lambda store: benched_steps(store, spec, clock.scale)) or {}
-    unborn = newborn(spec, clock, _ask(runs, region_of) or "", steps)
+    unborn = newborn(spec, cloud, clock, _ask(runs, region_of) or "", steps)
     if part_of:
         unborn = replace(unborn, created=replace(unborn.created, part_of=part_of))
     if world is not None:
@@ -149,7 +147,7 @@ def look_at_market(
     return Market(spec, unborn, World(offerings=tuple(offerings), instances=(), observations=seen or ()))
 
 
-def _readable(folder: str) -> Store | None:
+def readable_store(folder: str) -> Store | None:
     """Return the store of runs; None if it cannot be opened. Only a launch needs it, so that is no error here."""
     with contextlib.suppress(StoreError):
         return open_store(folder)
@@ -177,7 +175,7 @@ def not_offered(spec: RunSpec) -> SpecInvalid | None:
     """Return the error for a job whose resources its cloud never rents out; None for any other job."""
     cloud = cloud_of(spec)
     offered = cloud.driver(spec, cloud.clock(spec)).offerings(must_see=()) or _of_any_type(spec, cloud)
-    found = _not_named(spec, cloud, offered) or unmet(offered, wishes_of(spec.resources))
+    found = not_named(offered, spec.resources, cloud.types_listed(spec)) or unmet(offered, wishes_of(spec.resources))
     reason = "no offering suits resources: "
     return None if found is None else SpecInvalid(reason + found.message, hint=found.suggestion, key=found.at)
 
@@ -187,23 +185,11 @@ def _require_types(spec: RunSpec, cloud: Cloud, offered: Sequence[Offering]) -> 
     Raises:
         SpecInvalid: an instance type that the job lists is neither in `offered` nor rented out by the cloud at all.
     """
-    if _not_named(spec, cloud, offered) is None:
+    types = cloud.types_listed(spec)
+    if not_named(offered, spec.resources, types) is None:
         return
-    if (found := _not_named(spec, cloud, _of_any_type(spec, cloud))) is not None:
+    if (found := not_named(_of_any_type(spec, cloud), spec.resources, types)) is not None:
         raise SpecInvalid(found.message, hint=found.suggestion, key=found.at)
-
-
-def _not_named(spec: RunSpec, cloud: Cloud, offered: Sequence[Offering]) -> Unreadable | None:
-    """
-    Return the problem with an instance type or kind that the job lists and that is not offered; None if all are
-    offered.
-
-    The types are the `instance_types` of the cloud's section, unless `resources` names a type. The kinds are the choice
-    in `resources`.
-    """
-    types = cloud.types_listed(spec) if spec.resources.instance_type is None else ()
-    listed = not_listed(offered, (cloud.name, "instance_types"), types)
-    return listed or not_in_choice(offered, spec.resources)
 
 
 def _of_any_type(spec: RunSpec, cloud: Cloud) -> Sequence[Offering]:

@@ -12,9 +12,9 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from spotrun.clouds.cloud import Cloud
 from spotrun.doctor.machine import LIGHTNINGS, is_installed
@@ -34,25 +34,41 @@ from spotrun.spec.model import RunSpec
 from spotrun.spec.own_machine import this_host
 from spotrun.spec.spread_state import require_whole_state
 from spotrun.store.opening import open_store
+from spotrun.store.port import Store
 from spotrun.units import format_duration, to_the_cent
 
 SAVED = re.compile("lightning|transformers|from spotrun import|import spotrun", re.IGNORECASE)
 """Names in a script that show that its training has checkpoints, and that `verify-resume` can compare it."""
 
 
-def check_job(spec: RunSpec, cloud: Cloud, *, all_left_behind: bool = False) -> list[str]:
+class CheckedJob(NamedTuple):
     """
-    Check the needs of a job besides its offerings, wherever it is launched. Return notes, also on each need that could
-    not be checked.
+    A job that has what it needs besides its offerings. `notes` are for the user, also on each need that could not be
+    checked. `runs` is the store of the job's runs; None if it could not be opened, or its bucket not be listed.
+    """
+
+    notes: list[str]
+    runs: Store | None
+
+
+def check_job(spec: RunSpec, cloud: Cloud, *, all_left_behind: bool = False) -> CheckedJob:
+    """
+    Check the needs of a job besides its offerings, wherever it is launched. Change nothing.
 
     `all_left_behind`: name every file that is not uploaded, not only the first ones.
 
     Raises:
-        SpecInvalid, StoreError, CloudError: something is missing.
+        SpecInvalid, StoreError, CloudError: something is missing; or the bucket or the identity that the job names does
+            not exist, or this user is not allowed to use it.
     """
     unread = check_script(spec, here=spec.cloud.here)
-    notes = [unread, left_behind(spec, all_of_them=all_left_behind), *unseen(spec, cloud)]
-    return [each for each in notes if each is not None]
+    notes, runs = [unread, left_behind(spec, all_of_them=all_left_behind)], None
+    try:
+        runs = _open_runs(spec)
+        cloud.require_identity(spec)
+    except (StoreUnavailable, CloudUnavailable, AccessDenied) as error:
+        notes.append(f"not checked: {error.one_line}")
+    return CheckedJob([each for each in notes if each is not None], runs)
 
 
 def check_machine(spec: RunSpec) -> None:
@@ -187,27 +203,18 @@ def _imports_of(script: Path) -> set[str]:
     return {module.partition(".")[0] for module in modules}
 
 
-def unseen(spec: RunSpec, cloud: Cloud) -> Iterator[str]:
+def _open_runs(spec: RunSpec) -> Store:
     """
-    Check the bucket, and the identity that the job names, without changing anything. Yield a note if they could not be
-    checked.
+    Open the store of the job's runs. List a bucket, to check it; a local folder is created by the launch.
 
     Raises:
-        StoreError, CloudError: the bucket or identity does not exist, or this user may not use it; the error names the
-            job's key.
+        StoreError: the store cannot be opened, or the bucket cannot be listed; the error names the job's key.
     """
     try:
-        _look_at_bucket(spec)
-        cloud.require_identity(spec)
-    except (StoreUnavailable, CloudUnavailable, AccessDenied) as error:
-        yield f"not checked: {error.one_line}"
-
-
-def _look_at_bucket(spec: RunSpec) -> None:
-    """Check the bucket. A local folder is not checked, because the launch creates it."""
-    if spec.checkpoint.in_bucket:
-        try:
-            open_store(spec.checkpoint.uri).folders()
-        except StoreError as error:
-            error.key = error.key or ("checkpoint", "uri")
-            raise
+        runs = open_store(spec.checkpoint.uri)
+        if spec.checkpoint.in_bucket:
+            runs.folders()
+    except StoreError as error:
+        error.key = error.key or ("checkpoint", "uri")
+        raise
+    return runs

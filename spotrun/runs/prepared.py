@@ -37,7 +37,7 @@ from spotrun.runs.open_run import OpenRun, attended, open_each, who
 from spotrun.runs.pinning import with_baseline_price, with_image
 from spotrun.runs.signals import Signalled
 from spotrun.spec.model import RunSpec
-from spotrun.store.opening import open_store
+from spotrun.store.port import Store
 
 RUNS_MAX = 10
 """Maximum number of earlier runs on which there are notes, the newest first."""
@@ -154,19 +154,20 @@ def prepare_later(
         SpotrunError: something that the run needs is missing in its store or on its cloud.
     """
     stored = with_baseline_price(spec)
-    notes = check_job(stored, cloud, all_left_behind=all_left_behind)
-    market = look_at_market(stored, cloud, world=world)
+    checked = check_job(stored, cloud, all_left_behind=all_left_behind)
+    market = look_at_market(stored, cloud, checked.runs, world=world)
     chosen = market.first_choice()
-    earlier = _earlier_runs(stored)
+    earlier = _earlier_runs(stored.name, checked.runs)
     _require_completion(stored, _newest_state(earlier), market)
-    return Prepared(stored, market, chosen, earlier, notes, start=None, later=True)
+    return Prepared(stored, market, chosen, earlier, checked.notes, start=None, later=True)
 
 
-def _earlier_runs(spec: RunSpec) -> list[OpenRun]:
-    """Return the readable runs with the name of `spec` in its store, the newest first; none if it cannot be read."""
+def _earlier_runs(job: str, store: Store | None) -> list[OpenRun]:
+    """Return the readable runs of the job of this name in `store`, the newest first; none if it cannot be read."""
+    if store is None:
+        return []
     with contextlib.suppress(StoreError):
-        store = open_store(spec.checkpoint.uri)
-        runs, _ = open_each(store, [name for name in store.folders() if name.rpartition("-")[0] == spec.name])
+        runs, _ = open_each(store, [name for name in store.folders() if name.rpartition("-")[0] == job])
         return sorted(runs, key=lambda run: run.created.clock_epoch, reverse=True)
     return []
 

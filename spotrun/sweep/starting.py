@@ -22,7 +22,7 @@ from spotrun.folder.sweep_record import FOLDER, SweepRecord, create_sweep, repla
 from spotrun.policy.deadline import deadline_at
 from spotrun.runs.asking import confirm
 from spotrun.runs.background import Background, log_named
-from spotrun.runs.first_look import Market, look_at_market
+from spotrun.runs.first_look import Market, look_at_market, readable_store
 from spotrun.runs.flags import read_flag
 from spotrun.runs.known import require_known
 from spotrun.runs.locks import alone, lock_of
@@ -280,7 +280,7 @@ def _with_prices(asked: RequestedSweep) -> tuple[SweepPlan, Market]:
     """
     plan, spec = asked.wanted.plan, asked.wanted.spec
     trial = trial_spec(spec, f"{asked.name}-1", plan.budget_usd)
-    market = look_at_market(trial, cloud_of(trial))
+    market = look_at_market(trial, cloud_of(trial), readable_store(spec.checkpoint.uri))
     offerings, least = market.offerings, market.least_usd
     if least is not None and least > min(plan.budget_usd, plan.most_usd or plan.budget_usd):
         flag = "--budget" if least > plan.budget_usd else "budget.max_usd of the job"

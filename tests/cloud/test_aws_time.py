@@ -108,8 +108,9 @@ def test_p30_a_run_begins_at_the_clouds_time(account: GuardedAccount) -> None:
     account.clock, account.tells_time = ManualClock(now - timedelta(minutes=4)), True
     wanted = spec(resources={"cloud": "aws"}, checkpoint={"uri": "s3://bucket/runs"}, policy={"deadline": "2h"})
     clock = ScaledClock(now, 1.0)
-    cloud_of(wanted).put_right(clock, wanted)
-    created = run_created(wanted, "0123456789", "", clock)
+    cloud = cloud_of(wanted)
+    cloud.put_right(clock, wanted)
+    created = run_created(wanted, cloud, "0123456789", "", clock)
     assert created.deadline_at == created.clock_epoch + timedelta(hours=2)
     assert timedelta(minutes=3, seconds=58) <= now - created.clock_epoch <= timedelta(minutes=4)
 

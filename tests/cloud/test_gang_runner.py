@@ -11,6 +11,7 @@ import pytest
 
 from spotrun.account.summary import summarise
 from spotrun.clouds.local.driver import LocalDriver
+from spotrun.clouds.registry import cloud_of
 from spotrun.folder.ledger import Ledger
 from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.run import events as ev
@@ -33,7 +34,7 @@ class GangRun:
         self._spec = gang_spec(on_demand_after="1h")
         self._store = LocalStore(folder)
         self._ledger = Ledger(self._store, RUN, "test", bench.clock)
-        self._ledger.create(run_created(self._spec, RUN, "", bench.clock, ""))
+        self._ledger.create(run_created(self._spec, cloud_of(self._spec), RUN, "", bench.clock, ""))
 
     def runner(self, cloud: LocalDriver | None = None) -> Runner:
         ledger = Ledger(self._store, RUN, "runner", self.bench.clock)

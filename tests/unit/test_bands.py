@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from spotrun.clock import system_clock
 from spotrun.clouds.aws.advisor import bands_known
-from spotrun.clouds.registry import clock_of
+from spotrun.clouds.registry import clock_of, cloud_of
 from spotrun.errors import CloudError
 from spotrun.offering import Offering
 from spotrun.policy.interruption_rates import relative_hazard
@@ -103,5 +103,5 @@ def test_the_local_cloud_has_no_advisor(advice: Path) -> None:
 def created_with(advice: Path, cloud: str = "aws", **aws: object) -> dict[str, str]:
     uri = {"uri": "s3://bucket/runs"}
     wanted = spec(checkpoint=uri, resources={"cloud": cloud}, aws={"advisor": str(advice), **aws})
-    created = newborn(wanted, clock_of(wanted)).created
+    created = newborn(wanted, cloud_of(wanted), clock_of(wanted)).created
     return created.interruption_bands

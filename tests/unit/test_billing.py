@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spotrun.account.summary import summarise
 from spotrun.clock import system_clock
 from spotrun.clouds.aws.config import AwsConfig
-from spotrun.clouds.registry import cloud_named
+from spotrun.clouds.registry import cloud_named, cloud_of
 from spotrun.instance import VOLUME_GIB, EndedBy, PriceSegment
 from spotrun.run.billing import LOCAL_RULE, Meter, aws_rule
 from spotrun.run.events import BillingRule
@@ -174,5 +174,5 @@ def test_a_run_is_billed_by_where_it_looks() -> None:
     spec = RunSpec.model_validate(
         {"name": "a", "workdir": "/tmp", "train": {"run": "true"}, "resources": resources, "checkpoint": store}
     )
-    billing = run_created(spec, "0123456789", "0" * 64, system_clock()).billing
+    billing = run_created(spec, cloud_of(spec), "0123456789", "0" * 64, system_clock()).billing
     assert billing.volume_usd_per_gib_month == Decimal("0.0952")

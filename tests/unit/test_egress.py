@@ -16,6 +16,7 @@ from spotrun.account.storage_prices import s3_standard, storage_prices
 from spotrun.account.summary import assumptions, summarise
 from spotrun.address import parse
 from spotrun.clock import ScaledClock
+from spotrun.clouds.registry import cloud_of
 from spotrun.forecast.lifetimes import Drawn, Lifetime, SpotPools
 from spotrun.forecast.measured import RunMeasurements
 from spotrun.forecast.plan import plan
@@ -147,7 +148,7 @@ def test_spot_whose_toll_makes_it_dearer_than_on_demand_is_waited_out() -> None:
 
 def test_why_shows_the_egress_of_an_offering() -> None:
     wanted = spec(data={"gb": 100}, checkpoint={"uri": "s3://bucket/runs"})
-    young = newborn(wanted, ScaledClock(START, 1.0), EAST)
+    young = newborn(wanted, cloud_of(wanted), ScaledClock(START, 1.0), EAST)
     facts = Facts.at_birth(young, wanted, World(offerings=OFFERED, instances=()))
     told = {each.offering: each.why for each in considered(facts)}
     assert told[NEAR] == "asked first: cheaper spot is far from the bucket, would last less, or was lost"
@@ -267,7 +268,7 @@ def test_a_forecast_knows_what_crosses_regions() -> None:
     known = RunMeasurements(checkpoint_bytes=2 * GB)
 
     def cost(region: str) -> dict[str, float]:
-        created = newborn(wanted, ScaledClock(START, 1.0), region).created
+        created = newborn(wanted, cloud_of(wanted), ScaledClock(START, 1.0), region).created
         found = plan(wanted, [NEAR, OFFERED[2]], 4 * hour, None, 40, measured=known, created=created)
         assert ("traffic between regions is counted, for checkpoints of 2 GB" in found.assumed) == (region == WEST)
         return {row.strategy: row.cost_mean_usd for row in found.forecasts}
@@ -287,7 +288,7 @@ def test_hourly_egress_is_added_to_any_price() -> None:
 @pytest.mark.exhaustive
 def test_the_runner_pays_for_what_crosses_about_what_the_forecast_says() -> None:
     wanted = spec(checkpoint={"every": "10m", "uri": "s3://bucket/runs"}, policy={"return_to_spot": False})
-    created = newborn(wanted, ScaledClock(START, 1.0), WEST).created
+    created = newborn(wanted, cloud_of(wanted), ScaledClock(START, 1.0), WEST).created
     known, hour, market = RunMeasurements(checkpoint_bytes=2 * GB), timedelta(hours=1), [NEAR, OFFERED[2]]
     found = plan(wanted, market, 2 * hour, None, 3, measured=known, created=created)
     lived = by_runner(found, wanted, market, 3, measured=known, created=created)
@@ -296,7 +297,8 @@ def test_the_runner_pays_for_what_crosses_about_what_the_forecast_says() -> None
 
 
 def test_entry_0_holds_the_region_and_the_prices_for_readers(tmp_path: object) -> None:
-    state: RunState = newborn(spec(checkpoint={"uri": "s3://bucket/runs"}), ScaledClock(START, 1.0), EAST)
+    wanted = spec(checkpoint={"uri": "s3://bucket/runs"})
+    state: RunState = newborn(wanted, cloud_of(wanted), ScaledClock(START, 1.0), EAST)
     entry = ev.Entry(number=0, run="unborn", nonce="", at=START, writer="", event=state.created)
     read = ev.decode_entry(ev.encode_entry(entry))
     assert read is not None

@@ -16,6 +16,7 @@ import pytest
 from spotrun.account.summary import summarise
 from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
+from spotrun.clouds.registry import cloud_of
 from spotrun.forecast.generator import generate
 from spotrun.forecast.lifetime_forecast import ForecastRequest, Inputs, JobUncertainty, forecast, tick_for
 from spotrun.forecast.lifetimes import Generated, Lifetime, Local, Recorded, Replayed, Source, SpotPools, draw
@@ -98,7 +99,7 @@ def planned(lifetimes: int = 60, budget: str = "6", **policy: object) -> Plan:
     """Of a job with a deadline."""
     wanted = spec(policy={"deadline": "8h", **policy}, budget={"max_usd": budget})
     world = World(offerings=OFFERINGS, instances=())
-    order = considered(Facts.at_birth(newborn(wanted, ScaledClock(START, 1.0)), wanted, world))
+    order = considered(Facts.at_birth(newborn(wanted, cloud_of(wanted), ScaledClock(START, 1.0)), wanted, world))
     return plan(wanted, OFFERINGS, 4 * HOUR, 8 * HOUR, lifetimes, epochs=12, considered=order)
 
 

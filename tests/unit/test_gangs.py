@@ -17,6 +17,7 @@ from spotrun.account.prices import charges
 from spotrun.account.summary import summarise
 from spotrun.account.timeline import Activity
 from spotrun.clock import ScaledClock
+from spotrun.clouds.registry import cloud_of
 from spotrun.folder.market_record import MarketRecord
 from spotrun.instance import EndedBy
 from spotrun.market.hazard import hazard_of, observed_hazard
@@ -102,8 +103,8 @@ def test_a_run_of_a_gang_has_a_version_of_its_own() -> None:
 
 def test_the_version_of_a_run_follows_from_its_job() -> None:
     clock = ScaledClock(START, 1.0)
-    assert newborn(spec(), clock).created.ledger_version == ev.LEDGER_VERSION
-    two = newborn(spec().model_copy(update={"num_nodes": 2}), clock)
+    assert newborn(spec(), cloud_of(spec()), clock).created.ledger_version == ev.LEDGER_VERSION
+    two = newborn(spec().model_copy(update={"num_nodes": 2}), cloud_of(spec()), clock)
     assert two.of_gangs
     assert two.created.size == 2
 

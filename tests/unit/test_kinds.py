@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from spotrun.instance import EndedBy
 from spotrun.market.published_speeds import published_speed
-from spotrun.market.wishes import not_in_choice
-from spotrun.market.world import World, suitable
+from spotrun.market.wishes import not_named, suitable
+from spotrun.market.world import World
 from spotrun.offering import Offering
 from spotrun.policy.deadline import unreachable
 from spotrun.policy.facts import Facts
@@ -99,11 +99,11 @@ def test_an_entry_may_be_an_instance_type() -> None:
 
 
 def test_unavailable_kind_is_reported_with_its_place() -> None:
-    refused = not_in_choice(MARKET, wanted(T4, "V10:1").resources)
+    refused = not_named(MARKET, wanted(T4, "V10:1").resources, ())
     assert refused is not None
     assert refused.at == ("resources", "accelerators", "any_of", 1)
     assert "V10:1" in refused.message
-    assert not_in_choice(MARKET, wanted(T4, V100).resources) is None
+    assert not_named(MARKET, wanted(T4, V100).resources, ()) is None
 
 
 def test_a_choice_may_have_a_deadline_that_its_first_kind_would_miss() -> None:

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from spotrun.clock import ScaledClock
+from spotrun.clouds.registry import cloud_of
 from spotrun.forecast import kinds, plan
 from spotrun.forecast.kinds import Share, choice_of, lived_by
 from spotrun.forecast.lifetimes import Drawn, Generated
@@ -55,7 +56,7 @@ def lived(job: RunSpec, up: np.ndarray, hours: dict[str, float], changeover_s: f
         checkpoint_bytes=0,
         given_up_s=1000 * HOUR_S,
     )
-    created = newborn(job, ScaledClock(START, 1.0)).created
+    created = newborn(job, cloud_of(job), ScaledClock(START, 1.0)).created
     return SimulatedRun(job, created, MARKET, POOLS, Drawn(up, USD), TICK_S, truth, TICK_S).live()
 
 
@@ -116,7 +117,7 @@ def test_a_deadline_is_kept_in_a_lifetime_too() -> None:
 @pytest.mark.exhaustive
 def test_the_rows_are_the_choice_each_kind_alone_and_on_demand() -> None:
     job = wanted(T4, A10G)
-    created = newborn(job, ScaledClock(START, 1.0)).created
+    created = newborn(job, cloud_of(job), ScaledClock(START, 1.0)).created
     made_of = asked(job, MARKET, timedelta(hours=3), None, created=created)
     choice = choice_of(job, MARKET, made_of, created, "ours", 0)
     rows = [(way.strategy, way.market) for way in choice.ways]

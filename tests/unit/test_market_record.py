@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from spotrun.clock import ScaledClock
+from spotrun.clouds.registry import cloud_of
 from spotrun.errors import StoreError, StoreUnavailable
 from spotrun.folder.market_record import FOLDER, KEPT, READ_EVERY, MarketRecord
 from spotrun.instance import EndedBy
@@ -153,7 +154,7 @@ def _bought(launch: Launch) -> bool:
 
 
 def test_a_plan_says_why_each_offering_would_be_asked_by_what_others_saw() -> None:
-    young = newborn(spec(), ScaledClock(START, 1.0))
+    young = newborn(spec(), cloud_of(spec()), ScaledClock(START, 1.0))
     at = young.created_at - timedelta(minutes=4)
     seen = Observation(
         run="other", cloud="local", region="local", launch=1, pool=POOLS[0].pool, kind=Fate.LOST, at=at, up_s=600

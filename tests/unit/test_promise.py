@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from spotrun.instance import EndedBy
 from spotrun.market.published_speeds import published_speed
-from spotrun.market.world import World, suitable
+from spotrun.market.wishes import suitable
+from spotrun.market.world import World
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy import assumptions
 from spotrun.policy.deadline import out_of_reach

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from spotrun.account.summary import assumptions
 from spotrun.instance import EndedBy
-from spotrun.market.world import World, suitable
+from spotrun.market.wishes import suitable
+from spotrun.market.world import World
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.assumptions import TRIAL
 from spotrun.policy.capacity import Chosen, choose_capacity

@@ -11,8 +11,7 @@ import pytest
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.local.market import Market
 from spotrun.errors import CloudError
-from spotrun.market.wishes import too_dear, unmet, wishes_by_flags, wishes_of
-from spotrun.market.world import suits
+from spotrun.market.wishes import suits, too_dear, unmet, wishes_by_flags, wishes_of
 from spotrun.offering import Offering
 from spotrun.spec.file import placed
 from spotrun.spec.model import ResourcesSpec

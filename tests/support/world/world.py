@@ -14,6 +14,7 @@ from math import ceil, inf
 from msgspec.structs import replace
 
 from spotrun.clock import ScaledClock
+from spotrun.clouds.registry import cloud_of
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.forecast.baselines import COMPARED
 from spotrun.instance import InstanceState
@@ -113,7 +114,8 @@ class SimulatedWorld:
         self._changes_seen = -1
 
     def _create(self, bucket_region: str) -> None:
-        created = run_created(self.spec, self.uid, "", ScaledClock(self.clock.now(), self._time_scale), bucket_region)
+        clock = ScaledClock(self.clock.now(), self._time_scale)
+        created = run_created(self.spec, cloud_of(self.spec), self.uid, "", clock, bucket_region)
         if self._owner is not None:
             created = replace(created, public_key=self._owner.public)
         self._first = self._ledger.create(created)
