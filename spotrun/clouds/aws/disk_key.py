@@ -93,8 +93,8 @@ def _judged(region: Region, key: str, what: str, role: str, command: str) -> Ite
 
 def _policy_allows(region: Region, key: str, role: str) -> bool:
     """
-    Return whether the key's policy lets `role` use the key. A statement for the whole account is not enough: it leaves
-    the decision to the role's policy, which names no key.
+    Return whether the key's policy itself lets `role` use the key. A statement that allows the whole account is not
+    enough: it only means that the policy of each role decides, and the policy of EC2's role for spot names no key.
     """
     answer = region.ask("read the policy of a key", lambda: region.kms.get_key_policy(KeyId=key, PolicyName="default"))
     statements = _listed(json.loads(answer["Policy"])["Statement"])

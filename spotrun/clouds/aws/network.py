@@ -19,8 +19,9 @@ _TARGETS = (
     *("LocalGatewayId", "CarrierGatewayId", "CoreNetworkArn"),
 )
 """
-Keys of a route that name its target: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Route.html. To use an
-internet gateway, an instance needs a public address.
+The keys under which EC2 describes a route's target; each route has one of them:
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Route.html. If the target is an internet gateway, only
+instances with a public address can use the route.
 """
 
 
@@ -35,9 +36,10 @@ class Ami(msgspec.Struct, frozen=True, kw_only=True):
 
 class Subnet(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A subnet. `leads_out`: an instance in it reaches the internet; None if the caller may not read the routes.
-    `gives_addresses`: each instance gets a public address. `has_gateway`: instances with a public address reach the
-    internet.
+    A subnet. Three fields say whether its instances reach the internet:
+    - `leads_out`: they do; None if the caller is not allowed to read the routes
+    - `gives_addresses`: each of them gets a public address
+    - `has_gateway`: those with a public address do
     """
 
     subnet_id: str
@@ -60,7 +62,10 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_image(region: Region, config: AwsConfig) -> str:
-    """Return the id of the image that the job names, or else of the newest image that the SSM parameter holds."""
+    """
+    Return the id of the image that the job names. If it names none, return the newest image, whose id is in the
+    configured SSM parameter.
+    """
     return config.image_id or _newest(region, config.image_parameter)
 
 

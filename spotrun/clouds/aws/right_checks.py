@@ -16,7 +16,10 @@ from spotrun.units import count_of
 ATTACH = "attach the policy spotrun-runner (infra/aws/README.md) to your user or role"
 _SPOT = "spot.amazonaws.com"
 NEEDS_POLICY = Refusal(hint=ATTACH, verdict=Verdict.FAILED)
-"""The way to report the failure of a call that the policy spotrun-runner allows."""
+"""
+How to report that a call was refused which the policy spotrun-runner allows: as a failed check, with the advice to
+attach that policy.
+"""
 
 
 def price_findings(region: Region, types: Sequence[str], now: datetime) -> Iterator[Finding]:

@@ -65,7 +65,8 @@ def _access(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
 
 def _distance(facts: Mapping[str, Any], regions: Sequence[str]) -> Iterator[Finding]:
     """
-    Compare the bucket's location with all regions except the first one. The check for any store compares the first one.
+    Warn of regions that the bucket is not in. The first region is left out here, because the check that is the same for
+    all clouds' stores covers it.
     """
     location = str(facts.get("location", "")).lower()
     if facts.get("locationType", "region") != "region" or not location:

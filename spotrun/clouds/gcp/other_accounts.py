@@ -1,6 +1,7 @@
 """
-Checks a project's service accounts that belong to no run. IAM cannot limit by name which accounts a runner may give to
-an instance, so training code could get the roles of any account.
+Checks a project's service accounts that do not belong to spotrun's runs. A runner is allowed to give an instance a
+service account, and IAM cannot limit this to accounts with certain names. So if any account of the project has roles,
+training code could use these roles.
 """
 
 from __future__ import annotations
