@@ -194,7 +194,8 @@ def _refuse_failures(found: Sequence[Fetched]) -> None:
     """
     Raises:
         CheckpointDamaged: a stored file is missing or damaged.
-        SpotrunError: a file or folder on this machine is in the way, or it is not allowed to fetch one of the files.
+        SpotrunError: a file or folder on this machine is in the way; or a file is refused; or all files are of kinds
+            that are never fetched.
     """
     from spotrun.folder.stored_files import Outcome
 

@@ -226,7 +226,8 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     def console(self, instance: Instance) -> str | None:
         """
-        Return the console output of an instance; None if there is none, or if it is only in the run's folder.
+        Return the console output of an instance. Return None if there is none, or if the cloud's instances write this
+        output into the run's folder instead.
 
         Raises:
             CloudError: the console cannot be read.

@@ -38,7 +38,7 @@ class NotThere(CloudError):
 
 
 class BadImage(CloudError):
-    """The image is gone, or this account may not use it. A newer image may have replaced it (P21)."""
+    """The image is gone, or this account is not allowed to use it. A newer image may have replaced it (P21)."""
 
 
 class BadSurroundings(CloudError):

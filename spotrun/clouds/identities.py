@@ -63,7 +63,7 @@ class Identities(Protocol):
             When the identity was made, because a cloud takes a while to recognise it; None if the run needs none.
 
         Raises:
-            CloudError: something else has the identity's name, or the caller may not make it.
+            CloudError: something else has the identity's name, or the caller is not allowed to make the identity.
             CloudUnavailable: try again; a part of the identity may exist.
         """
 

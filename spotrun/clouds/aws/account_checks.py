@@ -102,7 +102,7 @@ def _one_of_ours(region: Region) -> str | None:
 def parameter_kinds(region: Region, paths: Sequence[str]) -> dict[str, str]:
     """
     Return the type (`String`, `StringList` or `SecureString`) of each of these SSM parameters that exists. No value is
-    read. Raise CloudError if the caller may not list parameters.
+    read. Raise CloudError if the caller is not allowed to list parameters.
     """
     filters = [{"Key": "Name", "Option": "Equals", "Values": list(paths)}]
     found = region.pages(region.ssm, "describe_parameters", "Parameters", ParameterFilters=filters)
@@ -128,7 +128,8 @@ def ingress_rules(region: Region, group: str) -> int:
 
 def quota(region: Region, code: str) -> int | None:
     """
-    Return the value of a quota; None if the region has no such quota. Raise CloudError if the caller may not read it.
+    Return the value of a quota; None if the region has no such quota. Raise CloudError if the caller is not allowed to
+    read it.
     """
 
     def once() -> int | None:

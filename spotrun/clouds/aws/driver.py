@@ -112,8 +112,8 @@ class AwsDriver:
 
     def describe(self, instance_id: str) -> Instance | None:
         """
-        Return the instance, in whichever region it is; None if no region has it. If a region does not answer, the other
-        regions are searched all the same. The error is raised only if the instance is in none of those.
+        Return the instance, in whichever region it is; None if no region has it. If one region does not answer, the
+        other regions are still searched. The error is raised only if none of them has the instance.
         """
         if _ID_PATTERN.fullmatch(instance_id) is None:
             return None

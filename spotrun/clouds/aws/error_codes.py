@@ -160,8 +160,8 @@ def translated(action: str) -> AbstractContextManager[None]:
     refused to …".
 
     Raises:
-        CloudError: its subclass that ERRORS_BY_CODE lists for the code; CloudUnavailable for an unknown code with
-            status 5xx; Unexplained for an error that is not listed in this module.
+        CloudError: for a code that ERRORS_BY_CODE lists, the subclass listed there; for any other code with status 5xx,
+            CloudUnavailable; for an error that this module does not list, Unexplained.
     """
     return error_kinds.translated(_meaning_of, action)
 

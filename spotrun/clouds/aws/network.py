@@ -36,10 +36,10 @@ class Ami(msgspec.Struct, frozen=True, kw_only=True):
 
 class Subnet(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A subnet. Three fields say whether its instances reach the internet:
-    - `leads_out`: they do; None if the caller is not allowed to read the routes
-    - `gives_addresses`: each of them gets a public address
-    - `has_gateway`: those with a public address do
+    A subnet. Three fields describe how its instances reach the internet:
+    - `leads_out`: whether they reach it; None if the caller is not allowed to read the routes
+    - `gives_addresses`: whether each instance gets a public address
+    - `has_gateway`: whether an instance needs only a public address to reach the internet
     """
 
     subnet_id: str
@@ -118,8 +118,8 @@ def find_network(region: Region, config: AwsConfig) -> Network:
 
 def _route_tables(region: Region, inside: list[dict[str, Any]]) -> tuple[list[dict[str, Any]] | None, str]:
     """
-    Return the route tables and "". If the caller may not read them (earlier policies do not allow it), return None and
-    the reason.
+    Return the route tables and "". If the caller is not allowed to read them (policies of earlier versions do not allow
+    it), return None and the reason.
     """
     try:
         return region.pages(region.ec2, "describe_route_tables", "RouteTables", Filters=inside), ""

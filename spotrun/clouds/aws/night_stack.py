@@ -66,7 +66,7 @@ def parameters_of(stack: Mapping[str, Any]) -> dict[str, str]:
 
 
 class NightStack:
-    """The stack of the night `name`, which may not exist."""
+    """The stack of the night `name`. It need not exist."""
 
     def __init__(self, region: Region, name: str, clock: Clock) -> None:
         self._region, self._clock = region, clock

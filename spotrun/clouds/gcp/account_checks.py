@@ -126,7 +126,10 @@ def other_accounts(google: Google, project: str) -> list[str]:
 
 
 def require_account(google: Google, email: str) -> None:
-    """Raise IdentityUnknown if no service account has this email address, or if the caller may not see the account."""
+    """
+    Raise IdentityUnknown if no service account has this email address, or if the caller is not allowed to see the
+    account.
+    """
     call = Call(IAM, "GET", f"v1/projects/-/serviceAccounts/{quote(email)}")
     try:
         google.ask(f"read the service account {email}", call)
@@ -139,7 +142,7 @@ def require_account(google: Google, email: str) -> None:
 def roles_of_accounts(google: Google, project: str) -> dict[str, set[str]]:
     """
     Return the roles that the project's policy grants to service accounts, keyed by the accounts' email addresses. Raise
-    CloudError if the caller may not read the policy.
+    CloudError if the caller is not allowed to read the policy.
     """
     path = f"v3/projects/{quote(project, safe=':')}:getIamPolicy"
     policy = google.ask("read the project's policy", Call(RESOURCES, "POST", path, body=_WITH_CONDITIONS))

@@ -17,7 +17,7 @@ _MAKE = "give --store an existing bucket (infra/gcp/README.md makes one)"
 
 
 def bucket_findings(google: Google, bucket: str, regions: Sequence[str], own_accounts: bool) -> Iterator[Finding]:
-    """Check a bucket; raise CloudError if it does not exist, or if the caller may not read its settings."""
+    """Check a bucket. Raise CloudError if it does not exist, or if the caller is not allowed to read its settings."""
     try:
         facts = account_checks.bucket_facts(google, bucket)
     except NotThere as error:

@@ -162,8 +162,9 @@ class GcpDriver:
 
     def _records_of(self, request: LaunchRequest) -> list[Record]:
         """
-        Return Google's records of all instances that may belong to the request's token. An instance's name begins with
-        the token's checksum, and ends with the instance's type. So one token can have several names.
+        Return Google's records of all instances that may belong to the request's token. The beginning of an instance's
+        name depends on the token, but the end depends on the instance's type. So there may be several names for one
+        token.
 
         Raises:
             CloudUnavailable: Google cannot list the request's zone now. Other zones need not be listed, because the

@@ -50,7 +50,7 @@ class AddressesExhausted(InsufficientCapacity):
 
 
 class NoticeRefused(CloudError):
-    """The project may not request a notice of two minutes. The launch is repeated without this request."""
+    """The project is not allowed to request a notice of two minutes. The launch is repeated without this request."""
 
 
 class ServiceOff(AccessDenied):

@@ -36,7 +36,7 @@ class Grant(NamedTuple):
 
 
 def grants(policy: Policy) -> Iterator[Grant]:
-    """Yield each grant of a policy, whichever bindings hold it."""
+    """Yield all grants of a policy. A policy lists them in bindings, each of which has one role and several members."""
     for binding in policy.get("bindings", ()):
         for member in binding.get("members", ()):
             yield Grant(binding["role"], member, binding.get("condition", {}).get("expression", ""))

@@ -30,10 +30,10 @@ _OWN_PROJECT = "use a separate project for spotrun: a runner may give any accoun
 
 def other_account_findings(google: Google, project: str, shared: str | None) -> Iterator[Finding]:
     """
-    Check the other accounts. `shared` is the account that all runs share, if there is one.
+    Check the accounts that do not belong to runs. `shared` is the account that all runs share, if there is one.
 
     Raises:
-        CloudError: the caller may not list accounts.
+        CloudError: the caller is not allowed to list accounts.
     """
     others = {*account_checks.other_accounts(google, project)} - {shared}
     if not others:

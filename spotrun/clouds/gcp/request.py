@@ -18,7 +18,7 @@ from spotrun.offering import CapacityType
 
 RUN, LAUNCH, TOKEN = "spotrun-run", "spotrun-launch", "spotrun-token"
 NANO_PRICE = "spotrun-nano-usd-per-hour"
-"""The label for the price. It is an integer, in nano-dollars an hour, because a label may not contain a dot."""
+"""The label for the price. The price is an integer, in nano-dollars an hour, because a label cannot contain a dot."""
 ACCELERATORS, CPUS, MEMORY = "spotrun-accelerators", "spotrun-cpus", "spotrun-memory-gib"
 NANO = Decimal(10) ** 9
 LIMIT_MIN = timedelta(seconds=30)
