@@ -27,8 +27,8 @@ class Clock(Protocol):
     scale: float
     ahead: timedelta
     """
-    The correction that `put_back` has made to `now`: the time by which this machine's clock was ahead of the cloud's,
-    below 0 if it was behind.
+    The time by which this machine's clock was ahead of the cloud's clock (negative: behind). `put_back` sets this
+    value, and `now` subtracts it.
     """
 
     def now(self) -> datetime:
@@ -44,12 +44,15 @@ class Clock(Protocol):
         """Wait until `event` is set, but at most `seconds` of run time. Return True if the event is set."""
 
     def put_back(self, by: timedelta) -> None:
-        """Correct a wrong clock: from now on, `now` returns a time earlier by `by`, or later if `by` is negative."""
+        """
+        Correct a clock that is ahead of the cloud's clock by `by`: from now on, `now` returns times that are earlier by
+        `by`. If the clock is behind, `by` is negative.
+        """
 
 
 class ScaledClock:
     """
-    A clock whose run time was equal to system time at `epoch`, and passes `scale` times as fast.
+    A clock whose run time equals system time at `epoch`, and from then on passes `scale` times as fast as system time.
 
         now = epoch + (system now - epoch) * scale - ahead
     """
@@ -89,7 +92,10 @@ def system_clock() -> ScaledClock:
 
 
 def clock_from_environment(environment: Mapping[str, str] = os.environ) -> ScaledClock:
-    """Return the clock that the parent process passed on in the environment, or else the wall clock."""
+    """
+    Return the clock that the parent process describes in the environment (see `ScaledClock.environment`). Without such
+    variables, return the wall clock.
+    """
     if SCALE_VARIABLE not in environment:
         return system_clock()
     return ScaledClock(datetime.fromisoformat(environment[EPOCH_VARIABLE]), float(environment[SCALE_VARIABLE]))

@@ -21,8 +21,9 @@ _MODULES = ("torch", "numpy")
 
 def plain(value: Any, depth: int = 0) -> Any:
     """
-    Convert mappings, sequences, dataclasses and namespaces of any class to dicts and lists. Other values are returned
-    unchanged, because an image may be able to hold them.
+    Convert mappings, sequences, dataclasses and namespaces of any class to dicts and lists. Replace a class or function
+    by a text that names it. Return any other value unchanged: the code that writes the image saves it, or replaces it
+    by `note(value)`.
     """
     if depth > DEPTH_MAX:
         return note(value)
@@ -45,8 +46,8 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 def _item(holder: Any, key: Any) -> Any:
     """
-    Return the item `key` of `holder`. If reading the item raises an error (a configuration may lack a value), return
-    the error's name.
+    Return the item `key` of `holder`. Some configuration objects list keys whose values are not set, so reading an item
+    may raise an error. In that case return the error's name as a text.
     """
     try:
         return holder[key]

@@ -1,9 +1,9 @@
 """
-Represents objects of a state as values. An image holds each object as a `SavedObject`, and only a resuming training
-turns a `SavedObject` back into an object.
+Represents Python objects in a saved state as plain values. When a state is saved, each of its objects becomes a
+`SavedObject`. Only a training that resumes turns a `SavedObject` back into an object.
 
-An image names the class of each object. But reading an image does not look up, import or call any class. For the
-classes that a training accepts see spotrun/training/revival.py.
+An image names the class of each object. But code that reads an image does not look up, import or call these classes.
+spotrun/training/revival.py decides which classes a resuming training accepts.
 """
 
 from __future__ import annotations
@@ -23,29 +23,34 @@ Path: TypeAlias = tuple[object, ...]
 MEMBER, TUPLE, OBJECT, ASKED, STANDS = "member", "namedtuple", "object", "asked", "stands"
 HELD = frozenset({MEMBER, TUPLE, OBJECT, ASKED, STANDS})
 """
-The kinds of a `SavedObject`, in the order above: an enum member; a named tuple; an instance of a plain class; an object
-with `state_dict` and `load_state_dict`; and an object of which nothing has to be saved, because each process of the
-script creates it at the same path.
+The kinds of a `SavedObject`:
+- MEMBER: an enum member
+- TUPLE: a named tuple
+- OBJECT: an instance of a plain class (see `is_plain`)
+- ASKED: an object whose `state_dict()` is saved and passed to `load_state_dict` at a resume
+- STANDS: a function, a class, or an object that is saved elsewhere. Only its name is saved, because each process of the
+  script creates the object again at the same path.
 """
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, partial)
 
 
 class SavedObject(dict[str, Any]):
-    """A saved object of class `name`. Its entry "content" holds the attributes or the state of the object."""
+    """A saved object. `name` names its class, and the entry "content" holds its attributes or its state."""
 
     def __init__(self, kind: str, name: str, content: Any) -> None:
         super().__init__(content=content)
         self.kind, self.name = kind, name
 
     def __hash__(self) -> int:  # type: ignore[override]
-        """Return a hash by identity, so that this can be in a set or be a key of a dict."""
+        """Return a hash by identity, so that sets and dicts can contain a `SavedObject`. (A plain dict has no hash.)"""
         return id(self)
 
 
 class InitialObjects:
     """
-    The objects that a training has, when it begins, at the paths below the keys `below`. A training that resumes has
-    equivalent objects at these paths. `is_elsewhere` recognises objects whose state is saved separately.
+    The objects that were already in the state when training began, under the top-level keys `below`. A training that
+    resumes runs the same script, so it has equivalent objects at the same paths. `is_elsewhere` returns True for an
+    object whose state is saved separately.
     """
 
     def __init__(self, below: Collection[str], is_elsewhere: Callable[[Any], bool]) -> None:
@@ -59,8 +64,8 @@ class InitialObjects:
 
     def is_same(self, path: Path, value: Any) -> bool:
         """
-        Return whether `value` was already at `path` in the first pass over the state. During that pass, which ends with
-        `first_look_ends`, record `value` and return True.
+        Return whether `value` is the object that was at `path` when the state was first saved. While the state is first
+        saved, record `value` and return True; `first_look_ends` ends this phase.
         """
         if self._first is None:
             self._found[path] = value
@@ -75,10 +80,11 @@ class InitialObjects:
 
 def parts_of(value: Any, path: Path, standing: InitialObjects | None) -> tuple[str, str, Any] | None:
     """
-    Return the kind, the name and the content of an object; None if no image can hold it.
+    Return the kind, the name and the content of an object. Return None if an image cannot hold the object.
 
     Raises:
-        Unnamed: an image could hold the object if its class could be found by name.
+        Unnamed: the object's class cannot be found by its name, or the object replaced or joined the objects that were
+            there when training began. An image could otherwise hold the object.
     """
     kind = type(value)
     if isinstance(value, Enum):
@@ -146,14 +152,18 @@ _LIBRARY = types.__file__.rpartition("/")[0] + "/"
 
 
 def is_plain(kind: type) -> bool:
-    """Return whether instances consist only of attributes: no code of the class makes, copies or frees instances."""
+    """
+    Return whether an instance is fully described by its attributes: the class and its bases are written in Python, and
+    define no code that creates, copies, pickles or frees instances.
+    """
     own = [base for base in kind.__mro__ if base is not object]
     return all(base.__flags__ & _MADE_BY_PYTHON and not any(_has_a_say(base)) for base in own)
 
 
 def _has_a_say(kind: type) -> Iterator[bool]:
     """
-    Yield, for each hook of `kind`, whether it runs code. (A frozen dataclass's hooks for slots only set attributes.)
+    Yield, for each method of `_HOOKS` that `kind` defines, whether the method is the author's own code. The methods
+    that `dataclasses` generates for frozen dataclasses with slots are not: they only get and set attributes.
     """
     for hook in _HOOKS & vars(kind).keys():
         yield getattr(vars(kind)[hook], "__module__", None) != "dataclasses"
@@ -161,7 +171,7 @@ def _has_a_say(kind: type) -> Iterator[bool]:
 
 _HOOKS = frozenset({"__new__", "__del__", "__setstate__", "__getstate__", "__reduce__", "__reduce_ex__"})
 _MADE_BY_PYTHON = 1 << 9
-"""Flag Py_TPFLAGS_HEAPTYPE: a `class` statement made the class."""
+"""CPython's flag Py_TPFLAGS_HEAPTYPE. It is set on classes that a `class` statement created."""
 
 
 def is_named_tuple(kind: type | None) -> bool:

@@ -59,9 +59,11 @@ def verify_files(store: Store, commit: Commit) -> None:
 
 def kept(state: RunState, retiring: Collection[int] = ()) -> list[Outputs]:
     """
-    Return the lists that are still needed: the newest list, and one list for each kept checkpoint. That is the
-    checkpoint's own list or, if the checkpoint has none, the last list before the next checkpoint. Later entries of the
-    ledger never name any of the other lists. `retiring` are checkpoints that are about to be retired.
+    Return the lists of files that are still needed. These are the newest list, and one list for each kept checkpoint:
+    the checkpoint's own list or, if the checkpoint has none, the last list before the next checkpoint.
+
+    All other lists may be deleted, because later entries of the ledger never name them. Checkpoints in `retiring` are
+    about to be retired, and do not count as kept.
     """
     held = [each.number for each in state.commits if each.retired_at is None and each.number not in retiring]
     found = [state.newest_outputs(), *(state.outputs_of(number) for number in held)]
@@ -75,8 +77,11 @@ def named_keys(lists: Iterable[tuple[Outputs, Listing]]) -> set[str]:
 
 def garbage(state: RunState, store: Store, keys: Collection[str], retiring: Collection[int] = ()) -> list[str]:
     """
-    Return those of `keys`, all below `outputs/`, whose objects no kept list needs. Return no keys before the run has
-    ended. Return no keys if a kept list cannot be read, because it is then unknown which objects that list needs.
+    Return the keys whose objects may be deleted, because no list that `kept` returns names them. All `keys` must be
+    below `outputs/`.
+
+    Return no keys before the run has ended. Return no keys either if one of the kept lists cannot be read: the objects
+    that it names are then unknown.
     """
     if state.terminal is None or not keys:
         return []

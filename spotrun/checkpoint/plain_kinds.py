@@ -1,6 +1,6 @@
 """
 Splits values of Python types that JSON lacks into parts, and rebuilds the values from their parts. Only the types
-listed here are supported. The parts are plain values and name no code.
+listed here are supported. The parts are plain values, and never the names of classes or functions to look up.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ Parts = list[Any]
 
 
 class Unnamed(Exception):
-    """Raised for a value of a supported type that no image can hold. The exception's text describes the value."""
+    """
+    Raised for a value that an image cannot hold although other values of its type can be saved. The exception's text
+    describes the value.
+    """
 
 
 class Kind(NamedTuple):

@@ -21,9 +21,11 @@ from spotrun.store.retrying import persist
 
 class Pruning(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The commits to retire, and the objects to delete: objects of these commits, of commits retired earlier, and of
-    uploads that never became a commit; the script's files that no kept checkpoint names; and setup caches. (If the run
-    is resumed later, it repeats its setup.)
+    The commits to retire, and the objects to delete. The objects are:
+    - those of these commits, and what is left of commits retired earlier
+    - those of uploads that never became a commit
+    - files of the script that no kept checkpoint names
+    - setup caches; if the run is resumed later, it repeats its setup
     """
 
     commits: tuple[Commit, ...]
@@ -36,8 +38,8 @@ class Pruning(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan(state: RunState, store: Store, rule: CheckpointSpec) -> Pruning:
     """
-    Return the commits that `prune` would retire and the objects that it would delete. Both are empty until the run has
-    ended, because before that only the run's attempt may retire commits (protocol 23).
+    Return the commits that `prune` would retire and the objects that it would delete. While the run has not ended, both
+    are empty, because then only the run's current attempt is allowed to retire commits (protocol 23).
     """
     if state.terminal is None:
         return Pruning(commits=(), objects=())
@@ -56,8 +58,8 @@ def prune(ledger: Ledger, store: Store, rule: CheckpointSpec) -> Pruning:
     Retire commits, then delete objects.
 
     Raises:
-        EntryRefused: another process has meanwhile resumed the run; the commits not yet retired stay.
-        StoreError: an object could not be deleted; call this again.
+        EntryRefused: another process has resumed the run in the meantime. Commits that were not yet retired stay.
+        StoreError: an object could not be deleted. Call this function again.
     """
     planned = plan(ledger.refresh(), store, rule)
     for commit in planned.commits:

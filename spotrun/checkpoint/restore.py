@@ -29,17 +29,24 @@ READERS = 8
 """Maximum number of objects that are read in parallel."""
 READS_MAX = 5
 """
-Maximum reads of an object. If two reads give the same wrong bytes, the object is damaged (protocol 22), because errors
-in transit differ each time.
+Maximum number of times that an object is read. A read may return wrong bytes because of an error in transit; such
+errors differ each time. So if two reads return the same wrong bytes, the stored object itself is damaged (protocol 22),
+and there are no more reads.
 """
 RETRY_FOR_S = 300.0
 """Maximum system time in seconds for retries of one object."""
 MANIFEST_MAX_BYTES = 64 << 20
-"""Maximum bytes read of a manifest, because its writer is not trusted. Enough for over 8 TB in parts of 16 MiB."""
+"""
+Maximum size of a manifest that is read, because the process that wrote it is not trusted. Such a manifest describes
+more than 8 TB in parts of 16 MiB.
+"""
 
 
 class Image(msgspec.Struct, frozen=True):
-    """A checkpoint's image in the memory or file `fd`, from byte `start` on. The owner of this object must close it."""
+    """
+    A checkpoint's image, which begins at byte `start` of the open memory or file `fd`. The code that has this object
+    must close it.
+    """
 
     commit: Commit
     fd: int
@@ -58,8 +65,9 @@ class Recipient(Protocol):
 
     def begins(self, image: Image, begin_bytes: int) -> None:
         """
-        Receive the image while its memory is still empty. The first `begin_bytes` bytes arrive before the others, and a
-        trainer can begin with them. A second call means that the image of the first call is damaged.
+        Receive the image before any of its bytes have arrived. Its first `begin_bytes` bytes arrive before the others,
+        and are enough for a trainer to begin. If this is called again with an older commit's image, the image of the
+        earlier call turned out to be damaged.
         """
 
     def has(self, size_bytes: int) -> None:
@@ -77,8 +85,8 @@ def newest_readable(
     store: Store, candidates: Iterable[Commit], ready: Image | None = None, recipient: Recipient | None = None
 ) -> NewestReadable:
     """
-    Return the newest of `candidates` (listed newest first) that is whole. `ready` is an image that is known to be
-    whole; it is either returned or closed.
+    Return the newest undamaged image of `candidates`, which must be listed newest first. `ready`, if given, is an image
+    of one candidate that is already known to be undamaged; it is returned, or closed if a newer image is found.
 
     Raises:
         CheckpointDamaged: no candidate is whole.
@@ -113,7 +121,8 @@ def fetch(
     disk: Path | None = None,
 ) -> Image:
     """
-    Return the image of one commit, in new memory or, with `disk`, in an unnamed file in that folder.
+    Return the image of one commit. It is read into new memory or, if `disk` is given, into an unnamed file in that
+    folder.
 
     Raises:
         CheckpointDamaged: an object is missing, or differs twice from its digest.
@@ -142,12 +151,13 @@ def recognised(
     store: Store, held: Image, digest: bytes | None = None, *, retry_for_s: float = RETRY_FOR_S
 ) -> Image | None:
     """
-    Return `held` if it equals the image of its commit, and free the memory before and after the image. If a byte
-    differs from the digests in the ledger, or if these cannot be read, close `held` and return None. The process that
-    wrote to the memory must have ended.
+    Check that the memory of `held` still contains the image of its commit, so that the image need not be fetched. If it
+    does, free the parts of the memory before and after the image, and return `held`. If a byte differs, or the digests
+    of the commit cannot be read, close `held` and return None. The process that wrote to the memory must have ended.
 
-    If the commit borrows, the digests in the ledger cover borrowed parts that are not wholly in this memory. For such a
-    commit, `digest` has to be the digest of the whole committed image (`unchanged.digest`).
+    The digests in the ledger are digests of parts. If the commit borrows, this memory may contain only some bytes of a
+    borrowed part, so these digests cannot be compared. For such a commit, pass the digest of the whole committed image
+    as `digest` (see `unchanged.digest`).
     """
     whole = False
     try:
@@ -228,7 +238,7 @@ class _Front:
     """Tracks how many bytes of an image have arrived without a gap, while its parts arrive in any order."""
 
     def __init__(self, starts: Sequence[int], size_bytes: int, recipient: Recipient) -> None:
-        """`starts` has, for each part, the position in the image of the part's first byte."""
+        """`starts` contains the position of each part's first byte in the image."""
         self._starts = starts
         self._order = sorted(range(len(starts)), key=starts.__getitem__, reverse=True)
         self._missing = set(self._order)
@@ -276,10 +286,11 @@ def _begin_bytes(manifest: Manifest) -> int:
 
 def _in_order(starts: Sequence[int], begin_bytes: int) -> tuple[list[int], list[int]]:
     """
-    Return the parts that hold the first `begin_bytes` bytes, and the other parts.
+    Return the parts that hold the first `begin_bytes` bytes, and then the other parts.
 
-    All readers fetch the first list before any reader begins the second. If some readers began the second list early,
-    the first list would be complete only when half of the second had been read, too.
+    The parallel readers finish all parts of the first list before any of them begins the second list. If readers that
+    have nothing left to do in the first list began the second early, they would take bandwidth from the first list: it
+    would be complete only after half of the second list was read too.
     """
     first = [number for number, start in enumerate(starts) if start < begin_bytes]
     later = [number for number, start in enumerate(starts) if start >= begin_bytes]
@@ -294,14 +305,16 @@ def _write_all(fd: int, data: memoryview, start: int) -> None:
 
 Take = Callable[[int, memoryview], None]
 """
-Called for each piece of an object, with the piece's start. If the object arrives damaged, called again for all pieces.
+Called with the position and the bytes of each piece of an object. If the object arrives damaged, it is read again, and
+this is called again for all of its pieces.
 """
 
 
 def read_verified(store: Store, key: str, digest: str, size_bytes: int | None, take: Take, retry_for_s: float) -> None:
     """
-    Read an object and pass its pieces to `take` as they arrive. If the bytes of a read are wrong, read the whole object
-    again. On return, the last read had the committed bytes.
+    Read an object and pass its pieces to `take` as they arrive. If the bytes turn out to be wrong, read the whole
+    object again and pass all of its pieces again. After a return without an error, the pieces that `take` got last are
+    the committed bytes.
 
     Raises:
         CheckpointDamaged: the object is missing, or does not match `digest` (hexadecimal BLAKE3).

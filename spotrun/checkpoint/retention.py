@@ -1,6 +1,6 @@
 """
-Chooses the checkpoints to retire. An entry in the ledger first retires a checkpoint, irrevocably; then its objects are
-deleted, perhaps late or twice (protocol 23).
+Chooses the checkpoints to retire. Retiring a checkpoint takes two steps: first, an entry in the ledger retires it,
+irrevocably. After that its objects are deleted; this may happen much later, or twice (protocol 23).
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ FOLDER = "checkpoints/"
 
 def to_retire(state: RunState, rule: CheckpointSpec, resume_source: int | None) -> list[int]:
     """
-    Return the commits that the run no longer needs, oldest first. These are all commits older than the `keep_last`
-    newest usable ones, and all commits that a user's prune request covers. Commits that `keep_best` or `keep_every`
-    keeps are excepted.
+    Return the commits that the run no longer needs, oldest first. A commit is no longer needed if it is older than the
+    `keep_last` newest usable commits, or if a user's prune request covers it, unless `keep_best` or `keep_every` keeps
+    it.
 
-    The result never contains: - the newest usable commit - the commit that the current trainer resumed from - a commit
-    from which a remaining commit has borrowed - until the run is complete, a commit with which an earlier fit() ended,
-    because each resume restores it
+    The result never contains:
+    - the newest usable commit
+    - the commit that the current trainer resumed from
+    - a commit from which a remaining commit has borrowed
+    - the last commit of an earlier fit() call of the script, while the run is not complete: each resume restores it
     """
     usable = [commit for commit in state.commits if commit.usable]
     newest = [commit.number for commit in usable[-max(1, rule.keep_last) :]]
@@ -51,8 +53,10 @@ def _held(state: RunState) -> dict[int, Commit]:
 
 def _without_lenders(state: RunState, going: Collection[int]) -> list[int]:
     """
-    Return the commits in `going` from which no remaining commit has borrowed. The oldest comes first, but all commits
-    that lent to others come last. (A lender was sent whole, so it has not borrowed.)
+    Return the commits in `going`, except those from which a remaining commit has borrowed. The result has two parts,
+    each with the oldest commit first: the commits from which no other commit has borrowed, and after them the lenders.
+    In this order a lender is retired only after the commits that need it. (A lender never borrows itself, because it
+    was sent whole.)
     """
     held = _held(state)
     needed = _lenders(commit for number, commit in held.items() if number not in going)
@@ -67,8 +71,8 @@ def _lenders(commits: Iterable[Commit]) -> set[str]:
 
 def _asked_to_prune(state: RunState, usable: list[int]) -> Collection[int]:
     """
-    Return the usable commits that are older than the user's prune request, except the newest ones, of which the request
-    keeps a number.
+    Return the commits of `usable` that the user's prune request covers: those made before the request, except the
+    newest `keep` of them.
     """
     if state.prune is None:
         return ()
@@ -78,10 +82,10 @@ def _asked_to_prune(state: RunState, usable: list[int]) -> Collection[int]:
 
 def _best(usable: Sequence[Commit], wanted: KeepBestSpec | None) -> list[int]:
     """
-    Return the best commits by metric, best first. Of commits with equal values, take only the first.
+    Return the best commits by metric, best first. Of several commits with equal values, return only the first.
 
-    A metric keeps its value until it is next logged. So of the commits with equal values, the first is the nearest to
-    the weights that were measured.
+    A metric keeps its value until it is logged again. So commits with equal values usually stem from one measurement,
+    and the first of them has the weights that are nearest to the measured ones.
     """
     if wanted is None:
         return []
@@ -110,7 +114,8 @@ def to_prune(state: RunState, rule: CheckpointSpec) -> list[Commit]:
     """
     Return the commits of an ended run to retire according to `rule`, oldest first.
 
-    The final commit is kept. Suspect commits after it are kept too, because they show what went wrong.
+    The run's final commit is kept. Suspect commits that are newer than it are kept too, because they show what went
+    wrong.
     """
     final = None if state.terminal is None else state.terminal.final_commit
     held = _held(state)
@@ -120,9 +125,9 @@ def to_prune(state: RunState, rule: CheckpointSpec) -> list[Commit]:
 
 def garbage(state: RunState, keys: Iterable[str], retiring: Collection[int] = ()) -> list[str]:
     """
-    Return those of `keys`, all below `checkpoints/`, whose objects nothing will read any more: objects of commits that
-    are retired or in `retiring`, and uncommitted uploads of attempts that the current attempt or the run's end has
-    fenced.
+    Return the keys whose objects will never be read again. All `keys` must be below `checkpoints/`. The result contains
+    the keys of commits that are retired or in `retiring`, and of uncommitted uploads by attempts that have ended. (Such
+    attempts can no longer commit. Once the run has ended, this is true of all its attempts.)
     """
     if state.current_attempt is None and state.terminal is None:
         return []

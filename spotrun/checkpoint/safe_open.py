@@ -14,10 +14,11 @@ def parent_of(
     folder: int, path: str, *, make: bool = False, judge: Callable[[int], None] = lambda _: None
 ) -> Iterator[tuple[int, str]]:
     """
-    Yield a descriptor of the folder that holds `path`, and the last name in `path`. `folder` is a descriptor too.
+    Yield a descriptor of the folder that holds `path`, and the last name in `path`. `folder` is the descriptor of the
+    folder that `path` begins in.
 
-    `judge` is called with the descriptor of each folder on the way, including `folder`, before anything is created in
-    that folder. To refuse the path, it raises an error.
+    `judge` can refuse the path by raising an error. It is called with the descriptor of each folder on the way,
+    including `folder`, before anything is created in that folder.
 
     Raises:
         OSError: a folder on the way is missing (unless `make`), is not a folder, or is a link.
@@ -55,6 +56,6 @@ def open_for_reading(folder: int, path: str) -> int:
 
 
 def open_at(folder: str | os.PathLike[str], path: str) -> int:
-    """Return the same descriptor as `open_for_reading`, below a folder given by its path."""
+    """Open a file like `open_for_reading`, but take the folder as a path instead of a descriptor."""
     with folder_at(folder) as root:
         return open_for_reading(root, path)

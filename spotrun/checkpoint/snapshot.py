@@ -32,7 +32,7 @@ _NUMPY_DTYPE = re.compile(r"[<>|=][biufc]\d{1,2}", re.ASCII)
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu|meta)(:\d{1,3})?", re.ASCII)
 _KINDS = (Tensor, torch.nn.Parameter)
 _SMALL_BYTES = 1 << 20
-"""Size up to which a tensor counts as small. memmove copies as many bytes in a tenth of a millisecond."""
+"""Tensors below this size count as small. memmove copies this many bytes in a tenth of a millisecond."""
 _MEMMOVE = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _copy_aside = ctypes.CFUNCTYPE(*_MEMMOVE)(("memmove", ctypes.CDLL(None)))
 """memmove(to, from, size), during which other threads may run Python."""
@@ -61,11 +61,11 @@ def plan_image(
     state: Any, meta: Mapping[str, Any], *, lenient: Collection[str] = (), standing: InitialObjects | None = None
 ) -> ImagePlan:
     """
-    Lay out `state` without copying: the plan refers to the state's own tensors.
+    Plan an image of `state` without copying anything: the plan refers to the state's own tensors.
 
-    Values below a key of `lenient` (hyper-parameters, which may be any object) are saved as plain values or, if they
-    have no plain form, as a note that names their class. Some objects of `standing` are saved only as a path, at which
-    a resume finds an equivalent object.
+    The keys in `lenient` are those of hyper-parameters, which may contain any object. Objects below these keys are
+    saved as plain values or, if they have no plain form, as a text that names their class. `standing` describes objects
+    that a resumed training creates again: for some of them, the image contains only a name.
 
     Raises:
         Unsavable: an image cannot hold a value; the error names the value.
@@ -124,12 +124,14 @@ def _is_there(_end: int) -> None:
 
 def read_image(image: layout.Buffer | mmap.mmap, need: Need = _is_there, work: str = "") -> tuple[Any, dict[str, Any]]:
     """
-    Return the state and the meta of an image. The state's tensors are views into `image`, which must be writable and
-    must outlive the tensors.
+    Return the state and the metadata of an image. The state's tensors are views into `image`, which must be writable
+    and must outlive the tensors.
 
-    With `work`, paths below the work folder of the process that made the image become paths below the folder `work`.
-    While an image is still arriving, `need` waits for the bytes that this function reads; it does not read the contents
-    of tensors.
+    If `work` is given, paths in the state that are below the work folder of the process that made the image are
+    replaced by paths below the folder `work`.
+
+    An image that is still arriving can be read too. Before this function reads bytes of the image, it calls `need`,
+    which waits for them. The contents of tensors are not read, so they may arrive later.
 
     Raises:
         CheckpointDamaged: the image is malformed. Malformed bytes never raise another error, and never run code.
@@ -166,7 +168,7 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 class _Encoder:
-    """Replaces tensors and arrays in a tree by numbers, and collects the tensors in the order of the tree."""
+    """Replaces each tensor and array in a tree by a number, and collects the tensors in the order of these numbers."""
 
     def __init__(self, lenient: frozenset[str], standing: InitialObjects | None) -> None:
         self.tensors: list[Tensor] = []

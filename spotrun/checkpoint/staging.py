@@ -1,8 +1,9 @@
 """
-Writes images into free arenas for the trainer. Part of an image may be copied while training continues.
+Writes images into free arenas for the trainer. Some tensors of an image may be copied while training continues.
 
-The trainer writes only into free arenas, and only the agent frees arenas (protocol 20). As in a stager of
-meta-pytorch/torch_checkpointing, a plan goes in and an arena's number comes out, so that stagers can be exchanged.
+The trainer writes only into free arenas, and only the agent frees arenas (protocol 20). `Stager.stage` takes a plan and
+returns an object with the number of the arena that it filled. The stagers of meta-pytorch/torch_checkpointing have the
+same form, so one stager can be exchanged for another.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ T = TypeVar("T")
 
 class CopyTask(Generic[T]):
     """
-    Work for the copying thread, which does all work in the order of the `begin` calls. `result` calls `begin` if it has
-    not been called.
+    A piece of work for the thread that copies tensors. The thread does the pieces of work in the order in which `begin`
+    was called. `result` calls `begin` if that has not happened yet.
 
-    The work holds the interpreter lock briefly for each tensor, so it is best done while the training thread computes.
+    The work holds the interpreter lock briefly for each tensor. So the best time to begin it is while the training
+    thread is inside a computation, and does not need the lock.
     """
 
     def __init__(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> None:
@@ -53,7 +55,10 @@ class CopyTask(Generic[T]):
 
 
 class Staged:
-    """An image in arena number `arena`. The pieces in `later` are in the arena once `done()`."""
+    """
+    An image in the arena with the number `arena`. The pieces in `later` may still be on their way into the arena until
+    `done()` returns True.
+    """
 
     def __init__(self, arena: int, memory: Tensor, later: Sequence[Piece], copying: CopyTask[None] | None) -> None:
         self.arena = arena
@@ -74,13 +79,14 @@ class Staged:
 
     def changed(self) -> bool:
         """
-        Return whether the tensors of `later` now differ from their copies in the arena. Takes as long as the copy did.
+        Return whether any tensor of `later` now differs from its copy in the arena. This takes as long as copying the
+        tensors.
         """
         return not all(_same_bits(piece, self._memory) for piece in self.later)
 
 
 class Stager:
-    """Writes images into arenas. One thread may call `stage` while another calls `adopt` and `free`."""
+    """Writes images into arenas. While one thread calls `stage`, another is allowed to call `adopt` and `free`."""
 
     def __init__(self, lanes: CopyStreams | None = None) -> None:
         self._lanes = lanes or CopyStreams()
@@ -93,15 +99,17 @@ class Stager:
 
     def adopt(self, fd: int, size_bytes: int, starts: Sequence[int], first: int, used_bytes: int | None = None) -> None:
         """
-        Replace all arenas by new ones, and touch the pages that will be used. At first only arena number `first` is
-        free. Closes `fd`.
+        Replace all arenas by new ones in the memory `fd`, and close `fd`. At first only the arena with the number
+        `first` is free.
 
-        The system does not allocate untouched pages, so an arena's room to grow takes no memory until it is used.
+        The first `used_bytes` of each arena are touched, so that the system allocates their pages now. An arena is
+        larger than that, so that images can grow; the remaining pages take up no memory until they are used.
         """
         memory = _map_shared(fd, max(starts) + size_bytes)
         arenas = {first + n: memory[start : start + size_bytes] for n, start in enumerate(starts)}
         for arena in arenas.values():
-            # Not on the training thread: a page fault for each 4 kB takes 7 times as long as the copy, or even longer.
+            # `adopt` does not run on the training thread, so these page faults do not delay training. Copying into
+            # untouched memory would cause a fault for each 4 kB, which takes 7 times as long as the copy, or longer.
             arena[:used_bytes:_PAGE_BYTES] = 0
         pin(memory)
         with self._lock:
@@ -129,11 +137,11 @@ class Stager:
 
     def stage(self, plan: ImagePlan, later: Sequence[Piece] = (), *, overlapped: bool = True) -> Staged:
         """
-        Write the image into a free arena; `ready(plan.size_bytes)` must hold.
+        Write the image into a free arena. There must be one: `ready(plan.size_bytes)` must be True.
 
-        `later` are some of the plan's pieces. With `overlapped`, a thread copies these pieces after `Staged.begin`, and
-        they must not change until that copy is done. Without `overlapped`, they are copied before this returns, and
-        `Staged.changed` tells whether they have changed since then.
+        `later` are some of the plan's pieces. With `overlapped`, a thread copies these pieces after `Staged.begin` is
+        called, and they must not change until that copy is done. Without `overlapped`, all pieces are copied before
+        this function returns, and `Staged.changed` later returns whether the pieces in `later` have changed since then.
         """
         with self._lock:
             index = self._free.pop(0)
@@ -148,7 +156,10 @@ class Stager:
         return Staged(index, arena, later, self.aside(copy, _tensors(waiting)) if waiting else None)
 
     def aside(self, work: Callable[[], T], tensors: Iterable[Tensor] = ()) -> CopyTask[T]:
-        """Return `work` as a task that reads `tensors` as they are now. Until it is done, `tensors` must not change."""
+        """
+        Return a task that does `work` on the copying thread. The task reads `tensors` with the values that computations
+        already begun on the device give them. The caller must not change `tensors` until the task is done.
+        """
         moment = Moment(tensors, self._lanes)
 
         def beside() -> T:

@@ -2,7 +2,8 @@
 Encodes the state of a checkpoint, without its tensors, as JSON.
 
 Null, booleans, numbers, strings and lists are encoded as in JSON. Every other value becomes an object with one key, the
-value's kind (`{"tuple": […]}`). Decoding builds only plain containers and numbers; no encoded byte ever names code.
+value's kind (`{"tuple": […]}`). Decoding builds only plain containers and numbers: the code never looks up a class or a
+function that the encoded bytes name.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ DecodeOther = Callable[[str, Json], Any]
 
 def encode_tree(value: Any, encode_other: EncodeOther, path: Path = ()) -> Json:
     """
-    Return `value` as JSON. An instance of a plain type's subclass is encoded as the plain type, unless it is an enum or
-    a named tuple.
+    Return `value` as JSON. If the class of a value is a subclass of a plain type such as dict, the value is encoded as
+    the plain type. Enum members and named tuples are exceptions: they keep their class.
 
     Raises:
         Unsavable: an image cannot hold a value; the error names the first such value.
@@ -104,7 +105,7 @@ def _encode_rarer(value: Any, encode_other: EncodeOther, path: Path) -> Json:
     if type(value).__module__.partition(".")[0] in ("torch", "numpy"):  # torch.Size is a tuple
         return encode_other(value, path)
     if isinstance(value, list | tuple | AbstractSet):
-        # In the set's present order, because a set that is filled in this order usually gets the same order.
+        # A set is encoded in its iteration order: a new set that is filled in this order usually has the same order.
         encoded = [encode_tree(item, encode_other, (*path, n)) for n, item in enumerate(value)]
         return encoded if isinstance(value, list) else {_sequence_kind(value): encoded}
     return encode_other(value, path)

@@ -1,9 +1,9 @@
 """
 Finds tensors that need not be sent because an earlier commit of the same attempt has the same bytes.
 
-A frozen backbone is most of a checkpoint, and the same in every checkpoint. A commit *borrows* the objects of such
-tensors from the last commit that was sent whole, and only the other tensors are sent. The commit that lends stays in
-the store as long as other commits need it (retention.py).
+If most of a model is frozen, most bytes of its checkpoints are the same in every checkpoint. A commit *borrows* the
+objects with such bytes from the last commit that was sent whole, and only the other tensors are sent. The earlier
+commit stays in the store as long as later commits need it (retention.py).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SHARE_MIN = 0.25
 """Minimum share of an image that a commit must be able to borrow. If it can borrow less, it is sent whole."""
 FRUITLESS_MAX = 3
 """
-Number of comparisons in a row without enough to borrow, after which no more are made. A comparison takes a tenth of the
-time of sending.
+After this many comparisons in a row that found too little to borrow, images are no longer compared. A comparison takes
+a tenth of the time of sending the image.
 """
 
 Piece = tuple[int, int]
@@ -45,8 +45,8 @@ class BorrowedParts:
 @dataclass(frozen=True)
 class _Whole:
     """
-    A commit that was sent whole. `begins` has the start of each part in the image, and the end of the last part.
-    `tensors` has the piece of each tensor, by the tensor's digest.
+    A commit that was sent whole. `begins` contains the position of each part in the image and, as the last item, the
+    end of the image. `tensors` maps the digest of each tensor to the tensor's position and size in the image.
     """
 
     prefix: str
@@ -65,8 +65,9 @@ class Unchanged:
 
     def in_store(self, image: memoryview, header: layout.Header, kept: Iterable[str]) -> BorrowedParts:
         """
-        Return the parts of an earlier commit that already hold bytes of `image`. `kept` are the prefixes of the
-        existing commits from which a run may resume.
+        Return the parts of an earlier commit that contain bytes of `image`, so that these bytes need not be sent.
+        `kept` are the prefixes of the commits that are not retired and may be resumed from; parts of other commits are
+        not used.
         """
         if self._fruitless >= FRUITLESS_MAX:
             return BorrowedParts()
@@ -80,7 +81,10 @@ class Unchanged:
         return found if worth else BorrowedParts()
 
     def committed(self, prefix: str, manifest: Manifest) -> None:
-        """Record that the last image became a commit. If it was sent whole, later commits may borrow from it."""
+        """
+        Record that the image last passed to `in_store` became the commit at `prefix`. If the image was sent whole,
+        later commits may borrow from this commit.
+        """
         if manifest.extents or self._fruitless >= FRUITLESS_MAX:
             return
         placed = [extent.start for (extent,) in manifest.placed()]
@@ -90,8 +94,8 @@ class Unchanged:
 
 def digest(image: memoryview) -> bytes:
     """
-    Return the digest of a whole image. It is needed for a commit that borrows, whose manifest has digests only of
-    parts.
+    Return the digest of a whole image. It is needed only for a commit that borrows: such a commit's manifest has
+    digests of parts, and the image may contain only some bytes of a borrowed part.
     """
     return xxhash.xxh3_128_digest(image)
 
@@ -134,8 +138,8 @@ def _borrow(whole: _Whole, tensors: list[tuple[bytes, Piece]]) -> BorrowedParts:
 
 def _cut_as_its_parts(whole: _Whole, there: int, start: int, size_bytes: int) -> Iterator[Extent]:
     """
-    Yield the extents, in parts of `whole`, of a piece that is at `there` in the old image and at `start` in the new
-    image.
+    Yield the extents of a tensor that is at byte `there` of the earlier image and at byte `start` of the new image. If
+    the tensor lies in several parts of the earlier commit, there is an extent for each of these parts.
     """
     for part, (begin, end) in enumerate(pairwise(whole.begins)):
         first, last = max(there, begin), min(there + size_bytes, end)
@@ -144,7 +148,10 @@ def _cut_as_its_parts(whole: _Whole, there: int, start: int, size_bytes: int) ->
 
 
 def _joined(extents: Iterable[Extent]) -> list[Extent]:
-    """Join extents that are neighbours in both images, with the padding between them, to keep large manifests small."""
+    """
+    Join extents that follow one another in both images, including the padding between them. This keeps manifests of
+    images with many tensors small.
+    """
     joined: list[Extent] = []
     for extent in extents:
         before = joined[-1] if joined else None

@@ -28,15 +28,19 @@ from spotrun.store.retrying import through_faults
 PART_MAX_BYTES = 16 << 20
 SMALL_BYTES = 4 << 20
 """
-Maximum bytes of an image that is sent as one part. A larger image has at least `PARTS_MIN` parts, sent in parallel.
+Images of at most this size are sent as one part. A larger image has at least `PARTS_MIN` parts, which are sent in
+parallel.
 """
 PARTS_MIN = 4
 UPLOADERS, UPLOADERS_IN_A_HURRY = 2, 8
-"""Number of parts that are sent in parallel: while training needs the CPU, and after a notice."""
+"""
+Number of parts that are sent in parallel. The first number applies normally, because training needs the CPU; the second
+applies after a notice, because time is short.
+"""
 NICENESS, NICENESS_MAX = 10, 19
 """
-Niceness that threads that send add to the process's niceness, so that training has priority; and Linux's maximum
-niceness.
+`NICENESS` is added to the process's niceness for the threads that send, so that training has priority over them.
+`NICENESS_MAX` is the maximum on Linux.
 """
 RETRY_FOR_S = 60.0
 """Maximum system time in seconds for retries of one object."""
@@ -72,7 +76,7 @@ class UploadControl:
         self._cancelled.set()
 
     def hurry(self) -> None:
-        """From now on, send more parts in parallel, at the priority of training."""
+        """From now on, send more parts in parallel, and no longer give training priority over sending."""
         if self._hurried:
             return
         self._hurried = True
@@ -84,7 +88,7 @@ class UploadControl:
         return self._forward
 
     def come_forward(self) -> None:
-        """From now on, send at the priority of training."""
+        """From now on, no longer give training priority over sending."""
         if self._forward:
             return
         self._forward = True
@@ -92,7 +96,10 @@ class UploadControl:
             self._bring_forward(sender)
 
     def stand_behind(self) -> None:
-        """Lower the priority of the calling thread, a sender, below training's, unless `come_forward` was called."""
+        """
+        Lower the priority of the calling thread, which sends parts, below that of training. If `come_forward` was
+        called before, leave the priority as it is.
+        """
         sender = threading.get_native_id()  # Linux has priorities per thread
         self._senders.append(sender)
         os.setpriority(os.PRIO_PROCESS, sender, min(self._niceness + NICENESS, NICENESS_MAX))
@@ -100,12 +107,15 @@ class UploadControl:
             self._bring_forward(sender)
 
     def _bring_forward(self, sender: int) -> None:
-        with contextlib.suppress(PermissionError, ProcessLookupError):  # not every user may; but training ends soon
+        with contextlib.suppress(PermissionError, ProcessLookupError):  # denied to some users; training ends soon
             os.setpriority(os.PRIO_PROCESS, sender, self._niceness)
 
 
 class First(msgspec.Struct, frozen=True):
-    """A range of the image that is sent first, and a function that is called once the store holds the range."""
+    """
+    A range of the image that is sent before the other bytes. The function `then` is called once the store holds the
+    range.
+    """
 
     of: range
     then: Callable[[], None]
@@ -190,7 +200,10 @@ def upload(
 
 
 def _places(contents: Sequence[Sequence[Piece]], first: int) -> list[Extent]:
-    """Return the extents of the pieces in the parts. The first part has the number `first`."""
+    """
+    Return, for each piece in each part, where the piece is in the part and in the image. The parts are numbered from
+    `first`.
+    """
     places = []
     for number, pieces in enumerate(contents, first):
         starts = accumulate((size for _, size in pieces), initial=0)
@@ -240,8 +253,8 @@ class _Sending:
 
     def _next_part(self, turns: Iterator[tuple[int, Future[Part]]], contents: Sequence[Sequence[Piece]]) -> None:
         """
-        Send the next part. A thread takes a part only when it has a slot, because threads get slots in any order, but
-        parts have to be sent in order.
+        Send the next part. Parts have to be sent in order, but threads get a slot of the semaphore in any order. So a
+        thread first gets a slot, and only then chooses which part to send: the next one.
         """
         with self._control.slots:
             with self._lock:

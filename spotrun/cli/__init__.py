@@ -1,1 +1,1 @@
-"""The `spotrun` command: one thin file for each verb."""
+"""The `spotrun` command. Each verb has a short module of its own."""

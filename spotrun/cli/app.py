@@ -1,7 +1,8 @@
 """
-The `spotrun` command. Each verb is a thin file: parse, call, show.
+The `spotrun` command. Each verb has a short module that only parses the arguments, calls other modules, and shows the
+result.
 
-A verb is imported when it is chosen, so that `spotrun --help` stays quick.
+The module of a verb is imported only if that verb is chosen, so that `spotrun --help` stays quick.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ def bill(
     """
     Compare the cost of a run in its ledger with the cloud's bill.
 
-    Exits with 12 if a difference cannot be explained. If the bill has several files, repeat the option, or write a
-    pattern in quotes.
+    Exits with 12 if a difference cannot be explained. If the bill consists of several files, repeat the option that
+    names it (such as --cur), or give the option a pattern in quotes.
     """
     from shlex import quote
 
@@ -116,5 +116,8 @@ def _correct(opened: OpenRun, found: Reconciliation, *, yes: bool) -> None:
 
 
 def _as_decided(event: EndCorrected, _: RunState) -> EndCorrected:
-    """Return the event, even if other entries were written meanwhile: the fold checks the event again."""
+    """
+    Return the event unchanged, even if other entries were written to the ledger after it was computed. That is safe:
+    when the event is entered, the fold checks that it still applies.
+    """
     return event

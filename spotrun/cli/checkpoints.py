@@ -136,7 +136,10 @@ def export_checkpoint(
 
 
 def _commit_of(run_id: str, state: RunState, step: int | None) -> Commit:
-    """Return the newest checkpoint of `step`, even a suspect or cut-off one; without `step`, the newest usable one."""
+    """
+    Return the newest checkpoint of `step`, even if it is suspect or training went back to before it. Without `step`,
+    return the newest usable checkpoint.
+    """
     held = [commit for commit in state.commits if commit.retired_at is None]
     chosen = state.restore_candidates() if step is None else [c for c in reversed(held) if c.event.step == step]
     if chosen:

@@ -54,7 +54,10 @@ def estimate(
 
 
 def _reckonable(path: Path) -> CostStudy:
-    """Return the study, completed with the prices of rented and listed places, and with measured speeds."""
+    """
+    Read a study and fill in what the file leaves out: prices of places that are rented or in a price list, and speeds
+    that `spotrun bench` measured.
+    """
     from spotrun.estimate.bench_speeds import with_benches
     from spotrun.estimate.cloud_prices import with_prices
     from spotrun.estimate.cost_study_file import load_study, placed_in

@@ -158,8 +158,9 @@ def _target(run_id: str, to: str | None) -> Path:
     """
     Return the folder to write into.
 
-    Refuse a folder that is hidden, or belongs to git or another tool, or is inside such a folder. The full path counts,
-    whatever the current folder is; only the folders above the user's home do not count.
+    Refuse a folder that is hidden, or belongs to git or another tool, or is inside such a folder. All folders in the
+    absolute path are checked, even those above the current folder. The user's home folder and the folders above it are
+    exempt, unless they belong to git.
 
     Raises:
         SpecInvalid: the folder is refused, or `to` is empty.
@@ -193,7 +194,8 @@ def _refuse_failures(found: Sequence[Fetched]) -> None:
     """
     Raises:
         CheckpointDamaged: a stored file is missing or damaged.
-        SpotrunError: a file or folder on this machine is in the way, no file may be fetched, or a file is refused.
+        SpotrunError: a file or folder on this machine is in the way; or a file is refused; or all files are of kinds
+            that are never fetched.
     """
     from spotrun.folder.stored_files import Outcome
 

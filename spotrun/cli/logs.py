@@ -99,7 +99,10 @@ class _Output:
         self._in_line = False
 
     def print_new(self, state: RunState | None) -> None:
-        """Print new chunks. If `state` is None, titles have only the numbers of launches."""
+        """
+        Print new chunks. `state` is the run's state, from which titles get the attempt and the offering. If `state` is
+        None because the ledger is damaged, titles contain only the launch's number.
+        """
         keys = (key for key in _keys(self._store, self._prefix) if _CHUNK.fullmatch(key))
         new = (key for key in keys if key not in self.told and self._shows(state, _order(key)[0]))
         for key in sorted(new, key=_order):
@@ -149,7 +152,10 @@ def _title(state: RunState | None, name: MemberName) -> str:
 
 
 def _print_consoles(run: OpenRun, only: MemberName | None) -> None:
-    """Print the consoles of all instances, or only of member `only`. If no agent ever ran, they are the only logs."""
+    """
+    Print the console output of all instances, or only of member `only`. An instance's console output covers the time
+    before its agent runs. So if no agent ever ran, there is no other log.
+    """
     from spotrun.report.describe import printable
 
     for instance in run.driver.instances(run.created.uid, must_see=()):

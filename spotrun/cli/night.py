@@ -78,7 +78,10 @@ def install(
 
 
 def list_nights(store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """List the installed nights: when each is due, how the last one ended, and what the scheduled calls cost."""
+    """
+    List the installed nights: when each is due, how its last run ended, and what the calls of the function in the cloud
+    cost.
+    """
     from datetime import UTC, datetime
 
     from msgspec import to_builtins

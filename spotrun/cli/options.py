@@ -25,8 +25,8 @@ RunArgument = Annotated[
 
 def existing(context: typer.Context, store: str | None) -> str | None:
     """
-    Return the store in which to look for runs. A store that the environment names need not exist, because there may
-    have been no launch yet.
+    Return the store in which to look for runs. A store named by the flag must exist. A store named by the environment
+    variable need not exist: before the first launch there is no store yet.
 
     Raises:
         StoreError: the flag names a folder that does not exist.
@@ -86,7 +86,10 @@ ScriptArguments = Annotated[
 
 
 def print_json(value: object) -> None:
-    """Print a command's result to stdout. Any later error is reported only on stderr."""
+    """
+    Print a command's result to stdout as JSON. Also record that stdout now contains the result, so that any later error
+    is reported only on stderr.
+    """
     import json
 
     from spotrun.runs import boundary
@@ -112,7 +115,7 @@ def require_writable(path: Path) -> None:
     Check that a file can be written at `path`, before any work is done for it.
 
     Raises:
-        SpotrunError: the folder does not exist, or the user may not write there.
+        SpotrunError: the folder does not exist, or the user is not allowed to write there.
     """
     if path.is_dir() or not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
         raise SpotrunError(f"cannot write {path}", hint="name a file in a folder that you may write")

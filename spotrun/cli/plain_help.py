@@ -21,7 +21,10 @@ Verbs = Mapping[str, tuple[Callable[..., None], str]]
 
 
 class Verb(TyperCommand):
-    """A command of spotrun. It shows only the metavars of its arguments, and also accepts the old names of flags."""
+    """
+    A command of spotrun. Its help names each argument only by the argument's metavar, without the type. The command
+    also accepts flags by their former names.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         from spotrun.runs.flags import with_new_names

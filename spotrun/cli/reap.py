@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from spotrun.runs.open_run import OpenRun
 
     Runs = Callable[[], "StoredRuns"]
-    """Returns the runs of the store; the first call reads the store."""
+    """Returns the runs of the store. The store is read at the first call; later calls return the same runs."""
 
 
 class StoredRuns(NamedTuple):
-    """The readable runs of a store, by uid, and the names and possible uids of folders that cannot be read."""
+    """
+    The runs of a store. `runs` maps the uid of each readable run to the run. A folder that cannot be read may still be
+    a run's, so `unreadable` contains the folder's name and every word in it that may be a uid.
+    """
 
     runs: dict[str, OpenRun]
     unreadable: frozenset[str]
@@ -243,7 +246,10 @@ def _is_of_the_past(run: OpenRun | None, leftover: Leftover) -> bool:
 
 
 def _remove_identities(identities: Identities, runs: Runs, yes: bool) -> None:
-    """Remove the identities of runs that are over, and identities that a check of the account has left behind."""
+    """
+    Remove the cloud identities (IAM roles or service accounts) of runs that are over, and identities that an
+    interrupted `spotrun doctor` has left behind.
+    """
     from spotrun.clock import system_clock
     from spotrun.clouds.identities import is_left_trial
     from spotrun.runs.asking import confirm
@@ -273,7 +279,10 @@ def _is_removed(identities: Identities, uid: str, what: str) -> bool:
 
 
 def _identified(identities: Identities) -> list[str]:
-    """Return the uids of runs that have an identity; none if the account does not allow this call."""
+    """
+    Return the uids of runs that have a cloud identity. If the account does not allow listing identities, print that and
+    return no uids.
+    """
     try:
         return identities.runs()
     except CloudError as error:
@@ -283,9 +292,10 @@ def _identified(identities: Identities) -> list[str]:
 
 def _is_over(run: OpenRun, what: str) -> bool:
     """
-    Return True if the run has ended, and so have all its instances in all its regions.
+    Return True if the run and all its instances, in all its regions, have ended. The caller then removes the resource
+    of the run that `what` describes.
 
-    A run that cannot be read keeps its resource (`what`), and so does a run that is still being created.
+    If the run cannot be read, or is still being created, return False: the run may still need the resource.
     """
     try:
         state = run.ledger.refresh()

@@ -121,7 +121,7 @@ def _watch(runs: list[OpenRun], damaged: list[dict[str, Any]]) -> list[dict[str,
 
 
 def _refuse_damage(rows: list[dict[str, Any]]) -> None:
-    """Raise an error if a run is damaged or copied, for the exit code."""
+    """Raise an error if one of the listed runs is damaged or copied, so that the command's exit code shows this."""
     from spotrun.units import count_of
 
     damaged = [row for row in rows if row["state"] == "damaged"]
@@ -157,7 +157,10 @@ def _row(run: OpenRun) -> dict[str, Any]:
 
 
 def _facts(run: OpenRun) -> dict[str, Any]:
-    """Return the facts of a run; for an ended run, from its final status if a runner has written it."""
+    """
+    Return the values that the list shows of a run. For an ended run, they come from the run's final status, if a runner
+    has written one, because reading the ledger takes longer.
+    """
     from spotrun.folder.final_status import final_status, read_final_status
     from spotrun.store.retrying import persist
 
@@ -252,7 +255,7 @@ def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:
 
 
 def _blind(run: OpenRun) -> Blindness | None:
-    """Return since when, and why, the runner gets no answer from the cloud; None if it gets answers."""
+    """Return since when, and why, the cloud no longer answers the run's runner. Return None if the cloud answers."""
     from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
 
     status = read_status(run.store, RUNNER_KEY, RunnerStatus)
@@ -268,7 +271,10 @@ def _told_blind(run: OpenRun, found: Blindness) -> str:
 
 
 def _next(run: OpenRun, state: RunState, *, attended: bool) -> str | None:
-    """Return the next decision as text; None if the run has ended, or this spotrun cannot read its job."""
+    """
+    Return the next decision about the run as text. Return None if the run has ended, or if its job was written for
+    another version of spotrun and cannot be read.
+    """
     from spotrun.folder.store_capacity import shortage
     from spotrun.report.next_decision import left_undone, next_decision
     from spotrun.report.tables import plain

@@ -9,8 +9,8 @@ def stop(run: RunArgument, store: StoreOption = None) -> None:
     """
     Commit a last checkpoint, then end a run.
 
-    A command without checkpoints gets SIGTERM instead, and has 30 s to end. If the store is full, no last checkpoint is
-    saved. `spotrun resume` continues the run.
+    A job that is a command without checkpoints gets SIGTERM instead, and has 30 s to end. If the store is full, no last
+    checkpoint is saved. `spotrun resume` continues the run.
 
     If RUN is the name of a sweep, all of the sweep's runs stop, and no further trial begins.
     """

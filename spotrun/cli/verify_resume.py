@@ -11,7 +11,7 @@ from spotrun.errors import NotIdentical, SpecInvalid
 from spotrun.runs.flags import only_one, read_flag
 
 KILLS = 4
-"""Number of kills, unless the user gives a number or the steps."""
+"""Number of kills if neither --kills nor --at is given."""
 
 
 KillsOption = Annotated[

@@ -1,9 +1,9 @@
 """
 Builds the archive of a cloud function: spotrun and the packages that it needs there, without PyTorch.
 
-The archive contains the packages that are installed on this machine, so the function runs the code that was tested. If
-an installed package was built for a newer Linux than the target's, pip fetches another build of the same version. The
-lock has to list that build's digest.
+The archive contains the packages that are installed on this machine, so the function runs code that was tested. An
+installed package may have been built for a newer Linux than the function's. In that case pip fetches another build of
+the same version, and spotrun's lock file has to list the digest of that build.
 """
 
 from __future__ import annotations
@@ -49,9 +49,12 @@ def _whatever(_: str) -> bool:
 
 class FunctionRuntime(NamedTuple):
     """
-    A cloud service that runs an archive. `extra` names the spotrun extra that the service needs. `glibc_of` maps each
-    Python version that the service offers to the glibc of the service's Linux. `calls` takes the name of a package's
-    file and returns whether the service ever reads that file. A `compiled` archive has bytecode next to its modules.
+    A cloud service that runs an archive as a function. `extra` names the spotrun extra that the service needs.
+    `glibc_of` has the Python versions that the service offers, each with the glibc version of the service's Linux.
+
+    `calls` takes the name of a file in a package, and returns False if the function never reads that file: the archive
+    then leaves the file out. If `compiled` is True, the archive also contains the bytecode of the modules, so that the
+    function starts faster.
     """
 
     name: str
@@ -64,7 +67,8 @@ class FunctionRuntime(NamedTuple):
     @property
     def glibc(self) -> Glibc:
         """
-        The glibc of the service's Linux for this Python version; raises NotInstalled if the service lacks this version.
+        The glibc version of the service's Linux for the Python version that is running. Raises NotInstalled if the
+        service does not offer this Python version.
         """
         known = self.glibc_of.get(sys.version_info[:2])
         if known is None:
@@ -113,11 +117,14 @@ def _contents(place: FunctionRuntime, glibc: Glibc | None) -> dict[str, bytes]:
 
 
 _UNCHECKED = 1
-"""Flags of bytecode that carries a hash of its source. Python uses such bytecode without reading the source."""
+"""
+The flags of a bytecode file that contains its source's hash instead of its source's date. With these flags, Python runs
+the bytecode without checking the hash.
+"""
 _MARSHAL_WITHOUT_REFERENCES = 2
 """
-A marshal version without references. With references, two builds of the same code differed, because references depend
-on the process's other objects.
+A version of the marshal format that does not mark objects which occur more than once. Newer versions mark them, and the
+marks depend on other objects in the process: two builds of the same code then differ.
 """
 
 

@@ -14,8 +14,8 @@ def charged(
 ) -> tuple[PriceSegment, ...]:
     """
     Return the prices in effect from `since` on: the price at `since`, and each change before `until`. `prices` is the
-    price history of the instance's pool, oldest first. If the price at `since` is unknown, it gets no segment, because
-    a price of 0 would be false.
+    price history of the instance's pool, oldest first. If the price at `since` is unknown, the result begins with the
+    first later price: a segment with a price of 0 would be wrong.
     """
     told = offering.price_usd_per_hour
     at_launch = (PriceSegment(since=since, usd_per_hour=told),) if told else ()

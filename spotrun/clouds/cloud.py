@@ -54,12 +54,14 @@ class RentalFlags(NamedTuple):
     rates: str | None = None
     """A file or URL that lists how often spot instances are interrupted."""
     store: str | None = None
-    """The store for the account's runs. A job that is checked names a store for itself."""
+    """
+    The store in which the account's runs are. It is used only if no job is checked, because a job names its own store.
+    """
 
     def over(self, spec: RunSpec | None, cloud: str, *, like: str) -> ResourcesSpec:
         """
-        Return the job's resources, with flag values replacing the job's values. `like` is an example of the cloud's
-        accelerators, for the error message.
+        Return the job's resources, with the values of the flags in place of the job's values. `like` is an example of
+        an accelerator on this cloud, for the error message.
 
         Raises:
             SpecInvalid: the accelerators cannot be read.
@@ -224,7 +226,8 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     def console(self, instance: Instance) -> str | None:
         """
-        Return the console output of an instance; None if there is none, or if it is only in the run's folder.
+        Return the console output of an instance. Return None if there is none, or if the cloud's instances write this
+        output into the run's folder instead.
 
         Raises:
             CloudError: the console cannot be read.
@@ -285,7 +288,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
         )
 
     def runner_calls(self, calls: Calls) -> RunnerCalls | None:
-        """Return the cost of calling a night's function; None if the cloud has no such nights."""
+        """Return the cost of calling a night's function; None if the cloud has no functions for nights."""
         return None
 
     def regions(self, spec: RunSpec | None, wish: RentalFlags) -> tuple[str, ...]:
@@ -299,7 +302,10 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
 
 def zone_elsewhere(spec: RunSpec) -> Iterator[Unreadable]:
-    """Refuse a zone that is outside the job's region, on a cloud whose zone names begin with their region's name."""
+    """
+    Yield an error if the job's zone is outside the job's region. Works for clouds whose zone names begin with the
+    region's name.
+    """
     region, zone = spec.resources.region, spec.resources.zone
     if region and zone and not zone.lower().startswith(region.lower()):
         yield Unreadable(f"{zone} is not in the region {region}", "remove one of them", at=("resources", "zone"))
@@ -307,8 +313,8 @@ def zone_elsewhere(spec: RunSpec) -> Iterator[Unreadable]:
 
 def secrets_elsewhere(cloud: Cloud, spec: RunSpec, advice: Callable[[Reference], str]) -> Iterator[Unreadable]:
     """
-    Refuse each secret that instances cannot reach. `advice` makes a hint from the address that the secret would have on
-    this cloud.
+    Yield an error for each secret of the job that is kept in a place that this cloud's instances cannot read. `advice`
+    returns the error's hint; its argument is the place on this cloud in which the secret could be kept.
     """
     for name, reference in spec.secret_references.items():
         own = cloud.secret(name)
@@ -318,7 +324,10 @@ def secrets_elsewhere(cloud: Cloud, spec: RunSpec, advice: Callable[[Reference],
 
 
 def secrets_of(cloud: Cloud, spec: RunSpec | None) -> dict[str, Reference]:
-    """Return the job's secrets that are kept in `cloud`, even if the job is rehearsed on another cloud."""
+    """
+    Return those of the job's secrets that are kept in this cloud. (The job's section may name another cloud, because
+    any job can be rehearsed on another cloud.)
+    """
     found: dict[str, Reference] = {}
     for name, text in ({} if spec is None else spec.secrets).items():
         own = cloud.secret(name)
@@ -329,7 +338,7 @@ def secrets_of(cloud: Cloud, spec: RunSpec | None) -> dict[str, Reference]:
 
 
 def never_rented_kinds(cloud: Cloud, spec: RunSpec) -> Iterator[Unreadable]:
-    """Refuse each type and accelerator of a job that its cloud never rents out."""
+    """Yield an error for each type and accelerator of a job that its cloud never rents out."""
     one, key = spec.resources.instance_type, ("resources", "accelerators")
     several = isinstance(spec.resources.accelerators, AnyOf)
     named: list[tuple[tuple[str | int, ...], object]] = [

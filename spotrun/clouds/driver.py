@@ -38,9 +38,10 @@ class CloudDriver(Protocol):
 
     def offerings(self, must_see: Collection[str] | None = None) -> list[Offering]:
         """
-        Return all offerings of this cloud with their current prices, in no particular order.
+        Return all offerings of this cloud with their current prices, in no particular order. `must_see` has the same
+        meaning as in `instances`.
 
-        A listed offering may still have no capacity; only `launch` finds out. `must_see` is as in `instances`.
+        A listed offering may still have no capacity; only `launch` finds out.
         """
 
     def launch(self, request: LaunchRequest) -> Instance:

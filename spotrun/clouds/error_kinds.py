@@ -1,8 +1,9 @@
 """
-A cloud's errors that its driver handles in different ways. They are subclasses of the errors that a run handles.
+Kinds of errors that only a cloud's driver has to distinguish. The rest of spotrun knows only their base classes, which
+are in spotrun/errors.py.
 
-Each cloud has a table that maps its error codes to these classes or to the classes in spotrun/errors.py, with hints for
-the user. P2, P3, P21 and P26 are rows of the failure catalogue.
+Each cloud has a table that maps its error codes to these classes or to their base classes, with hints for the user. P2,
+P3, P21 and P26 are rows of the failure catalogue.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from spotrun.errors import (
 
 OTHER_OFFERING = "add a zone or type under resources, or set spot_policy: auto"
 Meaning = tuple[type[CloudError], str | None]
-"""The error that a run handles, and a hint for the user."""
+"""The class of an error, and a hint for the user."""
 
 
 class Unsupported(InsufficientCapacity):
@@ -37,11 +38,14 @@ class NotThere(CloudError):
 
 
 class BadImage(CloudError):
-    """The image is gone, or this account may not use it. A newer image may have replaced it (P21)."""
+    """The image is gone, or this account is not allowed to use it. A newer image may have replaced it (P21)."""
 
 
 class BadSurroundings(CloudError):
-    """A launch names a network or a disk that is gone or does not fit. Another one may have replaced it (P3)."""
+    """
+    A launch names a network or a disk type that is gone or does not fit the instance. If it has been replaced in the
+    meantime, another try with the new name may succeed (P3).
+    """
 
 
 class CredentialsExpired(LoginNeeded):
@@ -53,15 +57,23 @@ class CredentialsRefused(AccessDenied):
 
 
 class ClockWrong(CloudUnavailable):
-    """The cloud accepts no signature from this machine until the machine's clock is set."""
+    """
+    The cloud refuses each call from this machine, because the machine's clock is wrong and dates the calls' signatures.
+    """
 
 
 class Unexplained(CloudUnavailable):
-    """The cloud's SDK failed with an error that spotrun does not list. The fault is counted, and assumed to pass."""
+    """
+    The cloud's SDK failed with an error that spotrun does not know. A run treats it like a fault of the cloud that
+    passes by itself, but counts such faults.
+    """
 
 
 def passes(error: BaseException) -> bool:
-    """Return whether the fault passes without action by the user. An expired login and a wrong clock need the user."""
+    """
+    Return whether the fault passes without action by the user. Most faults of the class CloudUnavailable do; an expired
+    login and a wrong clock do not.
+    """
     return isinstance(error, CloudUnavailable) and not isinstance(error, CredentialsExpired | ClockWrong)
 
 

@@ -45,8 +45,8 @@ class Guards(Protocol):
 
     def arm(self, guard: Guard) -> None:
         """
-        Make the guard. Repeating the call is harmless, because a runner that finds an instance cannot know whether
-        another runner armed its guard.
+        Make the guard. Repeating the call is harmless. That is necessary, because a runner that finds an instance
+        cannot know whether another runner has already armed the instance's guard.
 
         Raises:
             CloudError: the guard could not be made. The instance keeps running.
@@ -72,7 +72,9 @@ class NoGuards:
 
 
 class GuardedDriver(WrappedDriver):
-    """A driver that arms a guard right after each launch. If the guard cannot be armed, the launch stands."""
+    """
+    A driver that arms a guard right after each launch. If the guard cannot be armed, the instance is kept all the same.
+    """
 
     def __init__(self, driver: CloudDriver, guards: Guards, clock: Clock) -> None:
         super().__init__(driver)

@@ -19,9 +19,9 @@ from spotrun.offering import CapacityType
 
 SETTLES_WITHIN = timedelta(minutes=3)
 """
-Time after which the whole cloud recognises a new identity and its users. Usually this takes seconds; users of EC2
-report up to two minutes: https://github.com/hashicorp/terraform/issues/15341. After this time an unknown identity
-counts as absent, and a denial as final.
+Time within which all parts of a cloud learn of a new identity, and of the rights to use it. Usually this takes seconds;
+users of EC2 report up to two minutes: https://github.com/hashicorp/terraform/issues/15341. After this time, an identity
+that the cloud does not find does not exist, and a denied call will not succeed later.
 """
 
 TRIAL = "doctor"
@@ -56,13 +56,14 @@ class Identities(Protocol):
 
     def make(self, run_uid: str, run_uri: str) -> datetime | None:
         """
-        Make the identity of a run, or complete it. Repeating the call is harmless, even after a call that was cut off.
+        Make the identity of a run, or complete it. Repeating the call is harmless, even after a call that was
+        interrupted.
 
         Returns:
             When the identity was made, because a cloud takes a while to recognise it; None if the run needs none.
 
         Raises:
-            CloudError: something else has the identity's name, or the caller may not make it.
+            CloudError: something else has the identity's name, or the caller is not allowed to make the identity.
             CloudUnavailable: try again; a part of the identity may exist.
         """
 
@@ -110,8 +111,8 @@ class IdentifiedDriver(WrappedDriver):
         Launch an instance with the run's identity.
 
         Raises:
-            IdentityPending: the identity cannot be made now, or the cloud may not recognise the new identity or its
-                users yet.
+            IdentityPending: the identity cannot be made now; or it is new, and parts of the cloud do not know it or its
+                rights yet.
             IdentityUnknown: the cloud does not recognise the identity, although it is no longer new.
         """
         if request.offering.capacity_type is CapacityType.OWN:
@@ -120,7 +121,8 @@ class IdentifiedDriver(WrappedDriver):
         try:
             return super().launch(request)
         except (IdentityUnknown, AccessDenied) as error:
-            # A runner that believed the run ended may have removed the identity. Google may then answer "denied".
+            # Another runner may have taken the run as ended and removed the identity; make it again. (For a missing
+            # identity, Google may report a denial.)
             self._is_made = False
             self._make(request)
             self._wait_if_new(error)
@@ -131,7 +133,10 @@ class IdentifiedDriver(WrappedDriver):
             raise IdentityPending(error.message, hint=error.hint) from error
 
     def _make(self, request: LaunchRequest) -> None:
-        """Make the identity, once for this driver. Another runner's driver makes it again, which is harmless."""
+        """
+        Make the identity, unless this driver has already made it. The drivers of other runners may make it too, which
+        is harmless.
+        """
         if self._is_made:
             return
         try:

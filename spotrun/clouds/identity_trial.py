@@ -16,8 +16,8 @@ from spotrun.units import to_the_second
 LOOK_AGAIN_S = 5.0
 DENIED_WITHIN = timedelta(seconds=20)
 """
-How long `doctor` repeats a denied call after it made an identity. It is short, because most denials are permanent. A
-run repeats longer, because no user is waiting for it.
+Time for which `doctor` repeats a denied call after it made an identity. It is short, because a user is waiting and most
+denials are permanent. A run repeats such a call for longer.
 """
 
 
@@ -51,7 +51,10 @@ class Settling(NamedTuple):
         until: datetime,
         unsettled: type[CloudError] = CloudUnavailable,
     ) -> Iterator[Finding]:
-        """Call `ask` until it no longer raises `unsettled`. Yield one finding, if the user has to wait."""
+        """
+        Call `ask` until it no longer raises `unsettled`; after `until`, raise the last error. If a wait is necessary,
+        yield one finding that says so.
+        """
         told, denied_until = False, self.clock.now() + self.denied_within
         while True:
             try:

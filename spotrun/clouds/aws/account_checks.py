@@ -55,9 +55,10 @@ def rehearse_termination(region: Region) -> str | None:
     """
     Check with a dry run whether EC2 would let the caller end an instance of spotrun's runs.
 
-    Return the id of an instance that the caller may end. Return "any instance" if the account has no instance of
-    spotrun's runs and the caller may end any instance. Return None if the check is inconclusive: without such an
-    instance, a policy that checks tags refuses every dry run.
+    If the account has such an instance, the dry run names it, and its id is returned. If not, the dry run names an
+    instance that does not exist, and there are two results. If EC2 would let the caller end any instance, return "any
+    instance". If EC2 refuses, return None: the caller's policy may allow ending only instances with spotrun's tags, and
+    that cannot be checked without such an instance.
 
     Raises:
         CloudError: EC2 would not end an instance of spotrun's runs.
@@ -101,7 +102,7 @@ def _one_of_ours(region: Region) -> str | None:
 def parameter_kinds(region: Region, paths: Sequence[str]) -> dict[str, str]:
     """
     Return the type (`String`, `StringList` or `SecureString`) of each of these SSM parameters that exists. No value is
-    read. Raise CloudError if the caller may not list parameters.
+    read. Raise CloudError if the caller is not allowed to list parameters.
     """
     filters = [{"Key": "Name", "Option": "Equals", "Values": list(paths)}]
     found = region.pages(region.ssm, "describe_parameters", "Parameters", ParameterFilters=filters)
@@ -127,7 +128,8 @@ def ingress_rules(region: Region, group: str) -> int:
 
 def quota(region: Region, code: str) -> int | None:
     """
-    Return the value of a quota; None if the region has no such quota. Raise CloudError if the caller may not read it.
+    Return the value of a quota; None if the region has no such quota. Raise CloudError if the caller is not allowed to
+    read it.
     """
 
     def once() -> int | None:

@@ -1,6 +1,6 @@
 """
-Reads Amazon's Spot Instance Advisor: how often EC2 has recently interrupted spot instances of a type in a region, in
-bands.
+Reads Amazon's Spot Instance Advisor. For each instance type and region, it says how often EC2 interrupted spot
+instances last month, as a band such as "<5%" or "5-10%".
 
 https://aws.amazon.com/ec2/spot/instance-advisor/ shows the same data. The data is public, and not part of EC2's API.
 """
@@ -30,7 +30,7 @@ _LINUX = "Linux"
 
 
 class Advised(msgspec.Struct, frozen=True):
-    """The advisor's data for one type in one region: `r` is the index of its band."""
+    """The advisor's data for one type in one region. `r` is the index of the type's band in `Advice.ranges`."""
 
     r: int
 
@@ -55,8 +55,8 @@ class Advice(msgspec.Struct, frozen=True):
 
 def bands_known(source: str, regions: Iterable[str], instance_types: Collection[str], clock: Clock) -> dict[str, str]:
     """
-    Return the band of each type in a region that the advisor at `source` lists, keyed by `REGION/TYPE`. If
-    `instance_types` is empty, all types are meant. Errors are as in `read_advice`.
+    Return the band of each type in each region, keyed by `REGION/TYPE`. Types for which the advisor at `source` lists
+    no band are left out. An empty `instance_types` stands for all types. Raises the same errors as `read_advice`.
     """
     advice = read_advice(source, clock)
     found = {

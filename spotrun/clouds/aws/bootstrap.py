@@ -15,7 +15,10 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-add-user-data.h
 
 
 def user_data(request: LaunchRequest) -> str:
-    """Return the script that runs first on the instance, as root. Before anything else it arms the time-to-live."""
+    """
+    Return the script that runs first on the instance, as root. Before anything else it starts the timer that ends the
+    instance after its time-to-live.
+    """
     return startup(request, script())
 
 

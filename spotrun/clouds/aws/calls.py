@@ -29,8 +29,8 @@ regions.
 
 _MODELS = Loader()
 """
-The definitions of AWS's services. All clients share them, because reading them takes ten times as long as the rest of
-making a client.
+boto3's definitions of AWS's services. All clients share them: reading the definitions takes ten times as long as
+everything else that making a client needs.
 """
 
 
@@ -62,8 +62,8 @@ def default_region() -> str:
 
 def require_regions(names: Iterable[str], key: tuple[str, ...] = ()) -> None:
     """
-    Check that the SDK lists these regions, because a call to a region that does not exist fails as if the network were
-    down. `key` is the key of the job under which they are named.
+    Check that the SDK lists these regions. Without this check, a call to a region that does not exist would fail as if
+    the network were down, and would be repeated. `key` is the key of the job that names the regions, for the error.
 
     Raises:
         SpecInvalid: the SDK does not list one of the regions.
@@ -80,15 +80,18 @@ def require_regions(names: Iterable[str], key: tuple[str, ...] = ()) -> None:
 
 def _like(name: str, known: Iterable[str]) -> str | None:
     """
-    Return the region that was probably meant: an anagram of `name`, or else the most similar name; None if no name is
-    similar.
+    Return the region that the user probably meant. Of similar names, one with the same letters in another order is
+    preferred. Return None if no name is similar.
     """
     near = get_close_matches(name, sorted(known), 3)
     return next((each for each in near if sorted(each) == sorted(name)), near[0] if near else None)
 
 
 def _refuse_no_answer(http_response: Any, parsed: dict[str, Any], model: Any, **_: Any) -> None:
-    """Refuse a captive portal's page, which has status 200 but no field of AWS's answer."""
+    """
+    Raise NoAnswer if an answer has status 200 but none of the fields of AWS's answer. Such a page comes from a captive
+    portal, not from AWS.
+    """
     shape = model.output_shape
     if http_response.status_code < 300 and shape is not None and shape.members and not parsed.keys() & shape.members:
         raise NoAnswer(f"the answer to {model.name} lacks AWS's fields")
@@ -100,8 +103,9 @@ def _client_of(service: str) -> property:
 
 class Region(PatientClient):
     """
-    The calls to one region. After throttling, a 5xx status or a network failure, a call is repeated, with jitter.
-    `patience` applies to each client. Each of AWS's answers corrects `clock`.
+    Calls AWS's services in one region. After throttling, a 5xx status or a network failure, a call is repeated, with
+    jitter. `patience` says for how long, and has the timeouts of all clients. Each of AWS's answers contains AWS's
+    time, by which `clock` is corrected.
     """
 
     ec2 = _client_of("ec2")
@@ -123,8 +127,8 @@ class Region(PatientClient):
     @cached_property
     def aside(self) -> Region:
         """
-        The same region, for calls that a run can do without. Such a call gives up after some seconds, and is made again
-        later.
+        The same region, for calls that a run can do without. Such a call gives up after some seconds, because the
+        caller will repeat it later anyway.
         """
         return Region(self.name, self._clock, ASIDE)
 

@@ -25,7 +25,7 @@ from spotrun.spec.model import ResourcesSpec
 
 
 class Capacity:
-    """The capacity for `wanted` in one region."""
+    """The zones and quotas of one region, for a job that needs the resources `wanted`."""
 
     def __init__(self, region: Region, catalog: Catalog, wanted: ResourcesSpec) -> None:
         self._region = region
@@ -60,7 +60,7 @@ class Capacity:
 
     @cached_property
     def _offered(self) -> list[Offering]:
-        """All suitable offerings, in zones with a subnet or without."""
+        """All suitable offerings, including those in zones without a subnet."""
         return [
             offering
             for kind in self._catalog.types.values()

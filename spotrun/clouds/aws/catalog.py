@@ -27,7 +27,10 @@ from spotrun.offering import RENTED, CapacityType, Offering, Pool
 
 TYPES_FOR_S = PRICE_LIST_FOR_S = 24 * 3600.0
 SHIPPED_FOR_S = 3600.0
-"""Seconds for which the shipped prices are used before the live list is requested again."""
+"""
+If the live price list cannot be read, the price list in spotrun's package is used for this many seconds. Then the live
+list is requested again.
+"""
 SPOT_PRICES_FOR_S = 60.0
 SURROUNDINGS_FOR_S = 600.0
 MIB_PER_GIB = 1024
@@ -52,7 +55,10 @@ class Catalog:
 
     @property
     def remarks(self) -> Iterator[str]:
-        """Yield a remark for each part that cannot be read now. The last known value of that part stays in use."""
+        """
+        Yield a remark for each kind of data (types, prices, image and so on) that cannot be read now. The last known
+        data stay in use.
+        """
         kept = {
             "the list of types": self._types.trouble,
             "the zones of each type": self._zones.trouble,
@@ -76,7 +82,7 @@ class Catalog:
 
     @property
     def zones(self) -> dict[str, set[str]]:
-        """The zones that offer each type, whether or not a zone has one of our subnets."""
+        """The zones that offer each type, including zones in which the account has no subnet for spotrun."""
         return self._zones.get()
 
     @property
@@ -85,7 +91,7 @@ class Catalog:
 
     @property
     def launch_template(self) -> str:
-        """The launch template for launches, as `ID:VERSION`; "" if the job names none."""
+        """The launch template that launches use, as `ID:VERSION`. Empty if the job names no template."""
         return self._launch_template.get()
 
     def forget_image(self) -> None:
@@ -110,8 +116,8 @@ class Catalog:
 
     def offerings(self) -> Iterator[Offering]:
         """
-        Yield every type in every zone that has one of our subnets, except pools without a price and pools that are left
-        out.
+        Yield the offerings that can be launched: every type in every zone in which the account has a subnet for
+        spotrun. Pools without a known price, and pools left out by `leave_out`, are excepted.
         """
         for offering in self.rented_out():
             if offering.zone in self.network.subnets and not self._left_out.has(offering.pool):
@@ -122,7 +128,10 @@ class Catalog:
         self._left_out.add(pool)
 
     def surrounded(self, offering: Offering) -> Offering:
-        """Return the offering with the image and subnets for a launch now. The offering's zone must have a subnet."""
+        """
+        Return the offering, completed with what a launch needs now: image, subnets and launch template. The offering's
+        zone must have a subnet.
+        """
         first, *others = self.network.subnets[offering.zone]
         return replace(
             offering,
@@ -133,7 +142,9 @@ class Catalog:
         )
 
     def rented_out(self) -> Iterator[Offering]:
-        """Yield every type in every zone that offers it, whether or not the zone has one of our subnets."""
+        """
+        Yield every type in every zone that offers it, including zones in which the account has no subnet for spotrun.
+        """
         for kind in self.types.values():
             listed = self.price_list.prices.get(kind.name)
             for zone in sorted(self._zones.get().get(kind.name, set())):

@@ -131,7 +131,10 @@ class Aws(Cloud):
             require_profile(Region(self.regions(spec, RentalFlags())[0], self.clock(spec)), spec.aws.instance_profile)
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
-        """Correct `clock` with one call, the run's first. Each later answer corrects the clock too."""
+        """
+        Correct `clock` before the run uses it: call AWS once, and compare `clock` with the time in the answer. Each
+        later answer of AWS corrects the clock too.
+        """
         with contextlib.suppress(CloudError), _sdk():
             from spotrun.clouds.aws.account_checks import account_number
             from spotrun.clouds.aws.calls import Region
@@ -177,8 +180,8 @@ class Aws(Cloud):
 
     def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:
         """
-        Forward ports without a shell. One Session Manager session forwards one port; if several are needed, they end
-        together.
+        Forward ports without opening a shell. A session of Session Manager forwards only one port. For several ports, a
+        session is started for each port, and when the user ends the command, all of the sessions end.
         """
         shell = self.shell(spec, instance)
         sessions = [(*shell.command, *_leading(one)) for one in forwards]
@@ -311,7 +314,10 @@ def _identities(
 
 
 def _repository(spec: RunSpec | None) -> str:
-    """Return the ECR repository that instances read with their run's identity; "" if the job needs none."""
+    """
+    Return the ECR repository from which instances pull the job's image, using their run's role. Return "" if the job
+    has no such image, or has a password for it.
+    """
     if spec is None or spec.image is None or PASSWORD in spec.secrets:
         return ""
     return repository_of(spec.image)

@@ -46,7 +46,10 @@ def in_small_letters(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def config_of(resources: ResourcesSpec, aws: AwsSpec) -> AwsConfig:
-    """Return the configuration that a job describes. If `resources` names a region, zone or type, no other is used."""
+    """
+    Return the configuration that a job describes. If `resources` names a region, zone or type, only that one is used,
+    whatever `aws` lists.
+    """
     region = resources.region or (resources.zone and resources.zone.lower().rstrip(ascii_lowercase))
     kind = resources.instance_type
     return AwsConfig(

@@ -12,7 +12,7 @@ def console_of(region: Region, instance_id: str) -> str | None:
     Return the console output, which EC2 stores shortly after an instance starts or ends; None if EC2 has stored none.
 
     Raises:
-        CloudError: the instance is long gone, or the caller may not read its console.
+        CloudError: the instance is long gone, or the caller is not allowed to read its console.
     """
     look = partial(region.ec2.get_console_output, InstanceId=instance_id)
     return region.ask(f"show the console of {instance_id}", look).get("Output") or None

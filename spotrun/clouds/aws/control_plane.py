@@ -1,8 +1,9 @@
 """
-Computes the cost of a night apart from its instances: the function, its log, and its requests to the store.
+Computes the cost of a night apart from its instances: the function in the cloud, its log, and its requests to the
+store.
 
-The prices come from a dated table, control_plane.json, and the numbers of calls from a rehearsed night. Lambda is
-counted at its list price, although most accounts stay within its free tier.
+The prices come from a dated table, control_plane.json. The numbers of calls and requests were counted in a rehearsal of
+a night. Lambda is charged at its list price, although most accounts stay within its free tier.
 
 Three things are free: the first 14 million calls of EventBridge Scheduler a month, EC2's events on the account's own
 bus, and requests to EC2, to IAM and to the API of EventBridge Scheduler.
@@ -19,11 +20,14 @@ from spotrun.run.price_tables import PriceTable, price_table
 MEMORY_GB = Decimal("0.25")
 """Memory of the function in GB, as in night.yaml."""
 TICK_S = Decimal("0.5")
-"""Seconds of a call whose runner is already in memory: about ten answers of S3 and EC2, one after another."""
+"""
+Seconds that a call of the function takes if its process still has the runner in memory: time for about ten answers of
+S3 and EC2, one after another.
+"""
 COLD_S = Decimal(6)
-"""Seconds of a call whose process is new, so that it has to import everything and read the ledger."""
+"""Seconds that a call takes in a new process, which has to import everything and read the ledger."""
 BEGIN_S = Decimal(30)
-"""Seconds of a call that creates the run and requests the first instance."""
+"""Seconds that the first call takes, which creates the run and requests the first instance."""
 LOG_BYTES_A_CALL = 60
 
 
@@ -46,7 +50,10 @@ def usd_of_a_night(hours: float) -> Decimal:
 
 
 def usd_of(calls: Calls) -> Decimal:
-    """Return the cost of all calls. A call whose requests were not counted is charged like the average counted call."""
+    """
+    Return the cost of all calls of the function. For some calls, the requests were not counted; each of them is charged
+    like the average counted call.
+    """
     usd = prices().prices
     gb_seconds = Decimal(repr(calls.seconds)) * calls.memory_mb / 1024
     counted = (

@@ -32,22 +32,25 @@ ENDED_BY = {
     "Client.InstanceInitiatedShutdown": EndedBy.ITSELF,
 }
 """
-Who ended an instance, keyed by the code of its StateReason:
-https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html. Any other code is a fault.
+The party that counts as having ended an instance, keyed by the code of EC2's StateReason:
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html. Any other code counts as a fault.
 """
 CANNOT_START = re.compile(r"(Server|Client)\.InternalError|Client\.Invalid[A-Z]\w*(\.\w+)*")
 """
-Codes of EC2's reasons for not starting an instance whose launch it had accepted: an error inside EC2, a bad snapshot,
-or the disk's key.
+Codes with which EC2 ends an instance that it cannot start, after it accepted the launch. The cause is an error inside
+EC2, a bad snapshot, or the disk's key.
 """
 NEVER_RAN = ("Server.InsufficientInstanceCapacity", "Client.VolumeLimitExceeded")
-"""Codes of other reasons why an instance ended during its launch. EC2 bills nothing for such a launch."""
+"""
+Other codes with which EC2 ends an instance that never ran, because capacity or disk volume was short. EC2 bills nothing
+for such a launch.
+"""
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _AMOUNT = re.compile(r"[0-9]{1,9}(\.[0-9]{1,18})?")
 """
-The form of amounts in spotrun's tags. It is checked because a user may have changed a tag to any text, even to an
-endless number.
+The form of amounts in spotrun's tags. It is checked because users can change a tag to any text, even to a number too
+long to compute with.
 """
 _FORMS = {tag.PRICE: _AMOUNT, **dict.fromkeys((tag.LAUNCH, tag.TIME_TO_LIVE, tag.CPUS, tag.MEMORY), _NUMBER)}
 TAG_SHOWN_MAX = 20
@@ -64,11 +67,14 @@ def instance_of(
     """
     Convert a row of DescribeInstances to an Instance.
 
-    `prices` is the price history of the instance's pool, oldest first; if it is empty, the price in the instance's tag
-    is used. `gone_by` is taken as the end time if the row has none. EC2 bills only running instances, and does not
-    report when an instance began to run. So billing starts at `pending_at`, the time when the instance was last seen
-    pending; if that is unknown, billing starts at the launch. `key` is EBS's default key, which may be why EC2 could
-    not start the instance; "" if the caller may not read it.
+    `prices` is the price history of the instance's pool, oldest first. If it is empty, the price in the instance's tag
+    is used. `gone_by` is used as the end time if EC2 reports none.
+
+    EC2 bills only running instances, but does not report when an instance began to run. So billing starts at
+    `pending_at`, the time when the instance was last seen pending. If that is unknown, billing starts at the launch.
+
+    `key` is EBS's default key, for an instance that EC2 could not start: the key may be the cause. It is "" if the
+    caller is not allowed to read it.
     """
     tags = {each["Key"]: each["Value"] for each in found.get("Tags", [])}
     state = _STATES[found["State"]["Name"]]
@@ -166,7 +172,8 @@ def odd_tags(found: dict[str, Any]) -> str:
 
 def _launch(tags: Mapping[str, str]) -> int:
     """
-    Return the launch's number from its tag, or else from the token; 0, which no launch has, if a user has changed both.
+    Return the launch's number from its tag. If a user has changed that tag, return the number from the end of the token
+    in another tag. If a user has changed both, return 0, which no launch has.
     """
     return _number(tags.get(tag.LAUNCH)) or _number(tags.get(tag.TOKEN, "").rpartition("-")[2])
 

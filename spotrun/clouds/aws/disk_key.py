@@ -34,7 +34,7 @@ KEY_UNREAD = "allow ec2:GetEbsDefaultKmsKeyId: deploy infra/aws/account.yaml aga
 
 
 def default_key(region: Region) -> str:
-    """Return the ARN of EBS's default key, or `OF_AWS`; raise AccessDenied if the caller may not read it."""
+    """Return the ARN of EBS's default key, or `OF_AWS`. Raise AccessDenied if the caller is not allowed to read it."""
     answer = region.ask("read EBS's default key", region.ec2.get_ebs_default_kms_key_id)
     return str(answer["KmsKeyId"])
 
@@ -42,7 +42,7 @@ def default_key(region: Region) -> str:
 def why_not_started(reason: str, key: str, where: str, *, is_spot: bool) -> str:
     """
     Return the probable cause of a failed start whose EC2 reason is `reason`; "" if a key cannot be the cause. `key` is
-    EBS's default key in the region `where`; "" if the caller may not read it.
+    EBS's default key in the region `where`; "" if the caller is not allowed to read it.
     """
     names_key = "Client.InternalError" in reason or "KMS" in reason
     if not names_key and key in ("", OF_AWS):
@@ -56,8 +56,8 @@ def why_not_started(reason: str, key: str, where: str, *, is_spot: bool) -> str:
 
 def key_findings(region: Region, *, uses_spot: bool) -> Iterator[Finding]:
     """
-    Check whether EC2 can start instances with EBS's default key. Raise AccessDenied if the caller may not read which
-    key is the default.
+    Check whether EC2 can start instances with EBS's default key. Raise AccessDenied if the caller is not allowed to
+    read which key is the default.
     """
     key = default_key(region)
     if key == OF_AWS:
@@ -76,7 +76,7 @@ def key_findings(region: Region, *, uses_spot: bool) -> Iterator[Finding]:
 
 
 def _judged(region: Region, key: str, what: str, role: str, command: str) -> Iterator[Finding]:
-    """Report whether EC2 may use the key. `role` is EC2's role for spot; "" if the job does not use spot."""
+    """Report whether EC2 is allowed to use the key. `role` is EC2's role for spot; "" if the job does not use spot."""
     described = region.ask("read a key", lambda: region.kms.describe_key(KeyId=key))["KeyMetadata"]
     if described["KeyState"] != "Enabled":
         enable = f"aws kms enable-key --region {region.name} --key-id {key}"
@@ -93,8 +93,8 @@ def _judged(region: Region, key: str, what: str, role: str, command: str) -> Ite
 
 def _policy_allows(region: Region, key: str, role: str) -> bool:
     """
-    Return whether the key's policy lets `role` use the key. A statement for the whole account is not enough: it leaves
-    the decision to the role's policy, which names no key.
+    Return whether the key's policy itself lets `role` use the key. A statement that allows the whole account is not
+    enough: it only means that the policy of each role decides, and the policy of EC2's role for spot names no key.
     """
     answer = region.ask("read the policy of a key", lambda: region.kms.get_key_policy(KeyId=key, PolicyName="default"))
     statements = _listed(json.loads(answer["Policy"])["Statement"])

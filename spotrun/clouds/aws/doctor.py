@@ -1,9 +1,10 @@
 """
 Checks an AWS account with the caller's own credentials, before any instance is billed.
 
-The checks read and rehearse. RunInstances and TerminateInstances are called as dry runs, which launch and end nothing.
-A role is made for a run that does not exist, and a guard for an instance that does not exist; both are then removed. If
-the account lacks EC2's role for spot, the checks make that role, and it stays.
+The checks read settings, and try out calls without lasting effect. RunInstances and TerminateInstances are called as
+dry runs, which launch and end nothing. A role is made for a run that does not exist, and a guard for an instance that
+does not exist; both are then removed. There is one exception: if the account lacks EC2's role for spot, the checks make
+that role, and it stays.
 """
 
 from __future__ import annotations
@@ -163,7 +164,10 @@ class AwsDoctor:
     # -- the rights of the caller --------------------------------------------------------------------------------
 
     def _launches(self, *, rehearse: bool) -> Iterator[Finding]:
-        """Rehearse a run's launches, with a role made for the trial, or with the profile that the job names."""
+        """
+        Check with dry runs that a run could launch instances. Use the instance profile that the job names or, if it
+        names none, a role that is made for this check. Without `rehearse`, check only that the role can be made.
+        """
         if self._config.instance_profile is not None:
             if rehearse:
                 yield from findings_of("permissions", lambda: self._permissions("doctor", timedelta()))

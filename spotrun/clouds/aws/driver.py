@@ -42,8 +42,8 @@ KEY_READ_FOR_S = 600.0
 """Seconds for which an answer about EBS's default key is reused, even if the answer is a refusal."""
 QUOTA_TOLD_FOR_S = 60.0
 """
-Seconds for which an answer about a quota is reused, because all pools under one quota refuse launches one after
-another.
+Seconds for which an answer about a quota is reused. When the quota is exhausted, launches in all of its pools are
+refused one after another, and each refusal needs the same answer.
 """
 _ID_PATTERN = re.compile(r"i-[0-9a-f]{8,17}")
 Filter = dict[str, Any]
@@ -112,7 +112,8 @@ class AwsDriver:
 
     def describe(self, instance_id: str) -> Instance | None:
         """
-        Return the instance, whatever its region. A failed region matters only if no other region has the instance.
+        Return the instance, in whichever region it is; None if no region has it. If one region does not answer, the
+        other regions are still searched. The error is raised only if none of them has the instance.
         """
         if _ID_PATTERN.fullmatch(instance_id) is None:
             return None
@@ -168,8 +169,9 @@ class AwsDriver:
 
     def _launched_before(self, region: Region, request: LaunchRequest, error: TokenReused) -> Instance:
         """
-        Return the instance that was launched with the token, if it is in the request's pool. Its image may be older
-        than the request's. The token is unique to this run and launch.
+        Return the instance that an earlier call launched with the same token. The token is unique to this run and
+        launch, so the instance belongs to this launch, although its image may be older than the request's. Raise
+        `error` if the instance is not in the request's pool.
         """
         seen = sorted(self._look(region, _of_run(request.run_uid)), key=lambda each: each.launched_at)
         mine = [each for each in seen if each.token == request.token]
@@ -181,8 +183,9 @@ class AwsDriver:
 
     def _quota_error(self, region: Region, offering: Offering, error: QuotaExceeded) -> CloudError:
         """
-        Return the error to raise. Waiting helps only if one of our instances that has just ended may still fill the
-        quota.
+        Return the error to raise for a launch that a quota has refused. An instance that has just ended still counts
+        against the quota for a while. If spotrun has such an instance, return CloudUnavailable, because waiting helps.
+        Otherwise return QuotaExceeded.
         """
         since = self._clock.now() - QUOTA_HELD_FOR
         quota = quota_of(offering.instance_type, offering.capacity_type)
@@ -199,7 +202,8 @@ class AwsDriver:
 
     def _told_of(self, region: Region, quota: Quota | None) -> str:
         """
-        Describe the quota with its value and its largest users; "" if it is unknown or the caller may not read it.
+        Describe the quota: its value, and the instances that use most of it. Return "" if the quota is unknown or the
+        caller is not allowed to read it.
         """
         if quota is None:
             return ""
@@ -226,8 +230,8 @@ class AwsDriver:
 
     def _offered_in(self, name: str) -> list[Offering]:
         """
-        Return a region's offerings. Return none while the region's instances cannot be listed, because the outcome of a
-        launch there would be unknown.
+        Return a region's offerings. Return no offerings while the region's instances cannot be listed: after a launch
+        there, it would be unknown whether an instance exists.
         """
         return [] if name in self._listed.left_out else [*self._catalogs[name].offerings()]
 
@@ -278,7 +282,8 @@ class AwsDriver:
 
 def _key_of(region: Region) -> str:
     """
-    Return EBS's default key. Return "" if it cannot be read: the driver has to report the instance's end all the same.
+    Return EBS's default key. Return "" if it cannot be read. That must not raise an error: the key only helps to
+    explain why an instance ended, and the driver has to report the end in any case.
     """
     try:
         return default_key(region)
@@ -288,8 +293,8 @@ def _key_of(region: Region) -> str:
 
 def _of_run(run_uid: str | None) -> list[Filter]:
     """
-    Return the filters for one run's instances, or for all runs' instances. EC2 applies them, because an account may
-    have thousands of other instances.
+    Return the filters for one run's instances or, without `run_uid`, for all runs' instances. EC2 applies the filters,
+    because an account may have thousands of other instances.
     """
     if run_uid is None:
         return [{"Name": "tag-key", "Values": [tag.RUN]}]

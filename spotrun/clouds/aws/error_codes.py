@@ -72,8 +72,8 @@ _IDENTITY = "check aws.instance_profile, or leave it out: each run then has a se
 _PROTECTED = "remove its termination protection: aws ec2 modify-instance-attribute --no-disable-api-termination …"
 _INVALID, _PROFILE = "InvalidParameterValue", "iam instance profile"
 """
-The code and the words with which EC2 reports that it cannot yet find an instance profile or the profile's role. EC2 has
-no separate code for this.
+The code, and words of the message, with which EC2 reports that it cannot yet find an instance profile or the profile's
+role. The code alone is not enough, because EC2 uses it for other mistakes too.
 """
 
 ERRORS_BY_CODE = by_code(
@@ -132,12 +132,15 @@ ERRORS_BY_CODE = by_code(
     (LaunchTokenSpent, None, "IdempotentInstanceTerminated"),
     (NoSuchInstance, None, "InvalidInstanceID.NotFound InvalidInstanceID.Malformed"),
 )
-"""The error that a run handles, and a hint for the user, keyed by AWS's error code."""
+"""The class of the error and a hint for the user, keyed by AWS's error code."""
 
 _NO_CREDENTIALS = (sdk.NoCredentialsError, sdk.PartialCredentialsError, sdk.ProfileNotFound, sdk.NoRegionError)
 _LOGGED_OUT = (sdk.SSOError, sdk.LoginError, sdk.TokenRetrievalError)
 _STILL_EXPIRED = "refreshed credentials are still expired"
-"""The message of a RuntimeError that botocore raises."""
+"""
+Part of the message of botocore's RuntimeError for expired credentials. The error has no class of its own, so it is
+recognised by this text.
+"""
 _UNREACHABLE = (
     *(sdk.HTTPClientError, sdk.ConnectionError, sdk.IncompleteReadError, ResponseParserError),
     *(sdk.CredentialRetrievalError, sdk.MetadataRetrievalError, NoAnswer),
@@ -157,8 +160,8 @@ def translated(action: str) -> AbstractContextManager[None]:
     refused to …".
 
     Raises:
-        CloudError: its subclass that ERRORS_BY_CODE lists for the code; CloudUnavailable for an unknown code with
-            status 5xx; Unexplained for an error that is not listed in this module.
+        CloudError: for a code that ERRORS_BY_CODE lists, the subclass listed there; for any other code with status 5xx,
+            CloudUnavailable; for an error that this module does not list, Unexplained.
     """
     return error_kinds.translated(_meaning_of, action)
 

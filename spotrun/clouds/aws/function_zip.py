@@ -42,8 +42,8 @@ LAMBDA = FunctionRuntime(
     compiled=True,  # else each cold start compiles all modules: Lambda's folder is read-only
 )
 """
-Lambda's Python versions that spotrun supports, with the glibc of each. Amazon Linux 2023 has glibc 2.34; Lambda's
-python3.11 runs on Amazon Linux 2.
+The Lambda service. `glibc_of` has the Python versions that both Lambda and spotrun support, with the glibc version of
+the Linux that Lambda runs them on. This is Amazon Linux 2023 with glibc 2.34, or Amazon Linux 2 for python3.11.
 """
 
 

@@ -26,8 +26,9 @@ GROUP, ROLE = "spotrun", "spotrun-guard"
 _NOBODYS = "spotrun-doctor"
 _FAR_AHEAD = timedelta(days=365)
 """
-Time until the guard that `doctor` makes would fire. If `doctor` dies before it deletes the guard, the next `doctor`
-deletes it. If there is no next one, the guard fires, finds nothing to end, and disappears.
+Time until the trial guard that `doctor` makes would fire. Normally `doctor` deletes the trial guard itself. If `doctor`
+dies before that, the next `doctor` deletes it. If `doctor` is never run again, the guard fires, finds nothing to end,
+and disappears.
 """
 LATER = timedelta(minutes=5)
 """
@@ -38,8 +39,8 @@ before the guard.
 
 def missing(region: Region, clock: Clock) -> str | None:
     """
-    Check guards as a run uses them: make a guard for an instance that does not exist, and delete it. Return the reason
-    why launches would have no guard, or could not remove it; None if all is well.
+    Check that a run could use guards: make a guard for an instance that does not exist, and delete it. Return None if
+    both steps work. Otherwise return the reason why launches would have no guard, or why a guard could not be removed.
     """
     ends_at = clock.now() + _FAR_AHEAD
     nobodys = Guard(token=_NOBODYS, region=region.name, instance_id=account_checks.NO_INSTANCE, ends_at=ends_at)
@@ -55,7 +56,10 @@ def missing(region: Region, clock: Clock) -> str | None:
 
 
 def _lacks_group(region: Region) -> bool:
-    """Delete a guard left by an earlier `doctor` that died. Return whether the schedule group is missing."""
+    """
+    Delete the trial guard of an earlier `doctor` that died before it deleted the guard. Return whether the schedule
+    group is missing.
+    """
     try:
         _delete(region, _NOBODYS)
     except NotThere as error:
@@ -75,8 +79,8 @@ def _delete(region: Region, token: str) -> None:
 
 class AwsGuards:
     """
-    Guards as EventBridge schedules. Each object arms a guard only once. If another object has armed it before, AWS
-    reports that the schedule exists.
+    Makes and deletes guards, which are schedules of EventBridge. An object of this class makes each guard only once. If
+    another process has made the guard already, AWS reports that the schedule exists, and that counts as success.
     """
 
     def __init__(self, regions: Sequence[str], clock: Clock) -> None:

@@ -19,8 +19,9 @@ _TARGETS = (
     *("LocalGatewayId", "CarrierGatewayId", "CoreNetworkArn"),
 )
 """
-Keys of a route that name its target: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Route.html. To use an
-internet gateway, an instance needs a public address.
+The keys under which EC2 describes a route's target; each route has one of them:
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Route.html. If the target is an internet gateway, only
+instances with a public address can use the route.
 """
 
 
@@ -35,9 +36,10 @@ class Ami(msgspec.Struct, frozen=True, kw_only=True):
 
 class Subnet(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A subnet. `leads_out`: an instance in it reaches the internet; None if the caller may not read the routes.
-    `gives_addresses`: each instance gets a public address. `has_gateway`: instances with a public address reach the
-    internet.
+    A subnet. Three fields describe how its instances reach the internet:
+    - `leads_out`: whether they reach it; None if the caller is not allowed to read the routes
+    - `gives_addresses`: whether each instance gets a public address
+    - `has_gateway`: whether an instance needs only a public address to reach the internet
     """
 
     subnet_id: str
@@ -60,7 +62,10 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_image(region: Region, config: AwsConfig) -> str:
-    """Return the id of the image that the job names, or else of the newest image that the SSM parameter holds."""
+    """
+    Return the id of the image that the job names. If it names none, return the newest image, whose id is in the
+    configured SSM parameter.
+    """
     return config.image_id or _newest(region, config.image_parameter)
 
 
@@ -113,8 +118,8 @@ def find_network(region: Region, config: AwsConfig) -> Network:
 
 def _route_tables(region: Region, inside: list[dict[str, Any]]) -> tuple[list[dict[str, Any]] | None, str]:
     """
-    Return the route tables and "". If the caller may not read them (earlier policies do not allow it), return None and
-    the reason.
+    Return the route tables and "". If the caller is not allowed to read them (policies of earlier versions do not allow
+    it), return None and the reason.
     """
     try:
         return region.pages(region.ec2, "describe_route_tables", "RouteTables", Filters=inside), ""

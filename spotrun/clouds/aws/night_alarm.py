@@ -26,8 +26,8 @@ _OF_A_SCHEDULE = (
 """Fields of a schedule. UpdateSchedule replaces all of them, and resets missing fields to their defaults."""
 INSTANCES_MAX = 50
 """
-Maximum instances in a rule's pattern, which may have at most 2,048 characters. Events of further instances reach the
-runner up to a minute later.
+Maximum number of instances whose events a rule passes on, because a rule's pattern is limited to 2,048 characters. The
+runner learns of events of other instances when the schedule next calls it, up to a minute later.
 """
 
 
@@ -43,7 +43,7 @@ def pattern(instance_ids: Collection[str]) -> str:
 
 
 class AwsAlarm:
-    """See Alarm."""
+    """An Alarm that consists of an EventBridge schedule and an EventBridge rule."""
 
     def __init__(self, region: Region, night: str) -> None:
         self._region = region
@@ -58,8 +58,8 @@ class AwsAlarm:
 
     def off(self) -> None:
         """
-        Switch off the rule first, and then the schedule. If the function dies in between, the schedule calls it again,
-        and it finishes.
+        Switch off the rule first, and then the schedule. If the function dies in between, the schedule is still on and
+        calls the function again, which then switches off the schedule too.
         """
         self.hear(())
         self._switch("DISABLED")

@@ -25,12 +25,18 @@ from spotrun.clouds.patience import Patience
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable
 
 SLOW = Patience(connect_s=10.0, read_s=330.0, tries_for_s=20.0)
-"""A call of the function takes up to its time-out of 300 s, and an upload may take as long."""
+"""
+The patience for calls of the function and for uploads. A call of the function takes up to its time-out of 300 s, and an
+upload may take as long.
+"""
 POLL_S = 3.0
 DEPLOYED_WITHIN = timedelta(minutes=15)
 RACES_MAX = 5
 SOUND = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
-"""States of a stack that can be updated. A stack in any other lasting state is removed and made again."""
+"""
+States in which a stack can be updated. Apart from these, there are states of changes in progress, which pass. A stack
+in any remaining state cannot be updated, so it is removed and made again.
+"""
 SCHEDULES = ("begin", "begin-again", TICK)
 _DELETED: Mapping[str, Any] = {"StackStatus": "DELETE_COMPLETE"}
 _TAG = "spotrun:night"
@@ -60,7 +66,7 @@ def parameters_of(stack: Mapping[str, Any]) -> dict[str, str]:
 
 
 class NightStack:
-    """The stack of the night `name`, which may not exist."""
+    """The stack of the night `name`. It need not exist."""
 
     def __init__(self, region: Region, name: str, clock: Clock) -> None:
         self._region, self._clock = region, clock
@@ -158,8 +164,8 @@ class NightStack:
 
     def _at_rest(self) -> Mapping[str, Any] | None:
         """
-        Wait until any change in progress has finished, and describe the stack. An interrupted installation may have
-        begun the change.
+        Wait until no change of the stack is in progress, and return the stack's description. Return None if there is no
+        stack. (A change may still be in progress if an earlier installation was interrupted.)
         """
         until_s = self._clock.monotonic() + DEPLOYED_WITHIN.total_seconds()
         while (found := self.described()) is not None and found["StackStatus"].endswith("_IN_PROGRESS"):
@@ -224,7 +230,10 @@ class NightStack:
         return None if found["StackStatus"] == "DELETE_COMPLETE" and not stack.startswith("arn:") else found
 
     def _failure(self, stack: str) -> CloudError:
-        """Return an error for the first resource that failed, because all other failures follow from it."""
+        """
+        Return an error that describes the failure of the stack's first resource that failed. The failures after it are
+        only consequences.
+        """
         events = self._region.pages(self._region.stacks, "describe_stack_events", "StackEvents", StackName=stack)
         failed = [each for each in events if each["ResourceStatus"].endswith("_FAILED")]
         first = min(failed, key=lambda each: each["Timestamp"], default=None)

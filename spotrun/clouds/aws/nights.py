@@ -49,7 +49,10 @@ def expression(night: Night) -> str:
 
 
 def expression_again(night: Night) -> str:
-    """Return when the night is called again, as an EventBridge Scheduler expression."""
+    """
+    Return the times at which a night is called a second time, in case the night could not begin at the first call. They
+    are an EventBridge Scheduler expression.
+    """
     return _cron(when_due_again(night))
 
 
@@ -62,13 +65,16 @@ def _times(night: Night) -> dict[str, str]:
 
 
 def _is_of(stack: Mapping[str, Any], store: str) -> bool:
-    """Return whether the stack calls a night of this store, which its name alone does not show."""
+    """
+    Return whether the stack belongs to a night of this store. Another store may have a night of the same name, and so a
+    stack of the same name.
+    """
     known = parameters_of(stack).get("Store", store)
     return address.parse(known) == address.parse(store)
 
 
 class AwsNights:
-    """See Nights."""
+    """Nights that are called by EventBridge Scheduler and run in Lambda functions."""
 
     def __init__(self, region: Region, clock: Clock | None = None) -> None:
         self._region = region
@@ -128,7 +134,9 @@ class AwsNights:
         NightArchives(store, self._clock).forget(lambda: self._archives_needed(store), say)
 
     def _arns(self, paths: Sequence[str]) -> list[str]:
-        """Return the ARNs of parameters; their values stay encrypted."""
+        """
+        Return the ARNs of the parameters at these paths of Parameter Store. The parameters' values are not decrypted.
+        """
         found = list[str]()
         for start in range(0, len(paths), BATCH):
             look = partial(self._region.ssm.get_parameters, Names=[*paths[start : start + BATCH]])
@@ -182,8 +190,8 @@ class AwsNights:
 
     def _archives_needed(self, store: str) -> set[str]:
         """
-        Return the file names of archives that CloudFormation reads if an update fails. These belong to functions that
-        an earlier spotrun installed.
+        Return the file names of archives that must stay in the store. An earlier spotrun kept the code of functions
+        there. CloudFormation still reads that code if it has to undo a failed update of such a function.
 
         Raises:
             CloudError, StoreError: a night's stack or record cannot be read, so the names are unknown.

@@ -37,7 +37,7 @@ class SpotPrices(NamedTuple):
 
 def spot_prices(region: Region, types: Sequence[str], since: datetime) -> SpotPrices:
     """
-    Return the spot prices from `since` on. If `types` is empty, all types are meant. EC2 keeps prices for KEPT_BY_EC2.
+    Return the spot prices from `since` on. An empty `types` stands for all types. EC2 keeps prices for KEPT_BY_EC2.
     """
     asked: dict[str, Any] = {"ProductDescriptions": [LINUX], "StartTime": since}
     if types:

@@ -75,7 +75,10 @@ def _tagged(kind: str, request: LaunchRequest) -> dict[str, Any]:
 
 
 def tags_of(request: LaunchRequest) -> dict[str, str]:
-    """Return the tags by which any driver object recognises the instance's run."""
+    """
+    Return the tags of the instance. From them, a driver in any process can tell which run and launch the instance
+    belongs to.
+    """
     offering = request.offering
     return {
         RUN: request.run_uid,

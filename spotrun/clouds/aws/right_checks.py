@@ -16,7 +16,10 @@ from spotrun.units import count_of
 ATTACH = "attach the policy spotrun-runner (infra/aws/README.md) to your user or role"
 _SPOT = "spot.amazonaws.com"
 NEEDS_POLICY = Refusal(hint=ATTACH, verdict=Verdict.FAILED)
-"""The way to report the failure of a call that the policy spotrun-runner allows."""
+"""
+The way to report that a call was refused which the policy spotrun-runner allows: as a failed check, with the advice to
+attach that policy.
+"""
 
 
 def price_findings(region: Region, types: Sequence[str], now: datetime) -> Iterator[Finding]:
@@ -47,7 +50,7 @@ def spot_role_findings(region: Region) -> Iterator[Finding]:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/service-linked-roles-spot-instance-requests.html
 
     Raises:
-        AccessDenied: the caller may not list roles.
+        AccessDenied: the caller is not allowed to list roles.
     """
     if region.pages(region.iam, "list_roles", "Roles", PathPrefix=f"/aws-service-role/{_SPOT}/"):
         yield ok("spot role", "is there")

@@ -1,8 +1,8 @@
 """
-The identities of runs on EC2. A run has a role and an instance profile, both named after the run's uid.
+The identities of runs on EC2. Each run has an IAM role and an instance profile, both named after the run's uid.
 
-One policy, which is also the roles' permissions boundary, defines their rights (infra/aws/account.yaml): a role may use
-the folder and read the secrets that its tags name. Calls and their errors:
+One policy defines the rights of all these roles (infra/aws/account.yaml): a role may use only the folder and read only
+the secrets that the role's tags name. The same policy is the roles' permissions boundary. Calls and their errors:
 https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles_use_switch-role-ec2_instance-profiles.html
 """
 
@@ -40,8 +40,9 @@ _REAP = "`spotrun reap --cloud aws` removes the roles of runs that are over; an 
 
 class RunRoles:
     """
-    The roles and instance profiles of runs. A role is made before a run's other parts and removed after them, so that a
-    partly removed run can be found by its role.
+    Makes and removes the roles and instance profiles of runs. The role is the first part that is made, and the last one
+    that is removed. So if a run's parts are only partly removed, its role is still there, and shows that something is
+    left.
 
     IAM is the same in all regions, so one region is enough for calling it. `others` are further regions that can report
     the account's number. `secrets` are the job's secrets, and `repository` is the ECR repository of the job's image, ""
@@ -107,8 +108,8 @@ class RunRoles:
         except AlreadyThere:
             return self._made_before(name, tags)
         except AccessDenied:
-            # IAM policies from an earlier spotrun do not allow the tags for secrets, so the call fails even if the role
-            # exists and needs no such tags
+            # IAM policies from an earlier spotrun do not allow tags for secrets. Then this call is denied even if the
+            # role exists already, and nothing has to be made.
             with contextlib.suppress(NotThere):
                 return self._made_before(name, tags)
             raise
@@ -132,9 +133,9 @@ class RunRoles:
 
     def _have_what_it_reads(self, role: Any) -> None:
         """
-        Add the tags for secrets and image to a role that an earlier spotrun made without them. If the account's
-        policies are as old as the role, IAM denies adding tags; but under such policies a role reads its secrets
-        without tags.
+        Add the tags for secrets and image to a role that lacks them because an earlier spotrun made it. If the
+        account's policies come from that earlier spotrun too, IAM denies the call. This does no harm: under such
+        policies, a role can read the run's secrets without tags.
 
         Raises:
             CloudError: the role names other secrets or another image.
@@ -185,8 +186,9 @@ class RunRoles:
 
     def _undo(self, what: str, operation: str, look: str = "", **parameters: Any) -> None:
         """
-        Undo one step; harmless if there is nothing to undo. If IAM reports that there is nothing, use `look` to check,
-        because parts of IAM lag behind others.
+        Undo one step of `make`. If IAM reports that there is nothing to undo, that is no error. But some parts of IAM
+        learn of changes later than others, so the report may be wrong. `look` is an operation that checks whether the
+        resource exists after all; if so, CloudUnavailable is raised, and the step is tried again later.
         """
         try:
             self._ask(what, operation, **parameters)
@@ -211,8 +213,9 @@ class RunRoles:
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
         """
-        Treat a denial as temporary while the role is new. A caller's rights depend on the role's tags, which do not
-        reach all of IAM immediately.
+        Raise CloudUnavailable, so that the call is repeated, if IAM denies a call in the block while the role is new.
+        The caller's rights to change a role depend on the role's tags, and it takes a while until all of IAM knows
+        them.
         """
         try:
             yield
@@ -232,12 +235,15 @@ class RunRoles:
         except NotThere as error:
             if self._policy_arn in error.message:
                 raise CloudError(f"there is no policy {POLICY} in this account", hint=_DEPLOY) from error
-            # either a part of IAM does not recognise the name yet, or another runner is removing what has this name
+            # either a part of IAM does not know the new name yet, or another runner is removing the role or profile
             raise CloudUnavailable(f"{name} is incomplete: {error.message}") from error
 
 
 def _advice(error: AccessDenied) -> str | None:
-    """Return advice for a denied call. A caller without credentials needs credentials, not a policy."""
+    """
+    Return advice for a denied call. If the caller has no valid credentials, it is the error's own advice; otherwise it
+    is to attach the policy spotrun-runner.
+    """
     return error.hint if isinstance(error, CredentialsRefused) else _ATTACH
 
 

@@ -17,8 +17,8 @@ prefix PARAMETERS.
 """
 SECRETS_MAX = 20
 """
-Maximum number of a run's secrets. A policy cannot compare lists, so spotrun's policy has a line for each number, and a
-policy may have at most 6,144 characters.
+Maximum number of secrets that a run's role can read. A policy cannot check whether a list contains a value, so
+spotrun's policy has a separate line for each numbered tag. AWS limits a policy to 6,144 characters.
 """
 PATH_MAX = 256
 """

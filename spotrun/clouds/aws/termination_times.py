@@ -28,8 +28,8 @@ class TerminationTimes:
 
     def of(self, rows: Iterable[Mapping[str, Any]], now: datetime) -> Mapping[str, datetime]:
         """
-        Add the times when terminated instances ended, where EC2 reports none. Return all known times, keyed by instance
-        id.
+        Find the end times of those terminated instances in `rows` for which EC2 reports none, and remember them. Return
+        all end times found so far, keyed by instance id.
         """
         new = [row for row in rows if _is_untimed(row) and row["InstanceId"] not in self._known]
         told = self._by_request(new)

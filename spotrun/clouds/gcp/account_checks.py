@@ -53,8 +53,8 @@ def project_facts(google: Google, project: str) -> Mapping[str, Any]:
 
 def granted(google: Google, project: str, permissions: Collection[str]) -> set[str]:
     """
-    Return those of `permissions` that the caller has in the project. Google leaves out permissions that depend on a
-    condition on names, and takes at most 100 permissions:
+    Return those of `permissions` that the caller has in the project, at most 100 at a time. A permission may be granted
+    only for resources with certain names; Google leaves out such permissions here:
     https://cloud.google.com/resource-manager/reference/rest/v3/projects/testIamPermissions
 
     Raises:
@@ -76,8 +76,8 @@ def one_of_ours(google: Google, project: str) -> Mapping[str, Any] | None:
 
 def granted_on(google: Google, project: str, instance: Mapping[str, Any], permissions: Collection[str]) -> set[str]:
     """
-    Return those of `permissions` that the caller has on an instance, including those that depend on the instance's
-    name.
+    Return those of `permissions` that the caller has on an instance. Unlike in `granted`, these include permissions
+    that are granted only for certain names of instances.
     """
     place = f"projects/{project}/zones/{last_part(instance['zone'])}/instances/{instance['name']}"
     call = Call(COMPUTE, "POST", f"{place}/testIamPermissions", body={"permissions": sorted(permissions)})
@@ -115,7 +115,10 @@ def ingress_rules(google: Google, project: str, network: str) -> list[Rule]:
 
 
 def other_accounts(google: Google, project: str) -> list[str]:
-    """Return the email addresses of the project's enabled service accounts that belong to neither runs nor nights."""
+    """
+    Return the email addresses of the project's enabled service accounts, without the accounts that spotrun makes for
+    runs and nights.
+    """
     call = Call(IAM, "GET", f"v1/projects/{quote(project, safe=':')}/serviceAccounts", {"pageSize": "100"})
     found = google.items("list service accounts", call, "accounts")
     others = (str(row["email"]) for row in found if not row.get("disabled", False))
@@ -123,7 +126,10 @@ def other_accounts(google: Google, project: str) -> list[str]:
 
 
 def require_account(google: Google, email: str) -> None:
-    """Raise IdentityUnknown if no service account has this email address, or if the caller may not see the account."""
+    """
+    Raise IdentityUnknown if no service account has this email address, or if the caller is not allowed to see the
+    account.
+    """
     call = Call(IAM, "GET", f"v1/projects/-/serviceAccounts/{quote(email)}")
     try:
         google.ask(f"read the service account {email}", call)
@@ -136,7 +142,7 @@ def require_account(google: Google, email: str) -> None:
 def roles_of_accounts(google: Google, project: str) -> dict[str, set[str]]:
     """
     Return the roles that the project's policy grants to service accounts, keyed by the accounts' email addresses. Raise
-    CloudError if the caller may not read the policy.
+    CloudError if the caller is not allowed to read the policy.
     """
     path = f"v3/projects/{quote(project, safe=':')}:getIamPolicy"
     policy = google.ask("read the project's policy", Call(RESOURCES, "POST", path, body=_WITH_CONDITIONS))

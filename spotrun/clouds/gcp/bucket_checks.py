@@ -17,7 +17,7 @@ _MAKE = "give --store an existing bucket (infra/gcp/README.md makes one)"
 
 
 def bucket_findings(google: Google, bucket: str, regions: Sequence[str], own_accounts: bool) -> Iterator[Finding]:
-    """Check a bucket; raise CloudError if it does not exist, or if the caller may not read its settings."""
+    """Check a bucket. Raise CloudError if it does not exist, or if the caller is not allowed to read its settings."""
     try:
         facts = account_checks.bucket_facts(google, bucket)
     except NotThere as error:
@@ -65,7 +65,8 @@ def _access(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
 
 def _distance(facts: Mapping[str, Any], regions: Sequence[str]) -> Iterator[Finding]:
     """
-    Compare the bucket's location with all regions except the first one. The check for any store compares the first one.
+    Warn of regions that the bucket is not in. The first region is left out here, because the check that is the same for
+    all clouds' stores covers it.
     """
     location = str(facts.get("location", "")).lower()
     if facts.get("locationType", "region") != "region" or not location:

@@ -71,8 +71,8 @@ class Call(NamedTuple):
 
 class Google(PatientClient):
     """
-    A client with the login of this machine's user. After throttling, a 5xx status or a network failure it repeats a
-    call, with jitter. Each of Google's answers corrects `clock`.
+    A client with the login of this machine's user. After throttling, a 5xx status or a network failure, it repeats a
+    call, with jitter. Each of Google's answers contains Google's time, by which `clock` is corrected.
     """
 
     def __init__(self, clock: Clock, patience: Patience = PATIENT) -> None:
@@ -83,8 +83,8 @@ class Google(PatientClient):
     @cached_property
     def aside(self) -> Google:
         """
-        The same client, for calls that a run can do without. Such a call gives up after some seconds, and is made again
-        later.
+        The same client, for calls that a run can do without. Such a call gives up after some seconds, because the
+        caller will repeat it later anyway.
         """
         return Google(self._clock, ASIDE)
 
@@ -100,10 +100,10 @@ class Google(PatientClient):
 
     def caller(self) -> str:
         """
-        Return the login's email address; "" if it is unknown, for example because the login lacks the scope for reading
-        it.
+        Return the login's email address. Return "" if it is unknown, for example because the login does not include the
+        scope for reading it.
 
-        The token is sent in a form. In a URL it would appear in each error message.
+        The token is sent in a form, not in a URL, because error messages contain URLs, and so would contain the token.
 
         Raises:
             CloudError: no user is logged in.

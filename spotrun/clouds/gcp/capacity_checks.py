@@ -28,7 +28,7 @@ _UNTOLD = "Compute Engine does not report this quota: only a launch shows whethe
 
 
 class Capacity:
-    """The capacity for `wanted` in all regions of `config`."""
+    """The zones and quotas of all regions of `config`, for a job that needs the resources `wanted`."""
 
     def __init__(self, catalogs: Mapping[str, Catalog], config: GcpConfig, wanted: ResourcesSpec) -> None:
         self._catalogs = catalogs

@@ -27,12 +27,17 @@ from spotrun.offering import RENTED, CapacityType, Offering, Pool
 TYPES_FOR_S = PRICE_LIST_FOR_S = 24 * 3600.0
 SHIPPED_FOR_S = SPOT_PRICES_FOR_S = 3600.0
 """
-Seconds for which shipped prices are used before the live list is tried again. Spot prices change at most once a day.
+If the live price list cannot be read, the price list in spotrun's package is used for SHIPPED_FOR_S seconds. Then the
+live list is requested again. Spot prices are read every SPOT_PRICES_FOR_S seconds, although they change at most once a
+day.
 """
 SURROUNDINGS_FOR_S = 600.0
 _PAGE = {"maxResults": "500"}
 _APART = ("n1-",)
-"""Prefixes of families to which GPUs are attached separately. Their types are offered without GPUs."""
+"""
+Prefixes of families whose types have no GPU of their own: a launch would have to attach one separately, which spotrun
+does not do. So these types are offered without GPUs.
+"""
 _TPUS = ("ct",)
 
 
@@ -45,7 +50,8 @@ class ZoneType(NamedTuple):
 
 class Catalog:
     """
-    The catalog of one region of a project. `parts` returns the prices of machine parts, from Google or from a cache.
+    The catalog of one region of a project. `parts` returns Google's prices of vCPUs, memory and GPUs, from which the
+    prices of types are computed. All regions share these prices.
     """
 
     def __init__(
@@ -76,8 +82,8 @@ class Catalog:
     @property
     def remarks(self) -> Iterator[str]:
         """
-        Yield a remark for each part that cannot be read now, whose last value is used, and for each zone that does not
-        answer.
+        Yield a remark for each kind of data (types, spot prices, image, subnetwork) that cannot be read now; the last
+        known data stay in use. Also yield a remark for each zone that does not answer.
         """
         kept = {
             "the types in each zone": self._placed.trouble,
@@ -108,7 +114,10 @@ class Catalog:
 
     @property
     def asked_for(self) -> Sequence[str]:
-        """The types whose history is read: those that the job names, directly or by their GPU. Each takes one call."""
+        """
+        The types whose history of spot prices is read. Each type takes one call to Google. So these are only the types
+        that the job names, directly or by their GPU; if the job limits neither, there are none.
+        """
         return sorted(self.types) if self._config.instance_types or self._config.accelerators else ()
 
     @property
@@ -159,7 +168,7 @@ class Catalog:
                     self._left_out.add(Pool(zone=zone, instance_type=kind, capacity_type=capacity_type))
 
     def surrounded(self, offering: Offering) -> Offering:
-        """Return the offering with the image and subnetwork that an instance would start with now."""
+        """Return the offering, completed with the image and subnetwork that a launch needs now."""
         return replace(offering, image=self.image.path, subnet=self.subnetwork)
 
     def rented_out(self) -> Iterator[Offering]:
@@ -191,8 +200,8 @@ class Catalog:
 
     def _price(self, kind: str, capacity_type: CapacityType) -> Decimal | None:
         """
-        Return the price of a type. For spot this is the last price of its history, or else the listed one. None if
-        unknown.
+        Return the price of a type, or None if it is unknown. The price of spot is the last price in the type's history
+        or, without a history, the price in the price list.
         """
         lists = self.price_list
         told = self.spot.segments.get(kind) if capacity_type is CapacityType.SPOT else None

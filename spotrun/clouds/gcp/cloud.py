@@ -107,7 +107,10 @@ class Gcp(Cloud):
             require_account(Google(self.clock(spec)), spec.gcp.service_account)
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
-        """Correct `clock` with one call, the run's first. Each later answer corrects the clock too."""
+        """
+        Correct `clock` before the run uses it: call Google once, and compare `clock` with the time in the answer. Each
+        later answer of Google corrects the clock too.
+        """
         with contextlib.suppress(CloudError), _sdk():
             from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
 
@@ -166,7 +169,8 @@ class Gcp(Cloud):
 
     def account(self, regions: Sequence[str]) -> Account:
         """
-        Return the interfaces to the project's instances. Google lists all regions; only the named ones have to answer.
+        Return the interfaces to the project's instances. They cover all regions, whatever `regions` names. But only
+        failures in the regions named are errors.
         """
         config, clock = GcpConfig(regions=tuple(map(str.lower, regions)) or GcpSpec().regions), system_clock()
         with _sdk():

@@ -50,7 +50,10 @@ def account_address(run_uid: str, project: str) -> str:
 
 
 def config_of(resources: ResourcesSpec, gcp: GcpSpec) -> GcpConfig:
-    """Return the configuration that a job describes. A region, zone or type under `resources` excludes all others."""
+    """
+    Return the configuration that a job describes. If `resources` names a region, zone or type, only that one is used,
+    whatever `gcp` lists.
+    """
     region = resources.region or (resources.zone and region_of(resources.zone))
     kind = resources.instance_type
     return GcpConfig(

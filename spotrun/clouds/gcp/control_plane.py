@@ -1,8 +1,10 @@
 """
-Computes the cost of nights besides their instances: the service that is called, its log, and its requests to the store.
-The prices come from a dated table, control_plane.json, and the numbers of calls from a rehearsed night. Cloud Run and
-the log are counted at their list prices, although the free tier of each is at least twenty times what a month of nights
-needs.
+Computes the cost of nights apart from their instances: the service that Cloud Scheduler calls, its log, and its
+requests to the store.
+
+The prices come from a dated table, control_plane.json. The numbers of calls and requests were counted in a rehearsal of
+a night. Cloud Run and the log are charged at their list prices, although the free tier of each is at least twenty times
+what a month of nights needs.
 
 The jobs of Cloud Scheduler are not included: they cost by the month, whether they fire or not, and a billing account's
 first three are free. Requests to Compute Engine, IAM and Cloud Scheduler are free.
@@ -23,13 +25,19 @@ Memory, in MB, of the service, which has one processor. nights.py requests this 
 service.
 """
 TICK_S = Decimal("0.5")
-"""Seconds of a call whose runner is in memory already: about ten answers from Google, one after another."""
+"""
+Seconds that a call of the service takes if its process still has the runner in memory: time for about ten answers of
+Google, one after another.
+"""
 COLD_S = Decimal(10)
-"""Seconds of a call that has to fetch the archive, import everything and read the ledger. The start is billed too."""
+"""
+Seconds that a call takes in a new process, which has to fetch the archive, import everything and read the ledger. The
+start of the process is billed too.
+"""
 BEGIN_S = Decimal(60)
-"""Seconds of a call that creates the run, requests the first instance and waits for its launch."""
+"""Seconds that the first call takes, which creates the run, requests the first instance and waits for its launch."""
 ROUNDED_S = Decimal("0.05")
-"""Seconds by which a call's time is rounded up on average; it is rounded to the next 0.1 s."""
+"""Seconds that rounding adds to a call on average, because Google rounds the time of each call up to the next 0.1 s."""
 LOG_BYTES_A_CALL = 1000
 """Bytes that Cloud Run itself logs for each call."""
 
@@ -50,7 +58,10 @@ def usd_of_a_night(hours: float) -> Decimal:
 
 
 def usd_of(calls: Calls) -> Decimal:
-    """Return the cost of all calls. An uncounted call costs as much as the average counted call."""
+    """
+    Return the cost of all calls of the service. For some calls, the requests were not counted; each of them is charged
+    like the average counted call.
+    """
     counted = (
         _usd_of_service(calls.calls, Decimal(repr(calls.seconds)), calls.memory_mb)
         + _usd_of_requests(calls.reads, calls.writes)

@@ -1,7 +1,7 @@
 """
-Makes the ids of calls that delete an instance. Google keeps such an id with the delete operation, so spotrun stores in
-it when the machine was switched off. That is known in no other way later: the instance is gone, and Google may have
-forgotten the operation that switched it off.
+Makes the ids of calls that delete an instance. Such an id contains the time when the machine was switched off, if that
+is known. The bill needs this time, and Google keeps the id with the delete operation. Later it could not be found in
+any other way: the instance is gone, and Google may have forgotten the operation that switched it off.
 
     the id is sent as clientOperationId: https://cloud.google.com/compute/docs/reference/rest/v1/zoneOperations
     a UUID of version 8 has 122 bits for its maker's own data: https://www.rfc-editor.org/rfc/rfc9562#section-5.8
@@ -16,12 +16,15 @@ from uuid import UUID, uuid4
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _OWN = 0x5B0720FF
-"""Mark of the ids in which spotrun has stored a time. The time is in milliseconds."""
+"""A number that marks the ids in which spotrun has stored a time. The time is stored in milliseconds."""
 _LATEST_MS = 1 << 48
 
 
 def delete_id(off_since: datetime | None = None) -> str:
-    """Return a new id, which one call and its repetitions share. `off_since` is when the machine was switched off."""
+    """
+    Return a new id. A call that is repeated uses the same id each time. `off_since` is the time when the machine was
+    switched off; None if unknown.
+    """
     if off_since is None:
         return str(uuid4())
     milliseconds = ((off_since - _EPOCH) // _MILLISECOND) % _LATEST_MS
@@ -29,7 +32,10 @@ def delete_id(off_since: datetime | None = None) -> str:
 
 
 def off_since(told: object) -> datetime | None:
-    """Read when the machine was switched off from the id of the call that deleted it; None if the id holds no time."""
+    """
+    Return the time when the machine was switched off, from the id of the call that deleted it. Return None if the id
+    contains no time.
+    """
     try:
         found = UUID(str(told))
     except ValueError:

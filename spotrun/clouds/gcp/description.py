@@ -53,7 +53,7 @@ _ALWAYS = (label.RUN, label.LAUNCH, label.NANO_PRICE)
 LABEL_SHOWN_MAX = 20
 FREE = Decimal(0)
 _ELSEWHERE_OR_LATER = (InsufficientCapacity, CloudUnavailable, AlreadyThere)
-"""Errors of a launch that may succeed in another zone, or some minutes later."""
+"""Errors after which the same launch may succeed in another zone, or some minutes later."""
 
 
 History = Callable[[Offering], Sequence[PriceSegment]]
@@ -70,9 +70,11 @@ class Record(NamedTuple):
 
 def instance_of(record: Record, history: History, seen: Instance | None) -> Instance | None:
     """
-    Convert a record to an Instance; None if nothing is known about the instance yet, or any longer. `seen` is the
-    instance as it was last seen running; None if it was not. It is needed because Google forgets when the billing of a
-    deleted instance began.
+    Convert a record to an Instance. Return None if Google reports nothing about the instance: it reports a new instance
+    with a delay, and forgets old ones.
+
+    `seen` is the instance as it was when it was last seen running, or None if it was never seen running. It is needed
+    for deleted instances, because Google forgets when their billing began.
     """
     if record.row is not None:
         return _listed(record.row, history)
@@ -167,13 +169,17 @@ def why_not_ended(operations: Sequence[Operation]) -> str:
 
 def _begun(record: Record, made: Operation) -> Instance | None:
     """
-    Return the pending instance of an accepted launch that Google does not list yet; None if spotrun did not make it.
+    Return the pending instance of a launch that Google has accepted, but does not list yet. Return None if the
+    instance's name is not one that spotrun makes.
     """
     return _remembered(record, made, InstanceState.PENDING, made.asked_at)
 
 
 def denials(record: Record) -> int:
-    """Return how many launches with this name Google accepted and then denied because of their identity."""
+    """
+    Return how many launches with this name Google first accepted and then refused, because it did not accept their
+    service account.
+    """
     return sum(
         each.kind == INSERT and isinstance(_failure(record, each), IDENTITY_DENIED) for each in record.operations
     )
@@ -185,9 +191,9 @@ def _failure(record: Record, made: Operation) -> CloudError | None:
 
 def _never_made(record: Record, made: Operation) -> Instance | None:
     """
-    Return the ended instance of a launch that was accepted and then failed, for example for lack of capacity. Return
-    None if the launch was denied because of its identity, because the driver repeats such a launch and uses the new
-    result.
+    Return an instance for a launch that was accepted and then failed, for example for lack of capacity. The instance
+    counts as ended. Return None if the launch failed because Google did not accept its service account: the driver
+    repeats such a launch, and the repetition decides.
     """
     found = _remembered(record, made, InstanceState.TERMINATED, made.asked_at)
     error = _failure(record, made)
@@ -198,8 +204,8 @@ def _never_made(record: Record, made: Operation) -> Instance | None:
 
 def _refused_by(error: CloudError) -> EndedBy:
     """
-    Return who ended a launch that failed. Three faults in a row fail a run (P14), so an error counts as a fault only if
-    neither another place nor another time can help.
+    Return who counts as having ended a launch that failed. Only EndedBy.FAULT matters for the run: three faults in a
+    row fail it (P14). So the result is EndedBy.FAULT only if the launch would fail in every zone and at any time.
     """
     if isinstance(error, QuotaExceeded):
         return EndedBy.QUOTA
@@ -215,9 +221,9 @@ def _ended(
     seen: Instance | None,
 ) -> Instance | None:
     """
-    Return the ended instance of a record. Its machine ran until `end`; its disk existed until the last operation that
-    ended the machine or the disk. If the instance was never seen running, its start is taken to be the end of its
-    successful launch operation.
+    Return the ended instance of a record. Its machine ran until the operation `end`. Its disk existed until the last
+    operation that ended the machine or the disk. If the instance was never seen running, it is assumed to have run
+    since the end of its successful launch operation.
     """
     off_since = _off_since(seen, operations)
     asked_at = made.asked_at if made is not None else min(end.asked_at, off_since or end.asked_at)
@@ -247,16 +253,19 @@ def _ended(
 
 def _off_since(seen: Instance | None, operations: Sequence[Operation]) -> datetime | None:
     """
-    Return when the machine was switched off. Return None unless this driver, or the driver that deleted the instance,
-    saw the machine switched off. The switch-off operation is not used, because Google may forget it while the disk
-    still exists.
+    Return the time when the machine was switched off. It is known only if this driver saw the machine switched off, or
+    if the driver that deleted the instance saw that and stored the time in the delete call's id. Otherwise return None.
+    The operation that switched the machine off is not used, because Google may forget it while the disk still exists.
     """
     told = None if seen is None or seen.state is not InstanceState.STOPPED else seen.off_since
     return told or next((each.off_since for each in operations if each.off_since is not None), None)
 
 
 def _remembered(record: Record, of: Operation, state: InstanceState, launched_at: datetime) -> Instance | None:
-    """Return the instance that its name describes; None if spotrun did not make the name."""
+    """
+    Return an instance with the facts that its name contains, because Google no longer lists the instance, or does not
+    list it yet. Return None if the name is not one that spotrun makes.
+    """
     name = read_name(record.name)
     if name is None:
         return None

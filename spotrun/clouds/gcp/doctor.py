@@ -73,7 +73,10 @@ class GcpDoctor:
         return findings_of_steps(self._steps())
 
     def _steps(self) -> Iterator[Step]:
-        """Yield the steps. The step "regions" may drop regions; the later steps use only the remaining ones."""
+        """
+        Yield the steps of the check, in order. If the step "regions" finds that a region does not exist, the later
+        steps leave it out.
+        """
         google, own = self._google, self._own_accounts
         yield Step("identity", self._identity, is_vital=True)
         yield Step("regions", self._unheard, Refusal("Google does not report regions and their quotas"))
@@ -182,7 +185,10 @@ class GcpDoctor:
 
     @cached_property
     def _catalogs(self) -> dict[str, Catalog]:
-        """A catalog of all types for each region, so that a finding can name the types that a region has."""
+        """
+        A catalog for each region. It has all types of the region, not only those that the job wants, so that a finding
+        can name the types that the region does have.
+        """
         everything = replace(self._config, instance_types=(), accelerators=())
         return {
             region: Catalog(self._google, self._project, region, everything, self._clock, dict)
@@ -196,7 +202,8 @@ class GcpDoctor:
 
     def _quotas(self) -> Iterator[Finding]:
         """
-        Check the quotas. Quotas that this login may not read are unknown; the step "regions" has already reported them.
+        Check the quotas. Quotas that this login is not allowed to read count as unknown; the step "regions" has already
+        reported that.
         """
         try:
             told = self._regions
@@ -224,7 +231,10 @@ class GcpDoctor:
             yield from bucket_findings(self._google, self._bucket, self._config.regions, self._own_accounts)
 
     def _own_account(self, store_uri: str) -> Iterator[Finding]:
-        """Make a service account as a run's first runner does, find it as a second runner does, and remove it."""
+        """
+        Make a service account for a run that does not exist, and remove it again. It is made twice, as by two runners
+        of one run: the second time, it exists already and is found.
+        """
         accounts = RunAccounts(self._google, self._clock, self._project)
         with trial_identity(accounts, self._clock) as uid:
             make = partial(accounts.make, uid, f"{store_uri}/doctor-{uid}")
@@ -239,5 +249,8 @@ class GcpDoctor:
 
 
 def _no_account_tried() -> Iterable[Finding]:
-    """Report that no trial account was made. A login that may not delete an account should not make one."""
+    """
+    Report that no service account was made as a trial, because rights are missing. A login that may lack the right to
+    delete an account should not make one.
+    """
     return [unknown(ACCOUNT, "no trial account is made, because rights are missing (see above)", GRANT)]

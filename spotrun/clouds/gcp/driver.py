@@ -43,7 +43,10 @@ https://cloud.google.com/compute/docs/instances/deleting-instance
 
 
 class _Ending(NamedTuple):
-    """The time of the first request to end an instance, and Google's message about the last one."""
+    """
+    An instance that is to end: the time of the first request to end it, and Google's message if the last request
+    failed.
+    """
 
     since_s: float
     why_not: str = ""
@@ -159,10 +162,13 @@ class GcpDriver:
 
     def _records_of(self, request: LaunchRequest) -> list[Record]:
         """
-        Return Google's records of all names that a launch with this token may have.
+        Return Google's records of all instances that may belong to the request's token. The beginning of an instance's
+        name depends on the token, but the end depends on the instance's type. So there may be several names for one
+        token.
 
         Raises:
-            CloudUnavailable: Google cannot list the request's zone now. The launch can be in no other zone.
+            CloudUnavailable: Google cannot list the request's zone now. Other zones need not be listed, because the
+                launch can only be in this zone.
         """
         seen = look(self._google, self._project, request.run_uid)
         require_seen(seen, (request.offering.zone,))
@@ -218,8 +224,8 @@ class GcpDriver:
 
     def _learn(self, catalog: Catalog, offering: Offering, error: CloudError) -> None:
         """
-        Leave out, for a while, the pools that a refusal rules out; or forget the subnetwork or image that Google
-        rejected.
+        Use a refusal for later launches. If it shows that pools have no capacity, leave these pools out for a while. If
+        Google rejected the subnetwork or the image, forget it, so that it is looked up again.
         """
         match error:
             case Unsupported():
@@ -235,8 +241,9 @@ class GcpDriver:
 
     def _quota_error(self, offering: Offering, error: QuotaExceeded) -> CloudError:
         """
-        Return the error to raise. Waiting helps only if one of our instances that has just ended may still fill the
-        quota.
+        Return the error to raise for a launch that a quota has refused. An instance that has just ended still counts
+        against the quota for a while. If spotrun has such an instance, return CloudUnavailable, because waiting helps.
+        Otherwise return `error`.
         """
         since = self._clock.now() - QUOTA_HELD_FOR
         records = look(self._google, self._project, None).records.values()

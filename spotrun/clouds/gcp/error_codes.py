@@ -50,7 +50,7 @@ class AddressesExhausted(InsufficientCapacity):
 
 
 class NoticeRefused(CloudError):
-    """The project may not request a notice of two minutes. The launch is repeated without this request."""
+    """The project is not allowed to request a notice of two minutes. The launch is repeated without this request."""
 
 
 class ServiceOff(AccessDenied):
@@ -69,7 +69,10 @@ class PolicyForbids(CloudError):
 
 
 IDENTITY_DENIED = (IdentityUnknown, AccessDenied)
-"""Errors of a launch that pass once all of Google recognises the service account. The driver repeats such a launch."""
+"""
+Errors of a launch with a new service account. They cease once all parts of Google know the account, so the driver
+repeats such a launch.
+"""
 _ADDRESSES = "make the subnetwork's range larger: gcloud compute networks subnets expand-ip-range"
 _MORE = "request an increase at https://console.cloud.google.com/iam-admin/quotas"
 _QUOTA = f"{_MORE}, or name another region"
@@ -124,7 +127,7 @@ ERRORS_BY_CODE = by_code(
     (NotThere, None, "notFound RESOURCE_NOT_FOUND EXTERNAL_RESOURCE_NOT_FOUND NOT_FOUND"),
     (PolicyForbids, _POLICY, "conditionNotMet CONDITION_NOT_MET"),
 )
-"""The error that a run handles and a hint for the user, keyed by Google's reason or code."""
+"""The class of the error and a hint for the user, keyed by Google's reason or code."""
 
 _BY_STATUS: dict[int, Meaning] = {
     401: (CredentialsExpired, LOG_IN_ANEW),
@@ -142,7 +145,10 @@ _VAGUE = (
     *("forbidden", "PERMISSION_DENIED", "insufficientPermissions"),
     *("notFound", "NOT_FOUND", "RESOURCE_NOT_FOUND", "EXTERNAL_RESOURCE_NOT_FOUND"),
 )
-"""Codes that each stand for many different faults. If the details or the message say more, they decide instead."""
+"""
+Codes that each stand for many different faults. They are used only if neither the details nor the message of the fault
+say more.
+"""
 _ACCOUNT = re.compile(r"service ?accounts?\b|\.gserviceaccount\.com\b", re.IGNORECASE)
 """Matches a message that mentions a service account, by these words or by an address."""
 _BAD_REQUEST = 400
@@ -155,8 +161,8 @@ _PERMANENCE: tuple[type[CloudError], ...] = (
     *(IdentityUnknown, QuotaExceeded, AddressesExhausted, StockedOut, LaunchTokenSpent, AlreadyThere, NotThere),
 )
 """
-Errors in order of precedence. If an answer reports several faults, the first in this order is used (P25); temporary
-faults come last.
+Errors from the most lasting to the most temporary. If an answer reports several faults, the one that comes first in
+this list is used (P25). Temporary errors that are not listed come last.
 """
 
 _WORDS: tuple[tuple[tuple[int, ...], re.Pattern[str], Meaning], ...] = tuple(
@@ -182,8 +188,8 @@ _WORDS: tuple[tuple[tuple[int, ...], re.Pattern[str], Meaning], ...] = tuple(
     )
 )
 """
-Errors that can be identified only by the words of a message: for example, a request names something that does not
-exist. The first match is used.
+Errors that have no code of their own, so that only words of the message identify them. Each row has the HTTP statuses,
+the words and the meaning; the first row that matches is used.
 """
 
 
@@ -220,10 +226,12 @@ def failed(action: str, operation: Mapping[str, Any]) -> CloudError | None:
 
 def lacking_identity(error: CloudError) -> CloudError:
     """
-    Return the error for a launch: IdentityUnknown if the launch's service account was not found, otherwise `error`.
+    Return IdentityUnknown if `error`, which Compute Engine has reported, is about a service account that was not found.
+    Otherwise return `error`.
 
-    For an account that it cannot find yet, Compute Engine reports `The resource 'ADDRESS' of type 'serviceAccount' was
-    not found`. IAM uses similar words for an account that does not exist; for those, NotThere is right.
+    Such an error first looks like NotThere: Compute Engine reports `The resource 'ADDRESS' of type 'serviceAccount' was
+    not found` for an account that it does not know yet. IAM reports similar words, but only if the account does not
+    exist; so NotThere is right for IAM's errors.
     """
     if isinstance(error, NotThere) and _ACCOUNT.search(error.message):
         return IdentityUnknown(error.message, hint=_IDENTITY)

@@ -36,7 +36,7 @@ class Grant(NamedTuple):
 
 
 def grants(policy: Policy) -> Iterator[Grant]:
-    """Yield each grant of a policy, whichever bindings hold it."""
+    """Yield all grants of a policy. A policy lists them in bindings, each of which has one role and several members."""
     for binding in policy.get("bindings", ()):
         for member in binding.get("members", ()):
             yield Grant(binding["role"], member, binding.get("condition", {}).get("expression", ""))
@@ -84,8 +84,8 @@ def _role(project: str, name: str) -> str:
 
 def _condition(folder: BucketAddress) -> str:
     """
-    Return a condition that compares the beginning of the whole object name, so that a match in the middle does not
-    count.
+    Return a condition that is true for objects of this folder whose keys begin with one of CHANGED. The whole path is
+    compared from its beginning, so that an object with the same text in the middle of its path does not match.
     """
     root = f"projects/_/buckets/{folder.bucket}/objects/{folder.root}"
     return " || ".join(f'resource.name.startsWith("{root}{each}")' for each in CHANGED)

@@ -1,10 +1,10 @@
 """
-Finds a project's instances, with two calls for all zones: one lists existing instances, the other lists past
+Finds a project's instances with two calls, each for all zones. One call lists existing instances, the other lists past
 operations.
 
-Both calls search by name, because a name never changes. A policy or a user may remove a label from an instance that
-runs and is billed. A search by label also finds an instance that a user launches as a copy, with our labels and another
-name.
+Both calls search by name, because an instance's name never changes. Labels alone would not be enough: a policy or a
+user may remove a label from an instance that runs and is billed. The first call also searches by label. So it finds an
+instance, too, that a user launched as a copy, with spotrun's labels and another name.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _PAGE = {"maxResults": "500", "returnPartialSuccess": "true"}
 
 class InstanceListing(NamedTuple):
     """
-    The `records` of instances, keyed by name. The instances in `unreachable` zones could not be listed, and are
-    unknown.
+    The result of `look`. `records` are the records of instances, keyed by name. Google could not list the instances in
+    `unreachable` zones, so it is unknown which instances exist there.
     """
 
     records: dict[str, Record]
@@ -67,9 +67,10 @@ def _rows(google: Google, project: str, run_uid: str | None) -> tuple[dict[str, 
 
 def of_runs(run_uid: str | None) -> str:
     """
-    Return a list's filter for resources of one run, or of any run if `run_uid` is None.
+    Return a filter, for listing resources, that finds those of one run, or of any run if `run_uid` is None.
 
-    https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList: expressions, and OR between them.
+    The syntax of filters is described at
+    https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList.
     """
     labelled = f"labels.{RUN}:*" if run_uid is None else f'labels.{RUN} = "{_plain(run_uid)}"'
     return f"({labelled}) OR (name:{_prefix(run_uid)}*)"
@@ -77,8 +78,8 @@ def of_runs(run_uid: str | None) -> str:
 
 def _operations(google: Google, project: str, run_uid: str | None) -> tuple[list[Operation], frozenset[str]]:
     """
-    Return the operations, and the unreachable zones. The filter is a regular expression, because no other kind of
-    filter matches part of a link.
+    Return the operations, and the unreachable zones. An operation contains its instance's name only as the end of a
+    link. So the filter is a regular expression: other filters match only whole links.
     """
     query = {**_PAGE, "filter": f'targetLink eq ".*/instances/{_prefix(run_uid)}.*"'}
     call = Call(COMPUTE, "GET", f"projects/{project}/aggregated/operations", query)
@@ -88,7 +89,8 @@ def _operations(google: Google, project: str, run_uid: str | None) -> tuple[list
 
 def _scopes(google: Google, action: str, call: Call, of: str) -> tuple[list[Mapping[str, Any]], frozenset[str]]:
     """
-    Return all rows, and the zones that do not answer, as reported in a scope's warning or in a page's `unreachables`.
+    Return all rows, and the zones that do not answer. Google reports such zones in two places: in the warning of a
+    zone's part of the answer, or under `unreachables` of the page.
     """
     rows: list[Mapping[str, Any]] = []
     unreachable: set[str] = set()
@@ -112,7 +114,7 @@ def _prefix(run_uid: str | None) -> str:
 
 def _plain(run_uid: str) -> str:
     """
-    Return a uid that is safe in an expression. Uids have only letters and digits; a text with other characters is
-    replaced by one that matches nothing.
+    Return the uid if it is safe to insert into a filter. Uids have only letters and digits. For a text with other
+    characters, return a word that matches no instance.
     """
     return run_uid if re.fullmatch(r"[a-z0-9]{1,64}", run_uid) else "nobody"

@@ -1,6 +1,6 @@
 """
-Sends a launch to Google: an insert call, which is answered immediately, and then reads its operation, which shows the
-result (G2).
+Sends a launch to Google. Google answers the insert call immediately, with an operation. Only the operation later shows
+whether the launch succeeded (G2).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ https://cloud.google.com/compute/docs/instances/instance-lifecycle
 
 class Launching:
     """
-    Requests instances in one project. The object remembers whether the project may request a notice of two minutes, and
-    how often each launch was denied because of its identity.
+    Requests instances in one project. An object of this class remembers whether the project is allowed to request a
+    notice of two minutes. For each launch, it also counts how often Google did not accept the launch's service account.
     """
 
     def __init__(self, google: Google, project: str, config: GcpConfig, clock: Clock) -> None:
@@ -53,8 +53,8 @@ class Launching:
         """
         Request an instance. Return when it has capacity, or after ACCEPTED_WITHIN_S if that is still unknown.
 
-        `denials` is the number of operations of this launch, among those that Google lists, that failed because of the
-        launch's identity.
+        `denials` says how often Google has already failed this launch because of its service account, according to the
+        operations that Google lists. (A repeated call needs a new request id each time: see `request_id`.)
 
         Raises:
             AlreadyThere: a resource of the same name exists.
@@ -124,8 +124,8 @@ class Launching:
 
     def _has_made_it(self, request: LaunchRequest, name: str, operation: Mapping[str, Any]) -> bool:
         """
-        Return whether this operation made the instance that has the name now. After a denial, another runner may have
-        repeated the launch; an instance made by the repeated launch must stay.
+        Return whether the instance that has this name now was made by this operation. If not, another runner has
+        repeated the launch after this operation was denied, and that runner's instance must not be ended.
         """
         return self._row(request, name).get("id") == operation.get("targetId")
 

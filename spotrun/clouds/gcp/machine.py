@@ -35,9 +35,10 @@ class Machine(NamedTuple):
     @property
     def is_told_whole(self) -> bool:
         """
-        True if the numbers of this Machine include everything that is billed. This is uncertain for three kinds of
-        types: those with shared cores, which are billed in part; smaller g4 types, which have part of a GPU; a3,
-        a2-ultragpu and -lssd types, whose local SSDs are missing from some lists of types.
+        True if this Machine certainly lists everything that is billed. This is uncertain for three kinds of types:
+        - types with shared cores, of which only a part is billed
+        - smaller g4 types, which have only a part of a GPU
+        - a3, a2-ultragpu and -lssd types, whose local SSDs are missing from some lists of types
         """
         whole_gpu = self.family != "g4" or self.cpus >= _CPUS_PER_WHOLE_G4_GPU * self.accelerators
         gpus = bool(self.accelerators) == (self.family in _FAMILIES_WITH_GPUS)

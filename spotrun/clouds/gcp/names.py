@@ -41,13 +41,17 @@ class Name(NamedTuple):
 
     @property
     def of_token(self) -> str:
-        """The common prefix of all names that a launch with this token may have, whatever its pool."""
+        """
+        The beginning of the name of every instance that may belong to this launch's token. The rest of the name depends
+        on the pool.
+        """
         return f"{OURS}{self.run_uid}-{self.launch}-{self.token_crc}-"
 
     @property
     def token(self) -> str:
         """
-        The token that this launch has by default; "" if the launch had another token, which its name does not contain.
+        The launch's token, if it is the token that a launch has by default. Otherwise "", because the name contains
+        only the token's checksum.
         """
         usual = f"{self.run_uid}-{self.launch}"
         return usual if _crc(usual) == self.token_crc else ""
@@ -55,8 +59,8 @@ class Name(NamedTuple):
 
 def name_for(request: LaunchRequest) -> Name:
     """
-    Return the name for a request's instance; raise Unsupported if no machine type of Google's can have a name like the
-    request's type.
+    Return the name for a request's instance. Raise Unsupported if the request's instance type cannot be part of a name:
+    then it is no machine type of Google's.
     """
     pool = request.offering.pool
     name = Name(request.run_uid, request.launch, _crc(request.token), pool.capacity_type, pool.instance_type)

@@ -28,10 +28,11 @@ def job_of(night: str, kind: str) -> str:
 
 class GcpAlarm:
     """
-    See Alarm. `job` is the path of the job that fires each minute.
+    An Alarm that consists of a Cloud Scheduler job, `job`, which fires each minute.
 
-    When Google takes an instance, it notifies only the instance itself at once. The instance's agent writes the notice
-    into the ledger, and the runner's next call reads the ledger within a minute; the notice lasts two.
+    Google notifies only the instance itself when it takes the instance. The instance's agent then writes the notice
+    into the ledger. The runner's next call, within a minute, reads the ledger; that is early enough, because a notice
+    comes two minutes ahead.
     """
 
     def __init__(self, google: Google, job: str) -> None:

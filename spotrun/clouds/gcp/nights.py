@@ -55,7 +55,10 @@ NAME_MAX = 35
 """Maximum length of a night's name, in characters. A service's name has fewer than 50, including `spotrun-night-`."""
 BEGIN, AGAIN = "begin", "again"
 RUNNER, CLOCK = "night", "clock"
-"""Ids of the accounts of infra/gcp/nights, after the prefix `spotrun-`."""
+"""
+Ids of the service accounts that infra/gcp/nights makes, without their prefix `spotrun-`: the account of the service,
+and the account that calls it.
+"""
 FUNCTION_S = 300.0
 POLL_S = 3.0
 DEPLOYED_WITHIN = timedelta(minutes=15)
@@ -90,7 +93,7 @@ def schedule(due: ScheduleTimes) -> str:
 
 
 class GcpNights:
-    """See Nights. `named` is the project; None if the login determines it."""
+    """Nights that Cloud Scheduler calls and Cloud Run runs. `named` is the project; None if the login determines it."""
 
     def __init__(self, region: str, clock: Clock, named: str | None = None) -> None:
         self._region = region
@@ -319,8 +322,8 @@ class GcpNights:
 
     def _have_job(self, job: Mapping[str, Any]) -> None:
         """
-        Create or change a job. A new job is enabled; if no run lives, the service's first call pauses the job that
-        fires each minute.
+        Create or change a job. A new job is enabled, although no run may live yet. That does no harm: the service
+        pauses the job that fires each minute at its first call.
         """
         path = str(job["name"])
         name = path.rpartition("/")[2]
@@ -405,7 +408,10 @@ def _environment(service: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _is_of(service: Mapping[str, Any], store: str) -> bool:
-    """Return whether the service serves a night of this store, which its name alone does not show."""
+    """
+    Return whether the service belongs to a night of this store. Another store may have a night of the same name, and so
+    a service of the same name.
+    """
     return address.parse(_environment(service)[_STORE]) == address.parse(store)
 
 

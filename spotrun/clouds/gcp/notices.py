@@ -1,10 +1,13 @@
 """
 The notices of Compute Engine's metadata server.
 
-The server does not answer until a value has changed: https://cloud.google.com/compute/docs/metadata/querying-metadata.
-It announces that the instance will be preempted, but not when; the time depends on the notice that the launch
-requested: https://cloud.google.com/compute/docs/instances/spot. The fields of a graceful shutdown do not announce a
-preemption (failures.md N14). Any other answer counts as no notice.
+The server holds back its answer until a value has changed:
+https://cloud.google.com/compute/docs/metadata/querying-metadata. The value announces that the instance will be
+preempted, but not when. The time left depends on the notice that the launch requested:
+https://cloud.google.com/compute/docs/instances/spot.
+
+Only the value for preemption announces a preemption; the fields of a graceful shutdown do not (failures.md N14). An
+answer with any other value counts as no notice.
 """
 
 from __future__ import annotations
@@ -42,14 +45,17 @@ does not rely on that.
 USUAL_NOTICE = timedelta(seconds=30)
 """Time from the shutdown signal to the end of the instance."""
 HEARD_LATE = timedelta(seconds=3)
-"""The part of the usual notice that may have passed before the agent receives the notice."""
+"""
+Time that may have passed between the shutdown signal and the moment when the agent receives the notice. It is
+subtracted from the usual notice.
+"""
 
 
 class MetadataValue:
     """
-    One value of the metadata. The server answers the first request immediately, and so the first request after a
-    failure. It answers any later request when the value has changed, or after `held_back_s`. After a failure the next
-    of `hosts` is used.
+    One value of the metadata. The server answers the first request immediately. It holds back the answer to each later
+    request until the value changes, but for at most `held_back_s`. After a failure, the next of `hosts` is used, and
+    that host answers its first request immediately too.
     """
 
     def __init__(
@@ -96,8 +102,8 @@ class MetadataValue:
 class PreemptionNotices:
     """
     The notices of a preemption. `left` is the time from its announcement to the instance's end. The time when the
-    preemption is first seen is stored in the file `kept`, because a restarted agent has no more time than its
-    predecessor.
+    announcement was first seen is stored in the file `kept`. So if the agent is restarted, it still counts from the
+    first announcement.
     """
 
     def __init__(self, value: MetadataValue, left: timedelta, kept: Path | None, clock: Clock) -> None:

@@ -29,13 +29,13 @@ ENDED_BY = {
     STOP: EndedBy.USER,
 }
 """
-Who ended an instance, keyed by the type of the operation that ended it. If an instance was lost without such an
-operation, the system ended it, which counts as a fault.
+The party that counts as having ended an instance, keyed by the type of the operation that ended it. If an instance was
+lost without such an operation, Google's system ended it, and that counts as a fault.
 """
 _RESTARTS = ("start", f"{SYSTEM}automaticRestart")
 """
-Types of operations that restart a switched-off instance. If such an operation follows an end, that end is not the
-instance's last.
+Types of operations that start a switched-off instance again. Operations before such a start that ended the instance no
+longer count.
 """
 
 

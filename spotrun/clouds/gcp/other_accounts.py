@@ -1,6 +1,7 @@
 """
-Checks a project's service accounts that belong to no run. IAM cannot limit by name which accounts a runner may give to
-an instance, so training code could get the roles of any account.
+Checks a project's service accounts that do not belong to spotrun's runs. A runner is allowed to give an instance a
+service account, and IAM cannot limit this to accounts with certain names. So if any account of the project has roles,
+training code could use these roles.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _OWN_PROJECT = "use a separate project for spotrun: a runner may give any accoun
 
 def other_account_findings(google: Google, project: str, shared: str | None) -> Iterator[Finding]:
     """
-    Check the other accounts. `shared` is the account that all runs share, if there is one.
+    Check the accounts that do not belong to runs. `shared` is the account that all runs share, if there is one.
 
     Raises:
-        CloudError: the caller may not list accounts.
+        CloudError: the caller is not allowed to list accounts.
     """
     others = {*account_checks.other_accounts(google, project)} - {shared}
     if not others:

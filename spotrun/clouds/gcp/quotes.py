@@ -91,7 +91,9 @@ def _quote(offering: Offering, catalog: Catalog, bands: Mapping[str, str], limit
 
 
 def _room(offering: Offering, limits: Limits) -> int | None:
-    """Return how many more instances the quota with the least room allows; None if no quota is known."""
+    """
+    Return how many more instances can be launched before one of their quotas is full. Return None if no quota is known.
+    """
     known = ((limits.of(quota), takes) for quota, takes in limits.used_by(offering).items())
     return min((int(limit.left // takes) for limit, takes in known if limit is not None and takes), default=None)
 

@@ -46,7 +46,10 @@ def never_rented(kind: str) -> Unreadable | None:
 
 
 def unknown_region(name: str) -> Unreadable | None:
-    """Return an error with the region that was probably meant if `name` is not a Google region; None if it is one."""
+    """
+    Return an error if `name` is not a Google region; None if it is one. The error's hint names the region that was
+    probably meant.
+    """
     written = name.lower()
     if not _REGION.fullmatch(written):
         return Unreadable(f"{name} is not a Google Cloud region", "write one like us-central1")
@@ -59,7 +62,7 @@ def unknown_region(name: str) -> Unreadable | None:
 
 
 def misnamed(spec: RunSpec) -> Iterator[Unreadable]:
-    """Refuse each region or zone in a job that Google does not have."""
+    """Yield an error for each region or zone in a job that Google does not have."""
     region, zone = spec.resources.region, spec.resources.zone
     if zone and not _ZONE.fullmatch(zone.lower()):
         yield Unreadable(f"{zone} is not a Google Cloud zone", "write one like us-central1-a", at=("resources", "zone"))
@@ -77,7 +80,10 @@ def _no_region(name: str, at: tuple[str | int, ...]) -> Iterator[Unreadable]:
 
 
 def impossible_types(spec: RunSpec) -> Iterator[Unreadable]:
-    """Refuse each type in a job that conflicts with the job's other keys."""
+    """
+    Yield an error for each instance type in a job that conflicts with the job's other keys, such as a type without spot
+    in a job for spot.
+    """
     one, types, resources = spec.resources.instance_type, spec.gcp.instance_types, spec.resources
     if one and types and one not in types:
         yield Unreadable(

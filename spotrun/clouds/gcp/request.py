@@ -18,7 +18,7 @@ from spotrun.offering import CapacityType
 
 RUN, LAUNCH, TOKEN = "spotrun-run", "spotrun-launch", "spotrun-token"
 NANO_PRICE = "spotrun-nano-usd-per-hour"
-"""The label for the price. It is an integer, in nano-dollars an hour, because a label may not contain a dot."""
+"""The label for the price. The price is an integer, in nano-dollars an hour, because a label cannot contain a dot."""
 ACCELERATORS, CPUS, MEMORY = "spotrun-accelerators", "spotrun-cpus", "spotrun-memory-gib"
 NANO = Decimal(10) ** 9
 LIMIT_MIN = timedelta(seconds=30)
@@ -43,11 +43,13 @@ with GPUs too.
 
 def request_id(request: LaunchRequest, notice: timedelta, denials: int = 0) -> str:
     """
-    Return the id of the request. A call that repeats an id gets the answer of the first call with this id.
+    Return the id of the request. If a call repeats the id of an earlier call, Google gives the answer to the earlier
+    call again.
 
-    The id follows from the token alone, so that Google detects a second use of the token. There are two exceptions,
-    each with a different id: a call without a notice, and a call after `denials` answers that the identity is unknown
-    or not allowed, because Google would repeat those answers for the same id.
+    Normally the id depends only on the token and the run, so that Google detects a token that is used a second time. In
+    two cases the id has to differ from earlier ones, because Google would otherwise repeat a refusal. The first is a
+    call without a notice, after a call with a notice was refused. The second is a call after `denials` answers in which
+    the launch's service account was unknown or not allowed.
     """
     asked_for = f"{request.run_uid}{'' if notice else ':no-notice'}{f':{denials}' if denials else ''}"
     return str(uuid5(NAMESPACE_URL, f"spotrun:{request.token}:{asked_for}"))
@@ -89,7 +91,10 @@ def insert_body(
 
 
 def labels_of(request: LaunchRequest) -> dict[str, str]:
-    """Return the labels by which any driver object recognises the instance's run."""
+    """
+    Return the labels of the instance. From them, a driver in any process can tell which run and launch the instance
+    belongs to.
+    """
     offering = request.offering
     labels = {
         RUN: request.run_uid,

@@ -47,9 +47,9 @@ _REAP = (
 
 class RunAccounts:
     """
-    The service accounts of runs. An account is made before a run's other parts and removed after them. Its description
-    contains the address of the run's folder, so a partly removed run can be found by its account. Making and removing
-    take four calls each.
+    Makes and removes the service accounts of runs. The account is the first part that is made, and the last one that is
+    removed; its description contains the address of the run's folder. So if a run's parts are only partly removed, its
+    account is still there, and shows where the other parts are. Making and removing take four calls each.
 
     `project` is None if the login determines the project.
     """
@@ -208,7 +208,8 @@ class RunAccounts:
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
         """
-        Treat a new account that is unknown as temporarily unknown, because buckets take a while to recognise it:
+        Raise CloudUnavailable, so that the call is repeated, if a bucket does not know the account in the block while
+        the account is new: it takes a while until all buckets do. See
         https://cloud.google.com/iam/docs/service-accounts-create.
         """
         try:
@@ -239,7 +240,10 @@ class RunAccounts:
 
 @contextlib.contextmanager
 def _with_advice() -> Iterator[None]:
-    """Add advice to each refused call's error. A caller without credentials needs credentials, not a role."""
+    """
+    Add advice to the error of a call that is refused in the block: to grant a role, or to remove unused accounts. If
+    the caller has no valid credentials, the error stays as it is, because a role would not help.
+    """
     try:
         yield
     except CredentialsRefused:

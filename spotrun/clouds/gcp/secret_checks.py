@@ -27,7 +27,7 @@ def secret_findings(google: Google, project: str, secrets: Mapping[str, Referenc
 
 def _judged(google: Google, project: str, title: str, name: str) -> Iterator[Finding]:
     """
-    Check one secret. An instance reads the secret's latest version, whatever that version's state.
+    Check one secret. An instance reads the secret's latest version even if that version is disabled, and then fails.
 
     Raises:
         SpotrunError: the secret has no version, or its latest version is not enabled.
@@ -56,6 +56,9 @@ def _mended(name: str, project: str, version: str, state: str) -> str:
 
 
 def grant_command(name: str, project: str, member: str = _ACCOUNTS) -> str:
-    """Return the command that lets accounts read a secret whose name infra/gcp's condition does not cover."""
+    """
+    Return the command that lets accounts read a secret. It is needed for secrets whose names do not begin as
+    infra/gcp's condition for reading requires.
+    """
     role = "roles/secretmanager.secretAccessor"
     return f"gcloud secrets add-iam-policy-binding {name} --project={project} --role={role} --member={member}"

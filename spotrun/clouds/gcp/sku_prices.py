@@ -57,7 +57,10 @@ class Part(NamedTuple):
 
 
 class Wording(NamedTuple):
-    """The words, groups and unit by which SKUs describe one kind of part. `names` maps words to `Part.of`."""
+    """
+    The form in which SKUs describe one kind of part: words in the description, resource groups and a unit. `names` maps
+    words of the description to `Part.of`.
+    """
 
     what: What
     words: re.Pattern[str]

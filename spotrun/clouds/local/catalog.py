@@ -1,4 +1,7 @@
-"""The catalog of the local cloud: zones, and types at list prices like a real cloud's. The prices are never billed."""
+"""
+The catalog of the local cloud: zones, and instance types whose prices resemble a real cloud's list prices. The prices
+are never billed.
+"""
 
 from __future__ import annotations
 

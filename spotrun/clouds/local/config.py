@@ -19,11 +19,11 @@ NOTICE = timedelta(minutes=2)
 
 class ScriptStep(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One step of a script: when the condition `when` holds, the action `then` happens. The next step waits until this one
-    has happened.
+    One step of a market's script. As soon as the condition `when` is true, the action `then` happens. Only after that
+    is the next step considered.
 
     `when` is the text of a trigger (spotrun.spec.market_script). `notice_s` is in run time; None means no notice. An
-    action on instances affects this many `members` of a gang, as soon as at least this many train.
+    action on the instances of a gang affects `members` of them, and waits until at least that many are training.
     """
 
     when: str
@@ -44,11 +44,13 @@ class MarketConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
     The market in which a run rents.
 
-    A market of `kind` calm has fixed prices and permanent capacity. In a generated market, prices, capacity and
-    interruptions depend only on `seed` and run time. The steps of `script` happen in both kinds. `boot_s` is the run
-    time between a launch and the start of the instance. `recommended` is the share of a generated market's
-    interruptions that are preceded by a recommendation to rebalance; an equal number of recommendations are false. Each
-    spot pool has room for `capacity` instances of the run at once; None means no limit.
+    If `kind` is calm, prices are fixed and there is always capacity. If it is generated, prices, capacity and
+    interruptions depend only on `seed` and run time. The steps of `script` happen in both kinds.
+
+    `boot_s` is the run time between a launch and the start of the instance. `recommended` is a share of the
+    interruptions in a generated market: this share is preceded by a recommendation to rebalance. An equal number of
+    recommendations is not followed by an interruption. `capacity` is the number of the run's instances that each spot
+    pool has room for at once; None means no limit.
     """
 
     seed: int = 0
