@@ -84,7 +84,10 @@ def _of_several(location: str) -> Mapping[str, Decimal]:
 
 
 def usd_per_gb(one: Continent, other: Continent) -> Decimal:
-    """Return the price of a GB between two different regions on these continents: the price at the dearer end."""
+    """
+    Return the price of a GB between two different regions, one on each of these continents. If the two continents have
+    different prices, the higher price counts.
+    """
     if one is other or {one, other} == _AMERICAN:
         return _within(one)
     between = list_prices("Google's traffic between continents").prices
@@ -112,7 +115,7 @@ def _passages(location: str, home: Continent) -> dict[str, Passage]:
 
 
 def _regions(location: str) -> tuple[str, ...]:
-    """Return the regions that a location names; () for a multi-region."""
+    """Return the one or two regions of a bucket's location; () for a multi-region, which has no list of regions."""
     if location in _MULTI_REGIONS:
         return ()
     return DUAL_REGIONS.get(location) or tuple(location.split(BETWEEN_REGIONS))
