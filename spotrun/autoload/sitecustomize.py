@@ -6,9 +6,10 @@ Python imports this file before the program's first line, because the agent puts
 - If SPOTRUN_SEED is set, the generators of `random`, `numpy.random` and `torch` are seeded when the program imports
   these modules. So a program that sets no seed draws the same numbers in each attempt. If the program does set a
   seed, it does so later, and its seed applies.
-- If SPOTRUN_AGENT is set, a Python without spotrun finds the agent's spotrun package at `import spotrun`, and the
-  package's entry points, which Lightning reads. This file is part of that package. The functions in INSTALLS are called
-  when a program imports their modules: training frameworks, and torch.distributed (own_address.py).
+- If SPOTRUN_AGENT is set, `import spotrun` also works in a Python in which spotrun is not installed: it finds the
+  agent's spotrun package, of which this file is a part. Lightning finds that package's entry points too. When a program
+  imports one of the modules in INSTALLS (training frameworks, and torch.distributed, see own_address.py), spotrun's
+  function for that module is called.
 
 Then this file runs the other `sitecustomize` that Python would have found without it, as if that were the only one.
 

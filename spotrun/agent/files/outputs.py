@@ -85,7 +85,7 @@ class _StoredOutput(NamedTuple):
 
 
 class OutputKeeper:
-    """Stores the files of the script in a separate thread, begun by `start`. The agent's main loop calls the methods."""
+    """Stores the script's files in a separate thread, begun by `start`. The agent's main loop calls the methods."""
 
     def __init__(self, context: AgentContext, pieces: ContentStore) -> None:
         self._context = context
