@@ -48,7 +48,7 @@ def _narrowed(found: Any) -> Any:
             **named: Any,
         ) -> None:
             if is_master and len(rest) <= BEFORE_THE_SOCKET and "master_listen_fd" not in named:
-                # If another store of this process already listens at the port, this fails. Then torch shares that store.
+                # If another store of this process listens at the port, this fails. Then torch shares that store.
                 with contextlib.suppress(OSError), self.listens_at(host_name, port) as listener:
                     port = listener.getsockname()[1]  # for port 0, the system chooses a port
                     named["master_listen_fd"] = listener.detach()

@@ -1,9 +1,9 @@
 """
 Stores the files of the script during its training.
 
-A thread surveys the work folder, that is, it looks which files are there and which of them have changed:
-- after each checkpoint, and every few minutes. If the run's checkpoints include the files (commit_files.py), these
-  surveys are left out.
+A thread surveys the work folder: it reads which files are there, and which of them have changed. It does so
+- after each checkpoint, and at least every few minutes, unless the run's checkpoints include the files
+  (commit_files.py)
 - at a notice
 - when the trainer has ended and its last checkpoint is durable
 
