@@ -48,7 +48,7 @@ APPEND_WITHIN_S = 3700.0
 NAMED_MAX = 40
 """
 Maximum number of untracked places that the ledger names: parts of a training's state that change but are in no
-checkpoint. Nobody would read a longer list.
+checkpoint. A longer list would not be read.
 """
 PLACE_MAX, WHAT_MAX = 120, 160
 """

@@ -73,8 +73,8 @@ class PredecessorLeaving:
 def leaving_window_s(state: RunState) -> float | None:
     """
     Return how many seconds the current attempt has to save and hand over. With a notice, this is the time from the
-    notice to its deadline. If the attempt was asked to drain, it is DRAIN_WINDOW_S. Return None if the attempt does
-    neither, and so stays.
+    notice to its deadline. With a request to drain, it is DRAIN_WINDOW_S. Return None if the attempt has neither, and
+    so is not about to end.
     """
     current = state.current
     if current is None:

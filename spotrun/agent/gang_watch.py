@@ -95,9 +95,9 @@ class GangWatch:
 
     def ended_elsewhere(self, trainer: Trainer) -> EndedTrainer | None:
         """
-        Return the trainer of another member that failed first, if that was so long ago (ENDS_WITHIN_S) that the lead's
-        trainer should have noticed it and ended. The caller then ends the lead's trainer. Return None otherwise. A
-        trainer that completed its work has not failed.
+        Return the trainer of another member that failed first, if it failed more than ENDS_WITHIN_S ago. By then the
+        lead's trainer should have noticed that and ended; the caller has to end it. Otherwise return None. A trainer
+        that completed its work has not failed.
         """
         ended = self._failed(trainer)
         if not ended:

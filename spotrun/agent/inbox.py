@@ -94,7 +94,7 @@ class LedgerRead:
     Another process has written to the ledger, and the recorder has read it.
 
     The letter does not contain the run's state. The state may change while the letter waits in the inbox, for example
-    if a standby takes over. So whoever handles the letter takes the newest state from the recorder.
+    if a standby takes over. So the code that handles the letter reads the newest state from the recorder.
     """
 
 

@@ -17,9 +17,9 @@ def next_ones(waiting: Sequence[Kind | None], going: Sequence[Kind | None], max_
     Choose which of the waiting trials begin now, and return their positions in `waiting`. `waiting` and `going` have
     the kind of instance of each waiting and of each running trial.
 
-    With `max_parallel`, at most so many trials run at the same time. Of the waiting trials, one whose kind has the
-    fewest running trials begins first. Without `max_parallel`, at most MAX_PARALLEL trials run, and only one of each
-    kind, because a quota seldom allows two.
+    At most `max_parallel` trials run at the same time. Of the waiting trials, one whose kind has the fewest running
+    trials begins first. If `max_parallel` is None, at most MAX_PARALLEL trials run, and only one of each kind, because
+    a quota seldom allows two.
     """
     chosen: list[int] = []
     while len(going) + len(chosen) < (max_parallel or MAX_PARALLEL):

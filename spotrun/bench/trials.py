@@ -26,7 +26,7 @@ from spotrun.spec.varied_arguments import BATCH, DEVICES, PRECISION, has_argumen
 from spotrun.units import Steps
 
 SELDOM = Steps(1_000_000_000)
-"""Number of steps between two checkpoints of a trial. No trial has so many steps, so it makes no checkpoint."""
+"""Number of steps between two checkpoints of a trial. Every trial has fewer steps, so it makes no checkpoint."""
 
 
 class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):

@@ -54,8 +54,8 @@ class CopyStreams:
 
 class Moment:
     """
-    The moment at which this object is made, marked in the queued work of each device that holds `tensors`. Within the
-    `with` block of `beside`, reads of the tensors wait until all work queued before this moment is done.
+    The moment at which this object is made, marked in the queued work of each device that holds `tensors`. Its method
+    opens a `with` block in which reads of the tensors wait until all work queued before this moment is done.
     """
 
     def __init__(self, tensors: Iterable[Tensor], lanes: CopyStreams) -> None:

@@ -108,8 +108,8 @@ class Console:
     def shipped(self, start: int, hidden: bytes) -> None:
         """
         Record that the store has the output from byte `start` on, in its redacted form `hidden`. Later, write this form
-        over the original on the disk. This has to wait until so much output has followed that no secret can begin in
-        the original and continue after it.
+        over the original on the disk. This has to wait: as long as little output has followed, a secret may begin in
+        the original and continue after it, and the original is needed to recognise that secret.
         """
         self._shipped.append((start, hidden))
         self._hide(start + len(hidden) - self.redaction.reach)

@@ -80,8 +80,8 @@ class Newest(NamedTuple):
 
 class _Coming:
     """
-    A checkpoint that is being fetched, and how much of it the trainer has been told about. The trainer gets only a few
-    messages about the progress: while it imports, it reads none, and they would fill the socket.
+    A checkpoint that is being fetched, and how much of it was already reported to the trainer. The trainer gets only a
+    few reports: while it imports, it reads none, and many reports would fill the socket.
     """
 
     def __init__(self, image: Image, begin_bytes: int) -> None:
@@ -105,7 +105,7 @@ class Trainer:
     - `asked`: the reason for a snapshot that was requested and not yet taken
     - `final`: the number of the commit that the last snapshot of the newest fit() became; None while there is no such
       commit. It becomes None again when another fit() makes a step.
-    - `fit_wanted`: the number of a fit() that the script has called, and that waits to be told where it starts
+    - `fit_wanted`: the number of a fit() that the script has called, and that waits for its start
     - `stalled_s`: the run seconds for which the trainer has paused for snapshots so far
     - `terminated`: the command has received SIGTERM
     - `trained_again`: the command's first training process died, and the command then began another training
