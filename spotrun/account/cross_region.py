@@ -105,8 +105,8 @@ def usd(usd_per_gb: Decimal, size_bytes: int) -> Decimal:
 
 def spent_usd(state: RunState) -> Decimal:
     """
-    Return what the transfers of the ended launches cost. The budget covers those of the other launches already: each
-    launch reserves the cost of its transfers until it ends.
+    Return what the transfers of the ended launches have cost. The transfers of all other launches are covered by
+    reservations: until it ends, each launch reserves a part of the budget for them.
     """
     gone = (launch for launch in state.launches.values() if launch.gone is not None)
     return sum((amount for _, amount in crossings(state, gone)), ZERO)

@@ -77,7 +77,10 @@ def gcs_prices(location: str) -> StoragePrices:
 
 
 def _of_several(location: str) -> Mapping[str, Decimal]:
-    """Return those prices of a bucket at `location` that differ from the prices of a bucket in one region."""
+    """
+    Return the prices of a bucket in several regions, as far as they differ from the prices of a bucket in one region.
+    Return {} for a bucket in one region.
+    """
     if location in _MULTI_REGIONS:
         return list_prices("GCS Standard in all of a continent").prices
     return list_prices("GCS Standard in two regions").prices if len(_regions(location)) > 1 else {}

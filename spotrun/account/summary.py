@@ -256,7 +256,10 @@ def _horizon(state: RunState, now: datetime) -> datetime:
 
 
 def _billed_until(state: RunState, now: datetime) -> datetime:
-    """Return the later of the run's end and its last instance's end; `now` before both have ended."""
+    """
+    Return the time up to which costs can accrue: the later of the run's end and its last instance's end. While the run
+    or an instance is still running, this is `now`.
+    """
     instances = [member for member in state.members() if member.billed_from is not None]
     if state.terminal is None or any(member.gone is None for member in instances):
         return max(state.created_at, now)

@@ -51,7 +51,10 @@ DOWNTIME = tuple(kind for kind in Activity if kind not in (Activity.PRODUCTIVE, 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of one activity. `attempt` is the attempt that it belongs to; for boot and setup, the next attempt."""
+    """
+    A stretch of time with one activity. `attempt` is the attempt to which the time belongs. The boot and setup of an
+    instance belong to the attempt that then begins on it.
+    """
 
     kind: Activity
     start: datetime
@@ -83,7 +86,7 @@ def timeline(state: RunState, now: datetime) -> tuple[Span, ...]:
 
 
 def account_end(state: RunState, now: datetime) -> datetime:
-    """Return when the account of time ends: at the run's end; `now` until the run has ended."""
+    """Return the time up to which a run's time is counted: its end or, while it has not ended, `now`."""
     return max(state.created_at, now if state.terminal is None else state.terminal.at)
 
 

@@ -112,7 +112,7 @@ class Integral:
             self._amounts.append(amount_now)
 
     def until(self, moment: datetime) -> Decimal:
-        """Return the sum of amount times microseconds up to `moment`."""
+        """Return the integral up to `moment`: the sum of each amount times the microseconds for which it counted."""
         index = bisect_right(self._moments, moment) - 1
         if index < 0:
             return ZERO

@@ -36,7 +36,7 @@ class WaitingInterval(NamedTuple):
 def waiting(state: RunState, horizon: datetime) -> Iterator[WaitingInterval]:
     """
     Yield the stretches of time, up to `horizon`, in which a member was ready but in no attempt. A member that the next
-    attempt is not allowed to use does not wait (protocol 32): it has a notice, or its attempt was drained.
+    attempt is not allowed to use does not wait (protocol 32): it had a notice, or its attempt had a drain request.
     """
     if not state.of_gangs:
         return

@@ -73,7 +73,7 @@ class AttemptEnd:
 
     def failed(self, cause: Cause, detail: str, *, lossy: bool = False) -> NoReturn:
         """
-        End with a failure. `lossy`: steps were lost, so the ledger's entry also names the newest step that is kept.
+        End with a failure. If steps were lost (`lossy`), the ledger's entry also names the newest step that is kept.
         """
         self._trainers.close()
         if cause not in (Cause.SAVES_FAILED, Cause.STORE_FULL):
@@ -83,8 +83,8 @@ class AttemptEnd:
 
     def _store_files(self) -> None:
         """
-        Store as many of the script's files as time allows. At this point, all snapshots that can be saved are already
-        durable.
+        Store as many of the script's files as time allows. Nothing else needs this time any more: all snapshots that
+        can be saved are already durable.
         """
         if (within_s := self._left_s()) > 0:
             self._trainers.close(within_s / 2)  # a process that dies slowly must not use up the whole notice

@@ -72,9 +72,9 @@ class AttemptJournal:
     gang, the caller instead sets `attempt` to the attempt that the gang has started, and `member` names the member that
     writes.
 
-    If the main loop's next action depends on an event being in the ledger, the method waits until the event is written.
-    All other events are appended in the background, in order. If the ledger refuses such an event, the recorder puts a
-    letter about it into the agent's inbox.
+    Each method writes one kind of event. If the main loop's next action depends on this event being in the ledger, the
+    method waits until it is written. All other events are appended in the background, in order. If the ledger refuses
+    such an event, the recorder puts a letter about it into the agent's inbox.
     """
 
     def __init__(
@@ -169,7 +169,8 @@ class AttemptJournal:
 
     def save_refused(self, refused: SaveRefused) -> Future[Entry | None]:
         """
-        Write that the store refused a checkpoint. Do not wait for the entry, because the ledger is in the same store.
+        Write that the store refused a checkpoint. Do not wait until the entry is written: the ledger is in the same
+        store, which may refuse the entry too.
         """
         event = CheckpointFailed(
             attempt=self.attempt,

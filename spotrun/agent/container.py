@@ -1,5 +1,5 @@
 """
-The container in which the set-up and the trainers of this instance run, if the job names an image.
+The container in which the job's `setup` and the trainers of this instance run, if the job names an image.
 
 pull by digest, unless the image is on this machine -> start, with the instance's folder mounted -> find its Python
 

@@ -240,8 +240,9 @@ class SnapshotFacts:
 
 def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
     """
-    Return the reason for taking a snapshot now; None if none is due. A trainer's first snapshot is early, to prove that
-    saving works.
+    Return the reason for taking a snapshot now; None if no snapshot is due. Until `gap_s` seconds after the newest
+    commit, no snapshot is due. Otherwise a trainer's first snapshot is due immediately, to prove early that saving
+    works.
     """
     if facts.since_commit_s is not None and facts.since_commit_s < gap_s:
         return None
@@ -331,8 +332,8 @@ def beginning_after(exited: TrainerExited, failures: int, *, alone: bool) -> Sta
 
     After its first failure, the command continues with the files that it left. There are two exceptions, in which it
     starts from the newest checkpoint: if the command was killed, because it may have left half-written files; and in a
-    gang, because all members have to start from the same commit. It also does so after a second failure. After more
-    failures, it starts from the checkpoint before the newest.
+    gang, because all members have to start from the same commit. After a second failure, it starts from the newest
+    checkpoint, and after more failures, from the checkpoint before the newest.
     """
     if failures > 2:
         return StateChoice.ONE_BEFORE
@@ -371,7 +372,7 @@ def leaving_s(state: RunState, commit_s: float | None) -> float | None:
 
 def is_restless(since_s: float, interval_s: float) -> bool:
     """
-    Return True if the agent should report that the state never comes to rest: its checkpoint has been due for `since_s`
-    seconds.
+    Return True if the agent should report to the user that a command's state never comes to rest. `since_s` is for how
+    many seconds a checkpoint has been due, but could not be made for that reason.
     """
     return since_s >= RESTLESS_INTERVALS * interval_s

@@ -81,7 +81,7 @@ def prepare(context: AgentContext) -> SetUp:
     )
     how, size_bytes = _environment(context) if _has_environment(context) else ("none", 0)
     found = SetUp(seconds=context.clock.monotonic() - began_s, how=how, packed_bytes=size_bytes)
-    if before is None or not before.since():  # a new container would lack the changes that set-up made in this one
+    if before is None or not before.since():  # a new container would lack the changes that `setup` made in this one
         temporary = done.with_suffix(".tmp")
         temporary.write_bytes(msgspec.json.encode(found))
         temporary.replace(done)

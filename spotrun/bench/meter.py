@@ -60,8 +60,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def samples_total(self) -> float | None:
         """
-        The number of samples of the whole training, validations excluded. None if the training does not report how many
-        steps it has in total, or how many samples it has trained.
+        The number of samples of the whole training. None if the training does not report how many steps it has in
+        total, or how many samples it has trained.
         """
         return None if self.steps_total is None or not self.samples else self.steps_total * self.samples / self.steps
 

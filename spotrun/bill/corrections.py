@@ -1,8 +1,8 @@
 """
 Corrects the recorded ends of instances from the cloud's bill. Pure.
 
-If no runner saw an instance end and its cloud reports no time, the ledger has only a bound: a time by which the
-instance must have ended. The bill shows for how long the cloud really charged.
+If no runner saw an instance end and its cloud reports no time, the ledger has only a bound for the end: the earliest
+time by which the instance may have ended. The bill shows for how long the cloud really charged.
 """
 
 from __future__ import annotations

@@ -137,7 +137,8 @@ class DuplicateLines:
 
 def files_of(patterns: Iterable[str]) -> list[Path]:
     """
-    Return each file that matches one of `patterns` once, in order. A pattern may contain `*`, `?`, `[…]` and `**`.
+    Return the files that match any of `patterns`, in order, and each of them only once. A pattern can contain `*`, `?`,
+    `[…]` and `**`.
 
     Raises:
         SpecInvalid: a pattern matches no file.

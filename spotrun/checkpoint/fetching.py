@@ -188,7 +188,7 @@ class _Writer:
         return Fetched(file, Outcome.FETCHED, kept_as=self._write(file, each))
 
     def _judge(self, folder: int) -> None:
-        """Raise if no file may be written into `folder` or below it."""
+        """Raise an error if `folder`, and everything below it, must not be written to. By default, all folders can."""
 
     def _make_room(self, parent: int, name: str, file: OutputFile) -> str:
         """Rename the existing file if it has to be kept, and return its new name; "" if no file was renamed."""

@@ -48,8 +48,8 @@ from spotrun.run.events import CommittedFiles
 
 TRIES_AT_THE_END = 5
 """
-Maximum reads of a file for a final snapshot. A training that does no more steps hardly ever writes files, so these are
-enough.
+How often the agent tries to read a file for a final snapshot, if the file changes each time while it is read. A few
+tries are enough, because a training that makes no more steps hardly ever writes files.
 """
 
 
@@ -150,7 +150,7 @@ class CommitFiles:
 
 
 class _Storing:
-    """The files of one snapshot."""
+    """Stores the files of one snapshot, and makes their list."""
 
     def __init__(
         self,
@@ -182,8 +182,7 @@ class _Storing:
             FilesTorn: the training changed some files before they were read. All others were read, so the next snapshot
                 has to copy only the torn files.
             StateRefused: a file of a command's state cannot be stored.
-            Abandoned: the copy of a command's state has disappeared, because another state was restored in the
-                meantime.
+            Abandoned: the copy of a command's state cannot be used, because another state was restored after the copy.
         """
         done: dict[str, StoredFile] = {}
         torn: list[str] = []

@@ -121,7 +121,10 @@ class ContentStore:
             self._lists[key] = listing
 
     def names_secret(self, path: str) -> bool:
-        """Return True if `path` contains a secret. Lists are stored, and `spotrun fetch` shows their paths."""
+        """
+        Return True if `path` contains a secret. Such a path must not be put into a list of files: lists are stored, and
+        `spotrun fetch` shows the paths in them.
+        """
         return self._context.console.redaction.is_in(path)
 
     def left_out(self, path: str, size_bytes: int, reason: str) -> LeftOut:

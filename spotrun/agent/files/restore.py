@@ -126,8 +126,10 @@ class FilesOfCommit:
 
     def put(self, opened: Collection[str], attempt: int) -> dict[str, StoredFile]:
         """
-        Put the files into their places, and return the files that the work folder now has. If the trainer has `opened`
-        a file for writing, the file is overwritten in place, and it stays even if the checkpoint lacks it.
+        Put the files into their places, and return the files that the work folder now has.
+
+        `opened` are the files that the trainer has open for writing. Such a file is not replaced but overwritten, so
+        that the trainer's open file remains the one in the folder. It also stays if the checkpoint lacks it.
 
         Raises:
             SpotrunError: a file cannot be put in its place, or cannot be fetched.
@@ -241,8 +243,8 @@ def restore_state(
 
 def tidy(context: AgentContext, attempt: int) -> None:
     """
-    If the run has no checkpoint, restore the work folder as uploaded, because an earlier training may have written into
-    it.
+    If the run has no checkpoint, restore the work folder as the user uploaded it, because an earlier trainer may have
+    written into it.
     """
     if context.recorder.state.latest_commit() is None:
         as_uploaded(context, attempt)
@@ -250,8 +252,8 @@ def tidy(context: AgentContext, attempt: int) -> None:
 
 def as_uploaded(context: AgentContext, attempt: int, stays: Callable[[str], bool] = lambda _: False) -> None:
     """
-    If a trainer has run in the work folder, restore the folder as uploaded. Keep the paths for which `stays` returns
-    True.
+    If a trainer has run in the work folder, restore the folder as the user uploaded it. Leave the paths for which
+    `stays` returns True as they are.
     """
     if not context.assignment.training_mark.exists():
         return

@@ -21,7 +21,7 @@ Run seconds for which the gang waits for its lead to start the attempt. Afterwar
 it (protocol 36).
 """
 SILENT_S = 30.0
-"""Run seconds after which a member whose status has not changed counts as not reached (protocol 44)."""
+"""Run seconds without a change of a member's status after which the member counts as not reached (protocol 44)."""
 SILENT_MIN_S = 10.0
 """Minimum of SILENT_S in system seconds, because a busy machine is slow."""
 ENDS_WITHIN_S = 10.0
@@ -93,9 +93,10 @@ def stays(state: RunState, attempt: Attempt) -> bool:
 
 def gang_to_start(state: RunState, name: MemberName, waited_s: float) -> Gang | None:
     """
-    Return the gang of the next attempt if member `name` has to start that attempt now; otherwise None. The gang
-    consists of the earliest ready members, as many as the job requests. The first of them starts the attempt. After
-    ANOTHER_STARTS_AFTER_S, any of them may start it (protocol 36).
+    Return the gang of the next attempt if member `name` has to start that attempt now; otherwise None.
+
+    The gang consists of the first ready members in the order of their names, as many as the job requests. The first of
+    them starts the attempt. If it has not done so after ANOTHER_STARTS_AFTER_S, any of them starts it (protocol 36).
     """
     if state.current is not None or state.terminal is not None or state.stop_requested:
         return None

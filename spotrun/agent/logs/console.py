@@ -1,6 +1,6 @@
 """
-The output of set-up and training. It is a file on the instance, and it is shipped to the store in chunks that are never
-changed.
+The output of the job's `setup` and of training. It is a file on the instance. It is shipped (sent) to the store in
+chunks that are never changed.
 
     logs/LAUNCH/000000.log, 000001.log, …      joined in this order, they are the file
     logs/LAUNCH.MEMBER/                        the same for any other member of a gang

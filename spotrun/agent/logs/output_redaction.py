@@ -57,8 +57,8 @@ class OutputRedaction:
     @property
     def reach(self) -> int:
         """
-        Maximum number of bytes by which a secret can extend across a cut in the output. To recognise each secret that
-        continues after the cut, a reader needs this many bytes from before the cut.
+        Maximum number of bytes that a secret can have before a cut in the output, if it continues after the cut. A
+        reader that starts at the cut needs this many bytes from before it, in order to recognise the secret.
         """
         return max(named_values.REACH, self._exact.reach)
 

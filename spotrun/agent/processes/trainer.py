@@ -368,7 +368,7 @@ class Trainer:
 
     def spend(self, arena: Arena) -> None:
         """
-        Record that the common part of a snapshot's arena is in the store. Both arenas use the same memory for this
+        Record that the common part of a snapshot's arena is no longer needed. Both arenas use the same memory for this
         part, so only now can the trainer get the other arena.
         """
         self._arenas.spend(arena.number)

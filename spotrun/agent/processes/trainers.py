@@ -68,12 +68,15 @@ class Trainers:
         return spare
 
     def spend(self, snapshot: Snapshot) -> None:
-        """Record that the saver no longer needs the common part of the snapshot's arena, so the trainer may use it."""
+        """
+        Record that the saver no longer needs the common part of the snapshot's arena, so that the trainer can overwrite
+        it.
+        """
         if snapshot.incarnation == self.current.number and snapshot.arena is not None:
             self.current.spend(snapshot.arena)
 
     def release(self, snapshot: Snapshot) -> None:
-        """Record that the saver no longer needs the snapshot, so its arena and files are free."""
+        """Record that the saver no longer needs the snapshot: close its files, and free its arena for the trainer."""
         snapshot.close_files()
         if snapshot.arena is None:
             return

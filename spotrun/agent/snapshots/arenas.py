@@ -81,7 +81,7 @@ class Arenas:
         self._arenas: dict[int, Arena] = {}
         self._full: set[int] = set()
         self._spent: set[int] = set()
-        """Full arenas whose common part is in the store, so that it can be overwritten."""
+        """Full arenas whose common part can be overwritten: it is in the store, or its upload was cancelled."""
         self._current: range = range(0)
         self._given: int | None = None
 
@@ -113,7 +113,7 @@ class Arenas:
         return self._arenas[number]
 
     def spend(self, number: int) -> None:
-        """Record that the common part of a full arena is in the store, so that it can be overwritten."""
+        """Record that the common part of a full arena can be overwritten. Then the trainer can get the other arena."""
         if number in self._full:
             self._spent.add(number)
 

@@ -37,7 +37,10 @@ class Descriptors(list[int]):
 
 
 class PartialFrozenFolder:
-    """A frozen folder of which some descriptors have not arrived yet."""
+    """
+    A frozen folder that a trainer is still describing: some of the file descriptors have not arrived yet, because they
+    are spread over several messages.
+    """
 
     def __init__(self, message: FilesFrozen, descriptors: Descriptors) -> None:
         self.message = message
@@ -59,7 +62,7 @@ class PartialFrozenFolder:
 
 
 def received(message: FilesFrozen, descriptors: Descriptors) -> Frozen:
-    """Return the frozen folder. It then owns the descriptors."""
+    """Return the frozen folder that the trainer has described. It takes over the descriptors, and closes them."""
     index = os.pread(descriptors[0], message.index_bytes, message.index_at)
     return Frozen(msgspec.json.decode(index, type=FrozenFolder), descriptors, message.number)
 
