@@ -1,4 +1,4 @@
-"""`python -m spotrun` is `spotrun`."""
+"""Runs the command line for `python -m spotrun`, just as the command `spotrun` does."""
 
 from spotrun.cli.app import main
 

@@ -1,8 +1,9 @@
 """
-The cost of traffic between regions. It covers the checkpoints, packed set-ups and data that instances read, and the
-checkpoints, set-ups and files of the script that they wrote. Pure.
+The cost of traffic between regions, computed from the ledger. Pure.
 
-What a standby fetched in advance but never used for training is in no ledger, and so is not counted.
+It covers the checkpoints, setup caches and data that instances read from the store, and the checkpoints, setup caches
+and files of the script that instances wrote to the store. A standby fetches a checkpoint in advance. If the standby
+then never trains, the ledger has no entry about that transfer, so its cost is missing here.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ def data_gb(created: ev.RunCreated) -> Decimal:
 
 
 def crossings(state: RunState, launches: Iterable[Launch]) -> Iterator[tuple[datetime, Decimal]]:
-    """Yield, for each transfer of these launches between regions, the time of its record and its dollars. Unordered."""
+    """
+    Yield the cost in dollars of each transfer between regions that these launches caused, with the time at which the
+    ledger recorded the transfer. The transfers are not sorted by time.
+    """
     storage = state.created.storage
     led, set_up = _led(state), _set_up(state)
     write_usd_per_gb: dict[int, Decimal] = {}
@@ -53,10 +57,10 @@ def crossings(state: RunState, launches: Iterable[Launch]) -> Iterator[tuple[dat
 
 def _led(state: RunState) -> dict[int, list[Attempt]]:
     """
-    Return the attempts of each launch. A gang's attempt belongs to its lead's launch.
+    Return the attempts of each launch, by the launch's number. A gang's attempt is listed under its lead's launch.
 
-    All members of a gang are in the lead's region, so a checkpoint crosses regions once, even if several members
-    transfer parts of it.
+    All members of a gang are in the lead's region. So the lead's prices apply to the whole checkpoint, even if several
+    members each transfer a part of it.
     """
     found: dict[int, list[Attempt]] = {}
     for attempt in state.attempts.values():
@@ -65,7 +69,10 @@ def _led(state: RunState) -> dict[int, list[Attempt]]:
 
 
 def _set_up(state: RunState) -> dict[int, list[KnownSetUp]]:
-    """Return the set-ups of each launch. Each member of a gang has a separate set-up."""
+    """
+    Return the recorded runs of the job's `setup` for each launch, keyed by the launch's number. Each member of a gang
+    runs `setup` separately.
+    """
     found: dict[int, list[KnownSetUp]] = {}
     for one in state.setups():
         found.setdefault(one.launch.number, []).append(one)
@@ -73,7 +80,10 @@ def _set_up(state: RunState) -> dict[int, list[KnownSetUp]]:
 
 
 def _resumed(state: RunState, attempt: Attempt, read: Decimal) -> Iterator[tuple[datetime, Decimal]]:
-    """Yield when each trainer resumed, and the cost of reading its checkpoint."""
+    """
+    Yield the time at which each of the attempt's trainers resumed, and the cost of reading its checkpoint at `read`
+    dollars a GB.
+    """
     for trainer in attempt.trainers:
         if trainer.commit is not None:
             commit = state.commit(trainer.commit)
@@ -82,8 +92,8 @@ def _resumed(state: RunState, attempt: Attempt, read: Decimal) -> Iterator[tuple
 
 def _read_bytes(commit: Commit, trainer: Trainer) -> int:
     """
-    Return the bytes that a trainer reads to resume. Only the first trainer of an attempt reads the files; a later one
-    finds most of them in the work folder.
+    Return the bytes that a trainer reads to resume. The files of the script count only for the first trainer of an
+    attempt: a later trainer finds most of them in the work folder.
     """
     files = commit.event.files
     return commit.event.size_bytes + (files.size_bytes if files is not None and not trainer.incarnation else 0)
@@ -94,6 +104,9 @@ def usd(usd_per_gb: Decimal, size_bytes: int) -> Decimal:
 
 
 def spent_usd(state: RunState) -> Decimal:
-    """Return the cost of the ended launches' transfers. Reservations cover the transfers of all other launches."""
+    """
+    Return what the transfers of the ended launches have cost. The transfers of all other launches are covered by
+    reservations: until it ends, each launch reserves a part of the budget for them.
+    """
     gone = (launch for launch in state.launches.values() if launch.gone is not None)
     return sum((amount for _, amount in crossings(state, gone)), ZERO)

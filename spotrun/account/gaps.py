@@ -12,8 +12,8 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     """
     A part of a training's state that changes but is in no checkpoint.
 
-    `place` is the name of that state in the script, and `what` is its kind. The state had changed by `step`; `resumes`
-    counts the resumes since then, none of which restored the change.
+    `place` names this part as the script does, and `what` is its kind. The agent saw at `step` that it had changed.
+    `resumes` is how often training has resumed since then, each time without that change.
     """
 
     place: str

@@ -77,14 +77,20 @@ def gcs_prices(location: str) -> StoragePrices:
 
 
 def _of_several(location: str) -> Mapping[str, Decimal]:
-    """Return those prices of a bucket at `location` that differ from the prices of a bucket in one region."""
+    """
+    Return the prices of a bucket in several regions, as far as they differ from the prices of a bucket in one region.
+    Return {} for a bucket in one region.
+    """
     if location in _MULTI_REGIONS:
         return list_prices("GCS Standard in all of a continent").prices
     return list_prices("GCS Standard in two regions").prices if len(_regions(location)) > 1 else {}
 
 
 def usd_per_gb(one: Continent, other: Continent) -> Decimal:
-    """Return the price of a GB between two different regions on these continents: the price at the dearer end."""
+    """
+    Return the price of a GB between two different regions, one on each of these continents. If the two continents have
+    different prices, the higher price counts.
+    """
     if one is other or {one, other} == _AMERICAN:
         return _within(one)
     between = list_prices("Google's traffic between continents").prices
@@ -112,7 +118,7 @@ def _passages(location: str, home: Continent) -> dict[str, Passage]:
 
 
 def _regions(location: str) -> tuple[str, ...]:
-    """Return the regions that a location names; () for a multi-region."""
+    """Return the one or two regions of a bucket's location; () for a multi-region, which has no list of regions."""
     if location in _MULTI_REGIONS:
         return ()
     return DUAL_REGIONS.get(location) or tuple(location.split(BETWEEN_REGIONS))

@@ -17,12 +17,13 @@ from spotrun.run.state import Attempt, RunState, Trainer
 @dataclass(frozen=True)
 class Interruption:
     """
-    The loss of an attempt's instance, or of `members` of a gang, to the cloud.
+    An interruption: the cloud took an attempt's instance or, from a gang, the instances of `members`.
 
     `at` is when training stopped. `notice_lead` is the time from the notice to its deadline; None without a notice.
-    `detection` is the time from the instance's end until the ledger recorded that end. `commit_age` is the age, at
-    `at`, of the checkpoint from which training resumed; None if it began from scratch. `to_first_step` is the time from
-    `at` to the first step of a new trainer, without the run's pauses; None until that step.
+    `detection` is the time from the instance's end until the ledger recorded that end. `commit_age` is how old the
+    checkpoint from which training resumed was at `at`; None if training began from scratch. `to_first_step` is the time
+    from `at` to the first step of a later trainer; None if no later trainer has made a step yet. Time in which the run
+    was paused (stopped by the user or failed, and later resumed) is not included.
     """
 
     attempt: int
@@ -61,7 +62,10 @@ def _interruption(
     next_started: Trainer | None,
     redone: Mapping[datetime, int],
 ) -> Interruption:
-    """Compute one interruption. `next_trainer` is the next trainer; `next_started` is the next that made a step."""
+    """
+    Compute one interruption. `next_trainer` is the first trainer of a later attempt. `next_started` is the first
+    trainer of a later attempt that made a step; it may be a different trainer.
+    """
     end = attempt.end
     assert end is not None
     gone_at = min(end.known_at, state.still_from(attempt) or end.known_at)
@@ -79,7 +83,10 @@ def _interruption(
 
 
 def _members_lost(state: RunState, attempt: Attempt, following: Attempt | None) -> tuple[MemberName, ...]:
-    """Return those members not in the next attempt that were missing, had a notice, or were lost to the cloud."""
+    """
+    Return the members that the gang lost to the cloud. A member is lost if it is not in the next attempt, and either it
+    was missing when this attempt ended, or had a notice, or its cloud ended it.
+    """
     assert attempt.end is not None
     lost = {*attempt.end.missing, *(name for name in attempt.names if _is_taken(state, attempt, name))}
     stay = () if following is None else following.names
@@ -100,8 +107,8 @@ def _notice_lead(attempt: Attempt) -> timedelta | None:
 
 def _commit_age(state: RunState, trainer: Trainer | None, at: datetime) -> timedelta | None:
     """
-    Return the age, at `at`, of the commit from which the next trainer resumed. If no trainer has started since, take
-    the newest commit.
+    Return how old, at `at`, the commit was from which the next trainer resumed. If no trainer has started since, the
+    newest commit counts: the next trainer will resume from it.
     """
     if trainer is None:
         commit = state.latest_commit()

@@ -1,4 +1,6 @@
-"""The outcome of a run, of its attempts and of its epochs. Reports use the same words."""
+"""
+Functions that say how a run, its attempts and its epochs stand: running or ended, completed or not, interrupted or not.
+"""
 
 from __future__ import annotations
 
@@ -56,11 +58,12 @@ def _attempt_word(state: RunState, attempt: Attempt) -> str:
 
 def is_plain(state: RunState) -> bool:
     """
-    Return whether the run is plain: a command that reports no steps, and so counts as training from its start. The
-    checkpoints of a plain run, if it has any, contain only files.
+    Return whether the run is plain: its training reports no steps. Without a first step to wait for, a plain run counts
+    as training from the start of its process. If a plain run has checkpoints, they contain only files.
 
-    A job that names a command is plain until its training reports a first step. A script is plain if it has sent
-    nothing to its agent for a while, or if it has completed without a step.
+    If the job names a command, the run is plain until the training reports a first step. If the job names a script, the
+    run becomes plain when the script has run for a while without a message to its agent, or has completed without a
+    step.
     """
     trainers = [trainer for attempt in state.attempts.values() for trainer in attempt.trainers]
     if state.has_trained or any(trainer.started_at for trainer in trainers):
@@ -72,11 +75,12 @@ def is_plain(state: RunState) -> bool:
 
 def completed_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:
     """
-    Return the completed epochs (counted from 0), each with the time at which its account ends. From one entry to the
-    next, neither the epoch nor the time decreases.
+    Return the completed epochs (counted from 0), each with the time at which its account ends. Epochs and times are in
+    ascending order.
 
-    An epoch is complete with the first surviving commit at or past its last step, or with the run's completion. Its
-    account ends when the surviving pass over its data ended; a pass that was lost does not count.
+    An epoch is completed when its last step is safe: a commit at this step or a later one exists, and no training has
+    gone back to before that commit; or the run has been completed. Its account ends when the training reached the end
+    of its data. If that part of the training was lost and repeated, the end of the repetition counts.
     """
     commits = [commit for commit in state.commits if not commit.cut_off and not commit.event.suspect]
     completed_at = state.terminal.at if state.terminal is not None and state.terminal.outcome == "completed" else None
@@ -104,8 +108,9 @@ def interrupted(state: RunState, attempt: Attempt) -> bool:
     """
     Return whether the cloud took one or more instances of this attempt.
 
-    Usually the entry that ended the attempt says so. If a standby had taken over before the loss, the notice or the
-    entry for the instance's end says so.
+    Usually the entry that ended the attempt names an interruption as the cause. It names another cause if a standby had
+    taken over before the loss. Then the attempt was interrupted if it had a notice, or if the cloud ended one of its
+    instances before the attempt's end was recorded.
     """
     if attempt.end is None or attempt.end.cause is not Cause.REPLACED:
         return attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED

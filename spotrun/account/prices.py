@@ -68,10 +68,12 @@ class Charge(NamedTuple):
 
 def charges(launch: Launch, rule: BillingRule, end: datetime) -> list[Charge]:
     """
-    Return the charges of all instances of a launch, from the time an instance is first billed until the last, or `end`.
+    Return the charges of all instances of a launch, each from the instance's first billed moment to its end or, if
+    earlier, to `end`.
 
-    A time has no charge if the cloud bills nothing for the machine then, if the price is not known, or if only a disk
-    is left of the machine. As on the bill, the first known price also counts for the time before it.
+    There is no charge for times at which the cloud bills nothing for the machine, at which the machine is switched off
+    and only its disk is billed, or if no price is known. If an instance was billed before its first price was recorded,
+    that first price counts from the start, as it does in the bill that spotrun computes.
     """
     meters = zip(launch.members, launch.meters(rule), strict=True)
     return [charge for member, meter in meters for charge in _charges(member, meter, end)]

@@ -24,10 +24,11 @@ class BudgetForecast(msgspec.Struct, frozen=True):
     """
     The spending of a budget, and a forecast. Nothing is forecast before the first completed epoch.
 
-    `passes_at` is when the rest of the budget will be spent at the present pace, in run time. `epoch` (counted from 0)
-    is the epoch under way at that time. Both are None if that time is unknown, or later than the training's end.
-    `needs_usd` is the cost of the whole training; None if the budget covers it, or if the number of epochs is unknown.
-    The run never costs more than its budget: it commits and ends in time (see `policy.money`).
+    `passes_at` is the time, in run time, at which the budget will be used up if the run goes on to spend as fast as in
+    its newest epochs. `epoch` (counted from 0) is the epoch that will be training then. Both are None if that time is
+    unknown, or if the training will end earlier. `needs_usd` is the expected cost of the whole training; None if the
+    budget covers it, or if the number of epochs is unknown. The run never costs more than its budget: it commits and
+    ends in time (see `policy.money`).
     """
 
     budget_usd: Decimal
@@ -68,11 +69,11 @@ def forecast_spending(
 
 def _pace(epochs: Sequence[Account]) -> tuple[Decimal, timedelta]:
     """
-    Return the expected dollars and wall time of each further epoch, computed from the newest epochs. Return zeros if no
+    Return the expected dollars and wall time of each further epoch: the mean of the newest epochs. Return zeros if no
     epoch is completed.
 
-    The run's start is paid only once, so the first epoch, which includes it, is left out. If there is no other epoch,
-    the start is subtracted from it instead.
+    The mean leaves out the first epoch, because its cost includes the run's start, which later epochs do not repeat. If
+    only the first epoch is completed, the function takes that epoch and subtracts the start.
     """
     if len(epochs) == 1:
         first = epochs[0]

@@ -3,10 +3,13 @@ The cost of a run, in dollars and in time, per completed epoch (protocol 24 and 
 
     epochs + rest = total                  exactly, in dollars (Decimal) and in time (timedelta)
 
-An epoch's account covers the time from the surviving end of the previous epoch to this epoch's surviving end. All cost
-that accrues in this time, also where two instances overlap, is the epoch's cost. The rest begins at the end of the last
-completed epoch. Until the run is completed, the rest is called *unfinished*. Afterwards it is called *end of run*: the
-last checkpoint, and the part of the script after its training.
+An epoch's account begins where the previous epoch's account ends, and ends when this epoch's training ended. If that
+training was lost and repeated, the end of the repetition counts. All cost that accrues in this time is the epoch's
+cost, also if two instances ran side by side.
+
+The rest is the cost that belongs to no completed epoch, because it accrued after the last one. Until the run is
+completed, reports call it *unfinished*. Afterwards they call it *end of run*: it covers the last checkpoint, and the
+part of the script after its training.
 """
 
 from __future__ import annotations
@@ -28,12 +31,15 @@ from spotrun.run.state import RunState
 from spotrun.units import count_of
 
 CHANGED = "the same samples in the same order, in bits that may differ"
-"""How far a training that changes its instance type is reproducible."""
+"""What users can rely on if a training changes its instance type. Reports quote this text."""
 
 
 @dataclass(frozen=True)
 class Account(Bill):
-    """The account of a completed epoch (counted from 0), or of the rest or the whole run (then `epoch` is None)."""
+    """
+    The account of a completed epoch (`epoch`, counted from 0), of the rest (the cost that belongs to no completed
+    epoch), or of the whole run. `epoch` is None for the last two.
+    """
 
     epoch: int | None
     times: Mapping[Activity, timedelta]
@@ -64,7 +70,10 @@ class Account(Bill):
 
     @property
     def goodput(self) -> float | None:
-        """All instances' productive time over their paid time; above 1 if some was free, None if nothing was paid."""
+        """
+        The sum of all instances' productive time, divided by the sum of their paid time. It is above 1 if instances
+        trained for free (not billed by the cloud), and None if no time was paid.
+        """
         return self.size * self.productive / self.paid if self.paid else None
 
     @property
@@ -80,10 +89,11 @@ class RunSummary:
     """
     The cost of a run. `state` is `running`, `completed`, `stopped` or `failed`; `run` is the name of its folder.
 
-    `setups` maps each attempt to its instance's set-up: what the job's `setup` did on it. `ordinals` are the
-    attempts' numbers as users see them (`RunState.ordinals`). `plain`: the run is a command that reports no steps.
-    `time_scale` is the ratio of run time to wall-clock time. `work` identifies the training. `gaps` are the parts of
-    the state that no checkpoint holds. `assumptions` states in one line what the figures are based on.
+    `setups` says for each attempt how the job's `setup` was done on its instance; attempts without `setup` are left
+    out. `ordinals` maps the numbers of the attempts to those that users see (`RunState.ordinals`). `plain` is True if
+    the training reports no steps. `time_scale` is the ratio of run time to system time. `work` identifies the training,
+    so that runs of the same training can be compared. `gaps` are the parts of the training's state that change but are
+    in no checkpoint. `assumptions` states in one line what the figures are based on.
     """
 
     run: str
@@ -111,7 +121,7 @@ class RunSummary:
 
     @property
     def rest_name(self) -> str:
-        """The name that tables give to the rest."""
+        """The name that tables give to the cost that belongs to no completed epoch (`rest`)."""
         if self.state != "completed":
             return "unfinished"
         return "end of run" if self.epochs else "no epochs"
@@ -207,8 +217,8 @@ def assumptions(state: RunState) -> str:
 
 def types_trained(state: RunState) -> list[str]:
     """
-    Return the accelerators that made steps, in the order of their first steps. An instance without accelerators counts
-    by its instance type. Return [] for a job that allows only one kind.
+    Return the types of accelerators on which the run has trained, in the order of their first steps. An instance
+    without accelerators is listed by its instance type. Return [] if the job allows only one type.
     """
     resources = state.created.job("resources")
     if not isinstance(resources.get("accelerators"), dict) and resources.get("home") is None:
@@ -237,13 +247,19 @@ def _egress(state: RunState) -> str:
 
 
 def _horizon(state: RunState, now: datetime) -> datetime:
-    """Return the ledger's latest time or, if later, `now`: the writers' clocks may differ from this machine's."""
+    """
+    Return `now` or, if later, the latest time in the ledger. The clock of a machine that wrote an entry may be ahead of
+    this machine's clock.
+    """
     ended = [member.gone.ended_at for member in state.members() if member.gone is not None]
     return max([now, *state.entry_times, *ended])
 
 
 def _billed_until(state: RunState, now: datetime) -> datetime:
-    """Return the later of the run's end and its last instance's end; `now` before both have ended."""
+    """
+    Return the time up to which costs can accrue: the later of the run's end and its last instance's end. While the run
+    or an instance is still running, this is `now`.
+    """
     instances = [member for member in state.members() if member.billed_from is not None]
     if state.terminal is None or any(member.gone is None for member in instances):
         return max(state.created_at, now)
@@ -251,7 +267,10 @@ def _billed_until(state: RunState, now: datetime) -> datetime:
 
 
 def _windows(spans: Iterable[Span], cuts: list[datetime]) -> list[list[Span]]:
-    """Return the spans, cut at the sorted times `cuts`, as lists: one before each cut, and one after the last cut."""
+    """
+    Split the spans at the times `cuts`, which are in order. Return one list of spans for each stretch: up to the first
+    cut, between each two cuts, and after the last cut.
+    """
     windows: list[list[Span]] = [[]]
     for span in spans:
         start = span.start

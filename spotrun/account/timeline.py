@@ -1,9 +1,11 @@
 """
 Divides the time of a run into training and seven kinds of downtime (protocol 26). Pure: no clock, no I/O.
 
-A line of spans is drawn from `RunCreated` to the end, and only ever forwards. So the spans are contiguous and never
-overlap, even if the writers' clocks disagree. A running trainer's training since its last commit counts as productive.
-Once the attempt has ended without saving that training, it counts as rework.
+The module lays spans of time one after another, from `RunCreated` to the run's end, and never goes back. So the spans
+have no holes and never overlap, even if the clocks of the machines that wrote the entries disagree.
+
+While a trainer runs, its training since its last commit counts as productive. If the attempt ends without saving that
+training, it counts as rework from then on.
 """
 
 from __future__ import annotations
@@ -49,7 +51,10 @@ DOWNTIME = tuple(kind for kind in Activity if kind not in (Activity.PRODUCTIVE, 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of one activity. `attempt` is the attempt that it belongs to; for boot and setup, the next attempt."""
+    """
+    A stretch of time with one activity. `attempt` is the attempt to which the time belongs. The boot and setup of an
+    instance belong to the attempt that then begins on it.
+    """
 
     kind: Activity
     start: datetime
@@ -81,7 +86,7 @@ def timeline(state: RunState, now: datetime) -> tuple[Span, ...]:
 
 
 def account_end(state: RunState, now: datetime) -> datetime:
-    """Return when the account of time ends: at the run's end; `now` until the run has ended."""
+    """Return the time up to which a run's time is counted: its end or, while it has not ended, `now`."""
     return max(state.created_at, now if state.terminal is None else state.terminal.at)
 
 
@@ -93,7 +98,7 @@ def spent(spans: Iterable[Span]) -> dict[Activity, timedelta]:
 
 
 class _Line:
-    """A line of spans that grows only forwards, up to `end`."""
+    """A series of spans. Each new span starts where the last one ended (`here`); no span goes past `end`."""
 
     def __init__(self, start: datetime, end: datetime) -> None:
         self.spans: list[Span] = []
@@ -131,7 +136,7 @@ def _draw_changeover(line: _Line, previous: Attempt | None, launch: Launch, atte
 
 
 def _draw_rest(line: _Line, state: RunState, last: Attempt | None) -> None:
-    """Draw the time from the end of the last attempt to the end of the line."""
+    """Draw the time from the end of the last attempt to `line.end`: detecting that end, waiting, and booting."""
     pending = state.pending_launch if state.terminal is None else None
     asked_at = line.end if pending is None else pending.intended_at
     known_at = NEVER if last is None or last.end is None else last.end.known_at
@@ -188,14 +193,17 @@ def _draw_attempt(
 
 
 def _over_at(state: RunState, attempt: Attempt, end: datetime) -> datetime:
-    """Return the end of the attempt: the time when the ledger recorded it or, if earlier, the end of its machine."""
+    """Return when the attempt was over: when its machine ended or, if earlier, when the ledger recorded the end."""
     if attempt.end is None:
         return end
     return min(attempt.end.known_at, state.still_from(attempt) or attempt.end.known_at)
 
 
 def _stood_still_at(state: RunState, attempt: Attempt, trainer: Trainer, commits: list[Commit]) -> datetime:
-    """Return when the trainer made its last step (from then on it only saved); FOREVER if unknown."""
+    """
+    Return when the trainer stopped training: from then on it only saved its last checkpoint. Return FOREVER if that
+    time is unknown.
+    """
     last = state.terminal.final_commit if state.terminal is not None else None
     moments = [commit.event.taken_at for commit in commits if commit.event.final or commit.number == last]
     if attempt.end is not None and trainer.exited is None:
@@ -217,7 +225,10 @@ def _draw_training(
 
 
 def _draw_until(line: _Line, kind: Activity, until: datetime, survived: datetime, attempt: int) -> None:
-    """Draw up to `until`. The training after `survived` was lost, so that time is drawn as rework."""
+    """
+    Draw time of this kind up to `survived`, and from there up to `until` rework: what was trained after `survived` was
+    lost.
+    """
     line.draw(kind, min(until, survived), attempt)
     line.draw(Activity.REWORK, until, attempt)
 
@@ -233,9 +244,10 @@ def _survived(state: RunState) -> dict[TrainerKey, datetime]:
     """
     Return, for each trainer, the time up to which its training was kept: `FOREVER` for all of it, `NEVER` for none.
 
-    When a trainer resumes from a commit, all work after that commit's snapshot is lost: the later work of the trainer
-    that took the snapshot, and the work of all trainers in between. If later trainers resumed from several commits, the
-    oldest of these commits counts. When a trainer continues in place, nothing is lost.
+    When a trainer resumes from a commit, all training after that commit's snapshot is lost: what the trainer that took
+    the snapshot did after it, and all that the trainers in between did. Each later trainer may have resumed from a
+    different commit; the oldest of these commits decides. A command that continues with the files that the previous
+    command left (`in_place`) loses nothing.
     """
     trainers = [(attempt, trainer) for attempt in state.attempts.values() for trainer in attempt.trainers]
     order = {(attempt.number, trainer.incarnation): index for index, (attempt, trainer) in enumerate(trainers)}

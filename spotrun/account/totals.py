@@ -35,11 +35,12 @@ class Bill:
     """
     The costs and counts accrued up to one time, or between two times.
 
-    `counterfactual_usd` is what the same productive time would cost on demand on the same instance type, with one start
-    (the run's first boot, setup and restore), but without stalls for checkpoints. `paid` is the billed time of all
-    instances: where two overlap, both count, and time that the cloud does not bill is left out. `own_usd` is the cost
-    of wear and power on the user's own machine, and `own_paid` is that machine's time. `waiting_usd` is the part of the
-    instances' cost that accrued while members of a gang were ready but in no attempt.
+    `counterfactual_usd` is what the run would have cost on demand: the price of the job's baseline (usually the same
+    instance type on demand) for the productive time and for one start (the run's first boot, setup and restore). Stalls
+    for checkpoints are not included, because a run on demand needs no checkpoints. `paid` is the sum of the times for
+    which each instance was billed. `own_usd` is the cost of wear and power on the user's own machine, and `own_paid` is
+    the time for which that machine was used. `waiting_usd` is the part of the instances' cost that accrued while
+    members of a gang were ready but in no attempt.
     """
 
     spot_usd: Decimal
@@ -87,7 +88,10 @@ class Tally:
 
 
 class Integral:
-    """The integral over time of amounts such as stored bytes or dollars an hour. Each amount has a start and an end."""
+    """
+    The integral over time of a sum of amounts, such as stored bytes or dollars an hour. Each amount counts from its
+    start to its end.
+    """
 
     def __init__(self, stretches: Iterable[tuple[datetime, datetime, Decimal]]) -> None:
         changes: list[tuple[datetime, Decimal]] = []
@@ -108,7 +112,7 @@ class Integral:
             self._amounts.append(amount_now)
 
     def until(self, moment: datetime) -> Decimal:
-        """Return the sum of amount times microseconds up to `moment`."""
+        """Return the integral up to `moment`: the sum of each amount times the microseconds for which it counted."""
         index = bisect_right(self._moments, moment) - 1
         if index < 0:
             return ZERO
@@ -173,7 +177,8 @@ class Totals:
         self._waiting = Machines(waiting(state, horizon))
         kept_until = account_end(state, horizon)
         self._stored = Integral([*_stored(state, kept_until)])
-        # A commit puts its objects and one manifest, and gets the objects back; every ledger entry is one put.
+        # For a commit, the agent puts the checkpoint's objects and one manifest into the store, and gets the objects
+        # back to compare them. Each entry of the ledger is one put.
         self._puts = Tally(
             [(commit.at, commit.event.puts) for commit in state.commits]
             + [(outputs.at, outputs.event.objects) for outputs in state.all_outputs()]
@@ -227,8 +232,8 @@ class Totals:
 
 def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, datetime, Decimal]]:
     """
-    Yield the start, end and bytes of everything stored: checkpoints (from their commit on), set-ups (from their report
-    on), and the files of the script.
+    Yield the bytes of each stored thing, with the times from which and until which it is stored: each checkpoint (from
+    its commit on), each setup cache (from the entry that reports it), and the files of the script.
     """
     for commit in state.commits:
         yield commit.at, min(kept_until, commit.retired_at or kept_until), Decimal(commit.event.stored_bytes)
@@ -241,7 +246,10 @@ def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, d
 
 
 def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
-    """Yield, for each set-up of this kind, the time of its report and the number of objects that it put or got."""
+    """
+    Yield the number of objects that each run of the job's `setup` sent to the store or fetched from it, with the time
+    of the entry that reports it. `how` selects those that ran the commands ("run") or unpacked a cache ("unpacked").
+    """
     for one in state.setups():
         if one.setup.how == how:
             yield one.at, one.setup.objects
@@ -249,11 +257,11 @@ def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
 
 def baseline_usd_per_hour(state: RunState) -> Decimal | None:
     """
-    Return the hourly price of the job's `report.baseline`. Return None if the baseline is the on-demand price of the
-    type that trained.
+    Return the hourly price of the job's `report.baseline`. Return None if the baseline is the on-demand price of
+    whatever instance type trained.
 
-    Also return None if the job names a type whose price was not looked up, as in a rehearsal. The assumptions then
-    mention that type.
+    Also return None if the baseline is an instance type whose price is unknown, for example in a rehearsal, which looks
+    up no prices. The summary's `assumptions` then name that type.
     """
     report = state.created.job("report")
     found = report.get("baseline", ON_DEMAND)
@@ -274,7 +282,10 @@ def baseline_in_words(state: RunState) -> str:
 def _counterfactual(
     state: RunState, spans: tuple[Span, ...], attached_usd_per_hour: Decimal
 ) -> Iterable[tuple[datetime, datetime, Decimal]]:
-    """Yield the times in which on-demand machines would have been billed instead, and their total hourly price."""
+    """
+    Yield the start and end of each stretch of time that a run on demand would have had to pay too, and the total hourly
+    price of its machines. These are all productive spans, and the spans of the run's first start.
+    """
     baseline = baseline_usd_per_hour(state)
     first = next((span for span in spans if span.kind is Activity.PRODUCTIVE), None)
     for span in spans:

@@ -14,14 +14,17 @@ from spotrun.run.state import Attempt, RunState
 
 
 class WaitingInterval(NamedTuple):
-    """A part of the time that a meter bills, with the methods of a meter."""
+    """
+    A stretch of time in which a member waited. It has the methods of a `Meter`, which here count only what `meter`
+    bills in this stretch.
+    """
 
     meter: Meter
     billed_from: datetime
     ended_at: datetime
 
     def cost_until(self, moment: datetime) -> Decimal:
-        """Return the dollars accrued in this part by `moment`."""
+        """Return the dollars billed from the start of this stretch to `moment`."""
         since, until = min(moment, self.billed_from), min(moment, self.ended_at)
         return self.meter.cost_until(until) - self.meter.cost_until(since)
 
@@ -31,7 +34,10 @@ class WaitingInterval(NamedTuple):
 
 
 def waiting(state: RunState, horizon: datetime) -> Iterator[WaitingInterval]:
-    """Yield each member's waiting times up to `horizon`. A member that its gang let go does not wait (protocol 32)."""
+    """
+    Yield the stretches of time, up to `horizon`, in which a member was ready but in no attempt. A member that the next
+    attempt is not allowed to use does not wait (protocol 32): it had a notice, or its attempt had a drain request.
+    """
     if not state.of_gangs:
         return
     trained: defaultdict[MemberName, list[Attempt]] = defaultdict(list)

@@ -4,7 +4,7 @@ in attempt_loop.py, reads the letters, decides and acts.
 
     take over -> restore -> train (snapshots become commits) -> drained | ended | completed -> power off
 
-Each end is an event in the ledger, written before the instance powers off.
+The agent writes the attempt's end (drained, ended or completed) into the ledger before the instance powers off.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from spotrun.run.state import Attempt
 
 SAVES_WITHIN_S = 600.0
 """
-Maximum run seconds for which a gang's lead may save its last snapshots after the attempt has ended. The other members
-wait.
+Maximum run seconds for which a gang's lead goes on saving its last snapshots after the attempt has ended. In this time
+the other members stand idle, because the next attempt cannot begin.
 """
 
 
@@ -58,8 +58,9 @@ class AttemptRun:
     """
     Runs the trainers of one attempt.
 
-    `spare` is a trainer that was started before the takeover, and waits at the start of its training. Only a gang's
-    lead passes `place` (its place in the gang) and `held` (the checkpoint that it has in memory).
+    `spare` is a trainer process that was started before the takeover and waits where its training would begin. `place`
+    and `held` are passed only for a gang's lead: its place in the gang, and the checkpoint that it still has in memory
+    from an earlier attempt.
     """
 
     def __init__(
@@ -127,8 +128,8 @@ class AttemptRun:
 
     def take_newest(self) -> Newest | None:
         """
-        Return the newest checkpoint in memory, which the caller then owns. If no trainer has started from the
-        checkpoint that this attempt was given in memory, return that checkpoint.
+        Take the newest checkpoint out of memory and return it. The caller then owns it, and has to release it. If no
+        trainer of this attempt has started, this is the checkpoint that was passed to this attempt (`held`).
         """
         held, self._held = self._held, None
         return self._trainers.take_newest() if held is None else held
@@ -139,9 +140,9 @@ class AttemptRun:
 
     def _may_save_until(self, until_s: float) -> Callable[[], bool]:
         """
-        Return a function for a gang's lead. It returns True while the lead may still save the last snapshot of its
-        trainer, from which the next attempt resumes (protocol 43): until `until_s`, or until the lead leaves the gang
-        or the next attempt begins.
+        Return a function that returns True as long as a gang's lead is allowed to save its trainer's last snapshot
+        after the attempt's end. If this snapshot becomes a commit, the next attempt resumes from it (protocol 43). The
+        function returns False after `until_s`, and when the lead has left the gang or the next attempt has begun.
         """
         name, attempt = self._context.assignment.name, self._journal.attempt
 
@@ -199,7 +200,7 @@ class AttemptRun:
         return Pace(self._context.spec.checkpoint.every, committed_s, observed_hazard(state, now), now_s)
 
     def fail_setup(self, detail: str) -> NoReturn:
-        """Take over the run only to record why the set-up failed. No training follows."""
+        """Take over the run only to record in the ledger why the job's `setup` failed. No training follows."""
         self._journal.take_over()
         self._ending.failed(Cause.USER_ERROR, detail)
 

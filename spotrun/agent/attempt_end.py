@@ -19,15 +19,15 @@ from spotrun.run.gang import MemberName
 
 TAKEN_WITHIN = timedelta(minutes=3)
 """
-Maximum wait after the deadline of a notice. If the cloud has not taken the instance by then, it probably never will,
-and the waiting instance costs money.
+How long after a notice's deadline an instance waits for the cloud to take it. If the cloud has not taken the instance
+by then, it probably never will, and the waiting instance costs money.
 """
 
 
 class AttemptEnd:
     """
-    Ends the attempt: each method records the end and raises PowerOff. `final` is the number of the commit of the
-    training's last snapshot.
+    Ends the attempt: each public method records one kind of end in the ledger, and raises PowerOff. If the training's
+    last snapshot became a commit, `final` is that commit's number; otherwise it is None.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class AttemptEnd:
 
     def failed(self, cause: Cause, detail: str, *, lossy: bool = False) -> NoReturn:
         """
-        End with a failure. `lossy`: steps were lost, so the ledger's entry also names the newest step that is kept.
+        End with a failure. If steps were lost (`lossy`), the ledger's entry also names the newest step that is kept.
         """
         self._trainers.close()
         if cause not in (Cause.SAVES_FAILED, Cause.STORE_FULL):
@@ -83,8 +83,8 @@ class AttemptEnd:
 
     def _store_files(self) -> None:
         """
-        Store as many of the script's files as time allows. At this point, all snapshots that can be saved are already
-        durable.
+        Store as many of the script's files as time allows. Nothing else needs this time any more: all snapshots that
+        can be saved are already durable.
         """
         if (within_s := self._left_s()) > 0:
             self._trainers.close(within_s / 2)  # a process that dies slowly must not use up the whole notice
@@ -114,7 +114,9 @@ class AttemptEnd:
         return None if newest is None else newest.number
 
     def _go(self, reason: str) -> NoReturn:
-        """Power off. If the instance costs less when the cloud takes it, first wait for the cloud to take it."""
+        """
+        Power off. If the cloud is about to take the instance and would then not bill it, wait for that first.
+        """
         self._trainers.close()
         await_the_cloud(self._context, self._journal.attempt)
         self._power_off(reason)
@@ -140,8 +142,8 @@ def idle_until(rule: BillingRule, billed_from: datetime, deadline_at: datetime |
 
 def await_the_cloud(context: AgentContext, attempt: int) -> None:
     """
-    If that costs less than powering off, wait for the cloud to take the instance. Usually the cloud then ends this
-    process.
+    Wait until the cloud takes the instance, if waiting costs less than powering off now. Usually this call does not
+    return, because the cloud ends the instance and so this process.
     """
     if not context.watcher.heard_end:
         return

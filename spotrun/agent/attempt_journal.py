@@ -47,8 +47,8 @@ APPEND_WITHIN_S = 3700.0
 """Maximum system seconds of waiting for an append. It is longer than the time for which the recorder retries."""
 NAMED_MAX = 40
 """
-Maximum number of untracked places (states that no checkpoint contains) that the ledger names. A longer list would not
-be read.
+Maximum number of untracked places that the ledger names: parts of a training's state that change but are in no
+checkpoint. A longer list would not be read.
 """
 PLACE_MAX, WHAT_MAX = 120, 160
 """
@@ -72,8 +72,9 @@ class AttemptJournal:
     gang, the caller instead sets `attempt` to the attempt that the gang has started, and `member` names the member that
     writes.
 
-    A method waits until its event is written only if the main loop's next action depends on that. Other events are
-    appended in the background, in order. If one of these is refused, a letter is put into the inbox.
+    Each method writes one kind of event. If the main loop's next action depends on this event being in the ledger, the
+    method waits until it is written. All other events are appended in the background, in order. If the ledger refuses
+    such an event, the recorder puts a letter about it into the agent's inbox.
     """
 
     def __init__(
@@ -96,8 +97,9 @@ class AttemptJournal:
         Start an attempt, or return the attempt that this instance has already started.
 
         Raises:
-            PowerOff: this launch may not start an attempt, or another instance of the launch has started one, which
-                happens if a user launched this instance by hand with "launch more like this".
+            PowerOff: this launch is not allowed to start an attempt, or another instance has already started this
+                launch's attempt. The latter happens if a user launched this instance by hand with "launch more like
+                this".
         """
         self._append(unless(lambda state: state.launches[self._launch].attempt is not None, self._started))
         number = self._recorder.state.launches[self._launch].attempt
@@ -110,8 +112,8 @@ class AttemptJournal:
 
     def resumed(self, incarnation: int, event: ResumedFrom, meet: Meeting | UnsetType = UNSET) -> None:
         """
-        Write the checkpoint from which a trainer resumes. `meet` is the address and port where the trainers of a gang
-        meet.
+        Write that a trainer resumes, and from which checkpoint. `meet` is the address and port at which the trainers of
+        a gang connect to each other.
         """
         event = replace(event, meet=meet)
         self._append(unless(lambda state: len(self._mine(state).trainers) > incarnation, event))
@@ -151,7 +153,10 @@ class AttemptJournal:
         self._append_later(unless(lambda state: self._mine(state).unseen is not None, event))
 
     def not_carried(self, step: int, places: Iterable[tuple[str, str]]) -> None:
-        """Write those untracked places that the ledger does not name yet, up to `NAMED_MAX` in the whole run."""
+        """
+        Write which parts of the training's state changed by `step` but are in no checkpoint. Leave out those that the
+        ledger names already. The ledger names at most `NAMED_MAX` of them in the whole run.
+        """
         told = {shown(place, PLACE_MAX)[:PLACE_MAX]: shown(what, WHAT_MAX)[:WHAT_MAX] for place, what in places}
 
         def decide(state: RunState) -> AnyEvent | None:
@@ -164,7 +169,8 @@ class AttemptJournal:
 
     def save_refused(self, refused: SaveRefused) -> Future[Entry | None]:
         """
-        Write that the store refused a checkpoint. Do not wait for the entry, because the ledger is in the same store.
+        Write that the store refused a checkpoint. Do not wait until the entry is written: the ledger is in the same
+        store, which may refuse the entry too.
         """
         event = CheckpointFailed(
             attempt=self.attempt,
@@ -201,8 +207,9 @@ class AttemptJournal:
         missing: tuple[MemberName, ...] | UnsetType = UNSET,
     ) -> None:
         """
-        Write the end of the attempt. `missing` are members that could not be reached. `lossy`: add the newest step that
-        is kept. This step is determined when the event is written, because the saver may commit a newer one until then.
+        Write the end of the attempt. `missing` are the members that could not be reached. If steps are lost (`lossy`),
+        the event's detail also names the newest step that is kept. The method finds that step at the moment of writing,
+        because the saver may commit a newer step up to then.
         """
 
         def decide(state: RunState) -> AnyEvent | None:
@@ -234,7 +241,7 @@ class AttemptJournal:
         Append an event and wait until it is written.
 
         Raises:
-            PowerOff: this agent may not write any more.
+            PowerOff: the ledger accepts no more entries from this agent, or the store cannot be written.
         """
         try:
             self._recorder.append(decide).result(APPEND_WITHIN_S)
@@ -242,7 +249,7 @@ class AttemptJournal:
             raise PowerOff(error.message) from error
 
     def _append_later(self, decide: Decide) -> None:
-        """Append without waiting. If the event is refused, a letter is put into the inbox."""
+        """Append an event without waiting. If the ledger refuses it, the recorder puts a letter into the inbox."""
         self._recorder.append(decide)
 
 

@@ -224,7 +224,8 @@ class AttemptLoop:
 
     def _abandoned(self) -> None:
         """
-        Settle a snapshot whose upload was abandoned. For a command, make the next copy of the state due immediately.
+        Forget a snapshot whose upload was abandoned. If it was a copy of a command's state, the next copy is due
+        immediately.
         """
         snapshot = self._saver.settled()
         if snapshot is not None and snapshot.state is not None:
@@ -232,7 +233,8 @@ class AttemptLoop:
 
     def _unheard(self, name: MemberName) -> None:
         """
-        Abandon the checkpoint because member `name` did not answer. If the command has ended, also end the attempt.
+        Abandon the checkpoint, because member `name` of the gang did not answer. If the command has ended already, no
+        later checkpoint can replace this one, so end the attempt too.
         """
         self._abandoned()
         if self._trainer.exited is not None:
@@ -241,8 +243,9 @@ class AttemptLoop:
 
     def _pause_if_refused(self) -> None:
         """
-        If the store refuses the newest snapshot, pause the training. A paused instance still costs money, so give up
-        after ROOM_WITHIN_S. During a drain, do not pause, because the last snapshot may still be saved.
+        Pause the training as long as the store refuses its newest snapshot. The instance costs money during the pause,
+        so end the attempt after ROOM_WITHIN_S. During a drain the training is not paused: the training is about to end
+        anyway, and its last snapshot might still be saved.
         """
         if not self._backpressure.goes_on:
             return
@@ -262,8 +265,8 @@ class AttemptLoop:
 
     def _follow_fits(self) -> None:
         """
-        Begin the next fit() once the last snapshot of the previous fit() is durable. So every fit() has a durable final
-        checkpoint before the next one begins. During a drain, begin no other fit().
+        If the script has called another fit(), let it begin once the final checkpoint of the previous fit() is durable.
+        During a drain, end the attempt instead.
         """
         trainer = self._trainer
         if trainer.fit_wanted is None or trainer.exited or (trainer.final is None and not trainer.is_behind):

@@ -31,12 +31,18 @@ class Backpressure:
 
     @property
     def is_too_long(self) -> bool:
-        """True if waiting longer would cost more than to repeat the steps since the last checkpoint."""
+        """
+        True if the store has refused writes for ROOM_WITHIN_S. To wait longer would cost more than to repeat the steps
+        since the last checkpoint.
+        """
         return self._since_s is not None and time.monotonic() - self._since_s >= ROOM_WITHIN_S
 
     @property
     def is_in_ledger(self) -> bool:
-        """True if the refusal is recorded in the ledger. That shows that small objects can still be written."""
+        """
+        True if the refusal is recorded in the ledger. The ledger is in the same store, so the store then still accepts
+        small objects, such as the entry about the attempt's end.
+        """
         return self._entry is not None and self._entry.done()
 
     def begins(self, detail: str, save: SaveRefused | None = None) -> None:

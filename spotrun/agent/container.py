@@ -1,11 +1,11 @@
 """
-The container in which the set-up and the trainers of this instance run, if the job names an image.
+The container in which the job's `setup` and the trainers of this instance run, if the job names an image.
 
 pull by digest, unless the image is on this machine -> start, with the instance's folder mounted -> find its Python
 
-The agent itself runs outside the container. A process that the agent starts in the container is a child of the agent,
-although it sees the container's files (spotrun/container/engine.py). So processes are handled in the same way as
-without a container. If the agent restarts, it makes a new container.
+The agent itself runs outside the container. It starts processes in the container in such a way that they are its own
+children, but see the container's files (spotrun/container/engine.py). So the rest of the agent watches and ends these
+processes as it does without a container. If the agent restarts, it makes a new container.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ PASSED_ON = frozenset(
 OURS = "SPOTRUN_"
 """Prefix of spotrun's variables. They are passed into the container."""
 IGNORED = ("/tmp", "/var/tmp", "/run", "/root/.cache", "/var/cache", "/dev", "/proc", "/sys")  # noqa: S108
-"""Folders of a container in which changes by the set-up do not affect the training."""
+"""Folders of a container that are ignored: what the job's `setup` writes there does not affect the training."""
 
 
 class ImageUnusable(SpotrunError):
@@ -71,8 +71,8 @@ class NoImageNow(SpotrunError):
 
 def name_of(context: AgentContext) -> str:
     """
-    Return a container name that is unique to this instance and run. A restarted agent gets the same name, so it finds
-    the container.
+    Return the name of this instance's container. No other instance or run uses this name. A restarted agent computes
+    the same name, so it finds the container that the agent before it has made.
     """
     return f"spotrun-{context.assignment.run_uid}-{context.assignment.instance_id}"
 
@@ -105,8 +105,8 @@ def start(context: AgentContext) -> None:
 
 def mounts_of(folder: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """
-    Return the mounts of the container, as path to mode. Only what a training needs is mounted, at the same path as
-    outside.
+    Return the folders to mount in the container, each with its mode ("rw" or "ro"). Only what a training needs is
+    mounted. Each folder has the same path inside the container as outside.
     """
     mounts = {str(folder): "rw"}
     if trace := environment.get(TRACE):
@@ -209,7 +209,8 @@ def _pull(context: AgentContext, engine: Engine, image: Image) -> None:
             if pause_s is None:
                 raise NoImageNow(f"{image} could not be pulled: {error.message}") from error
         except NotForThisUser as error:
-            # The run's identity is new. Its permissions may take a while to reach all of the cloud's servers.
+            # Try again, because the run's role was created only a moment ago. The cloud may take a while until all of
+            # its servers know the role's permissions.
             if pause_s is None:
                 raise ImageUnusable(error.message, hint=error.hint) from error
         else:
@@ -220,8 +221,8 @@ def _pull(context: AgentContext, engine: Engine, image: Image) -> None:
 
 def _pull_once(context: AgentContext, engine: Engine, image: Image) -> None:
     """
-    Pull the image once. If that fails, send a request to the image's registry, because its error message is shorter
-    than the engine's.
+    Pull the image once. If that fails, ask the image's registry about the image. If the registry refuses too, raise its
+    error, because its message is shorter than the engine's.
     """
     login = login_to(image, context.spec.envs, context.secrets.values, cloud_behind(image.host))
     try:

@@ -17,8 +17,9 @@ from spotrun.units import count_of
 HANG_STEPS = 10
 HANG_OUTSIDE_FACTOR = 3
 """
-Factor by which the hang limit is longer before the first step and after fit(). The first step may compile, fill caches
-and start workers. A script may download before fit() and export after it.
+Factor for the time without a sign of life after which a trainer counts as hung. It applies before the first step and
+after fit(), which may legitimately take long: a script may download data before fit(), compile, fill caches and start
+workers in the first step, and export its result after fit().
 """
 
 STANDBY_GRACE_S = 30.0
@@ -39,8 +40,8 @@ def standing(state: RunState, launch_number: int) -> AgentAction:
     """
     Return the agent's next action (protocol 12).
 
-    An agent may start an attempt only if the run has not ended, the agent's launch is open, and no newer launch has
-    started an attempt.
+    An agent is allowed to start an attempt only if the run has not ended, the agent's launch has neither ended nor been
+    condemned, and no newer launch has started an attempt.
     """
     launch = state.launches.get(launch_number)
     if launch is None or state.terminal is not None:
@@ -61,8 +62,8 @@ def is_fenced(state: RunState, attempt: int) -> bool:
 @dataclass(frozen=True)
 class PredecessorLeaving:
     """
-    A predecessor that has to leave within `window_s` seconds. The standby learned this at `seen_s`, in its monotonic
-    run time.
+    A fact that a standby has learned: the attempt that it replaces has to end within `window_s` seconds. `seen_s` is
+    when the standby learned this, in monotonic run time.
     """
 
     seen_s: float
@@ -71,8 +72,9 @@ class PredecessorLeaving:
 
 def leaving_window_s(state: RunState) -> float | None:
     """
-    Return the seconds that the current attempt has to leave. With a notice, they count from the notice to its deadline;
-    without a notice, they are DRAIN_WINDOW_S. Return None if the attempt is not leaving.
+    Return how many seconds the current attempt has to save and hand over. With a notice, this is the time from the
+    notice to its deadline. With a request to drain, it is DRAIN_WINDOW_S. Return None if the attempt has neither, and
+    so is not about to end.
     """
     current = state.current
     if current is None:
@@ -112,15 +114,18 @@ def standby_verdict(
 
 FAILED = 1
 """
-Exit code that is recorded for a trainer that was killed because its command began another training after a failed one.
+Exit code that is recorded if a training failed and its command then simply began another training. The agent kills such
+a command, and so the command has no exit code of its own that tells of the failure.
 """
 
 
 def exit_cause(exit_code: int, *, hung: bool) -> Cause:
     """
-    Return the cause for which a trainer failed while its instance kept running (promise I7, failures.md R15, R17).
+    Return why a trainer failed (promise I7, failures.md R15, R17). Its instance is still running, so the cause is not
+    the loss of the instance.
 
-    If SIGKILL ended a child of a shell, the shell reports exit code 137.
+    A trainer that ran out of memory is killed by SIGKILL. If it was the child of a shell, the shell then ends with exit
+    code 137, so that code counts as out of memory too.
     """
     if hung:
         return Cause.HANG
@@ -129,7 +134,10 @@ def exit_cause(exit_code: int, *, hung: bool) -> Cause:
 
 @dataclass(frozen=True)
 class ExitWords:
-    """The way in which a trainer ended, and the reason in the trainer's words; "" if the trainer gave no reason."""
+    """
+    A description of a trainer's end. `how` is the way in which it ended. `reason` is quoted from the trainer's output;
+    "" if the output names no reason.
+    """
 
     how: str
     reason: str = ""
@@ -190,10 +198,12 @@ def final_snapshot_fits(left_s: float, save_s: float | None, *, uploading: bool)
     """
     Return True if the agent should try to make a final snapshot durable in the remaining `left_s` seconds.
 
-    `save_s` is the measured duration of a save; None if none was measured. If another upload is in flight, it is
-    cancelled for the final snapshot only if a save fits into `left_s`. If nothing is being uploaded, a try costs
-    nothing. It may succeed even if `left_s` is less than `save_s`: earlier saves yielded to training, so the last save
-    may be many times as fast.
+    `save_s` is how long a save takes, as measured; None if no save was measured. If an earlier snapshot is being
+    uploaded (`uploading`), trying means cancelling that upload. This is worth it only if a save fits into `left_s`.
+
+    If nothing is being uploaded, the agent tries in any case, even if `save_s` is longer than `left_s`: a try costs
+    nothing, and it may succeed. Earlier saves ran at low priority so as not to slow the training down; the final save
+    does not have to, and may be many times as fast.
     """
     return not uploading or save_s is None or save_s <= left_s
 
@@ -204,8 +214,8 @@ def hang_limit_s(step_s: float | None, hang_after: timedelta, floor_s: float, *,
 
         max(10 median steps, policy.hang_after, floor)
 
-    Before the first progress and after fit(), the limit is three times as long. `floor_s` stands for 30 s of system
-    time: even if run time passes faster, a busy machine does not get faster.
+    Before the first progress and after fit(), the limit is three times as long. `floor_s` is 30 s of system time,
+    converted to run time. The floor is in system time because a machine does not get faster if run time passes faster.
     """
     limit_s = max(HANG_STEPS * (step_s or 0.0), hang_after.total_seconds(), floor_s)
     return limit_s if training else HANG_OUTSIDE_FACTOR * limit_s
@@ -230,8 +240,9 @@ class SnapshotFacts:
 
 def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
     """
-    Return the reason for taking a snapshot now; None if none is due. A trainer's first snapshot is early, to prove that
-    saving works.
+    Return the reason for taking a snapshot now; None if no snapshot is due. Until `gap_s` seconds after the newest
+    commit, no snapshot is due. Otherwise a trainer's first snapshot is due immediately, to prove early that saving
+    works.
     """
     if facts.since_commit_s is not None and facts.since_commit_s < gap_s:
         return None
@@ -248,10 +259,11 @@ def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
 
 class HeldSnapshot(NamedTuple):
     """
-    A snapshot that must wait `left_s` seconds longer, because the newest commit is too recent.
+    A snapshot that is not uploaded yet: commits must not follow each other too closely, and the newest commit is too
+    recent. The upload is allowed in `left_s` seconds.
 
-    Since the snapshot, the training has done `steps` steps of `step_s` each, and has reported nothing for `silent_s`.
-    The training takes a snapshot every `every_steps` steps; None if it does not count steps.
+    Since the snapshot, the training has done `steps` steps, each of which takes `step_s`. It has reported nothing for
+    the last `silent_s` seconds. It takes a snapshot every `every_steps` steps; None if it takes them by time.
     """
 
     left_s: float
@@ -268,11 +280,12 @@ LATE_STEPS = 3
 
 def gives_way(held: HeldSnapshot, turn_s: float) -> bool:
     """
-    Return True if this snapshot is dropped in favour of a newer one. That is so if a newer snapshot is due and will be
-    taken before the next commit is allowed (unless a validation takes longer).
+    Return True if the waiting snapshot should be dropped, so that the training can take a newer one in its place. That
+    is so if the next snapshot is due, and the training will probably reach its next step boundary before an upload is
+    allowed. (A validation between two steps may take longer.)
 
-    If the training has stopped, it may never do its next step, so the snapshot is kept. The caller calls this function
-    every `turn_s` seconds.
+    If the training has been silent for too long, it may never reach another step boundary. Then the snapshot is kept.
+    The caller calls this function every `turn_s` seconds.
     """
     if held.every_steps is None or held.step_s is None or not held.trains:
         return False
@@ -301,8 +314,8 @@ class StateChoice(Enum):
 
 def failures_in_a_row(state: RunState) -> int:
     """
-    Return how many commands in a row have failed, not counting failures from outside. The count begins at the newest
-    checkpoint, or when the run was opened.
+    Return how often the command has failed by its own fault (`Cause.USER_ERROR`) since the run's newest checkpoint was
+    made. Failures before the user last resumed the run do not count.
     """
     trainers = [(attempt.number, each) for attempt in state.attempts.values() for each in attempt.trainers]
     order = {(attempt, each.incarnation): at for at, (attempt, each) in enumerate(trainers)}
@@ -314,10 +327,13 @@ def failures_in_a_row(state: RunState) -> int:
 
 def beginning_after(exited: TrainerExited, failures: int, *, alone: bool) -> StateChoice:
     """
-    Return the files from which the next command starts, after a command has `exited` on this instance and `failures`
-    commands in a row have failed.
+    Return the files from which the command is started next, after it has `exited` on this instance. `failures` is how
+    often it has failed since the newest checkpoint. `alone` is False in a gang.
 
-    If a command was killed, it may have left half-written files. In a gang, all members start from the same commit.
+    After its first failure, the command continues with the files that it left. There are two exceptions, in which it
+    starts from the newest checkpoint: if the command was killed, because it may have left half-written files; and in a
+    gang, because all members have to start from the same commit. After a second failure, it starts from the newest
+    checkpoint, and after more failures, from the checkpoint before the newest.
     """
     if failures > 2:
         return StateChoice.ONE_BEFORE
@@ -327,11 +343,12 @@ def beginning_after(exited: TrainerExited, failures: int, *, alone: bool) -> Sta
 
 def why_give_up_command(state: RunState, exited: TrainerExited, max_restarts: int) -> str | None:
     """
-    Return the reason why no other command is started after `exited`; None if another one is started. This applies to a
-    command whose state is kept.
+    Return the reason why the command is not started again after `exited`; None if it is started again. This function is
+    for commands whose state folders are saved; `why_give_up` is for all others.
 
-    Two failures without a checkpoint in between count as failures at the same step. However, if the run has other files
-    to start from, the next command starts from them, and may get further than the command that failed.
+    Failures without a checkpoint in between count as failures at the same place, so starting again in the same way is
+    useless. But as long as there are other files to start from (the newest checkpoint, and the one before it), the
+    command is started from these, and may get further.
     """
     failures, kept = failures_in_a_row(state), len(state.restore_candidates())
     if exited.cause is Cause.USER_ERROR and failures > min(kept, 2) + 1:
@@ -343,9 +360,9 @@ def why_give_up_command(state: RunState, exited: TrainerExited, max_restarts: in
 
 def leaving_s(state: RunState, commit_s: float | None) -> float | None:
     """
-    Return the seconds from SIGTERM until the command's state is durable. This is the longest time that a command took
-    to end, plus the duration of a save. The duration is that of a save in this attempt, or else in an earlier one.
-    Return None if either was never measured.
+    Return how many seconds a command needs to leave: from SIGTERM until its state is durable. This is the longest time
+    that a command of this run took to end, plus the duration of a save: `commit_s`, as measured in this attempt, or
+    else the longest of the run's last five saves. Return None if no end or no save was measured.
     """
     commits = [commit.event for commit in state.commits if not commit.event.has_image]
     ends = [event.stall_s for event in commits if event.final and event.stall_s > 0]
@@ -355,7 +372,7 @@ def leaving_s(state: RunState, commit_s: float | None) -> float | None:
 
 def is_restless(since_s: float, interval_s: float) -> bool:
     """
-    Return True if the agent should report that the state never comes to rest: its checkpoint has been due for `since_s`
-    seconds.
+    Return True if the agent should report to the user that a command's state never comes to rest. `since_s` is for how
+    many seconds a checkpoint has been due, but could not be made for that reason.
     """
     return since_s >= RESTLESS_INTERVALS * interval_s

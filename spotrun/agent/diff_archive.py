@@ -1,6 +1,6 @@
 """
-Packs the changes that a command made to folders into an archive. Unpacking it repeats the changes in equal folders on
-another machine.
+Packs the changes that a command made to folders into an archive. If another machine has the same folders as they were
+before the command, unpacking the archive there makes the same changes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
 def survey(root: Path, folders: Sequence[str]) -> dict[str, Stamp]:
     """
-    Return the stamps of all files, links and folders below the `folders` in `root`, keyed by path relative to `root`.
+    Return the stamp (size, times and mode) of each file, link and folder below the `folders` in `root`, keyed by its
+    path relative to `root`. Two surveys show what has changed between them.
     """
     found = {}
     for path, facts in (each for name in folders for each in tree(str(root), name)):

@@ -23,8 +23,8 @@ from spotrun.units import Steps
 
 PutFiles: TypeAlias = Callable[[Sequence[str], int], str]
 """
-A function that puts files into the work folder. It receives the paths that are open in the folder, and the attempt. It
-returns the problem, or "".
+A function that puts a checkpoint's files into the work folder. Its arguments are the paths of the files that the
+trainer has open for writing, and the number of the attempt. It returns "" or, if it failed, the reason.
 """
 
 
@@ -97,8 +97,9 @@ def close(images: Sequence[Image]) -> None:
 
 def start_at_end(context: AgentContext, image: Image, files: CommitFiles) -> Start:
     """
-    Return the start of a fit() that an earlier trainer completed with `image`. The files of that fit() are fetched only
-    when they are put in place, because by then most of them are in the work folder.
+    Return the start of a fit() that an earlier trainer has completed, with `image` as its final checkpoint. The files
+    of that checkpoint are fetched only when the trainer requests them: by then the script has written most of them
+    into the work folder again, so few have to be fetched.
     """
 
     def put(opened: Sequence[str], attempt: int) -> str:

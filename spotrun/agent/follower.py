@@ -1,9 +1,12 @@
 """
 Runs a gang's member that is not the lead. The member's trainers begin and end according to the ledger (protocol 38).
 
-The lead's agent restores, saves, and decides what follows when a trainer ends. This agent starts the trainer of
-incarnation i when the ledger has the rendezvous of i. It ends this trainer when the ledger has the next incarnation or
-the end of the attempt. It reports how the trainer ended.
+Within an attempt, the trainers of all members are started together, and may be started again; each such start has a
+number, the incarnation. The lead's agent restores, saves, and decides what follows when a trainer ends. It writes each
+incarnation into the ledger, with the address at which the trainers connect to each other.
+
+This agent starts a trainer as soon as it reads an incarnation in the ledger. It ends the trainer when it reads the next
+incarnation, or the end of the attempt. If the trainer ends by itself, this agent reports how.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from spotrun.units import count_of
 TURN_S = 0.1
 """Maximum system seconds for which the loop waits for a letter."""
 ENDS_BY_ITSELF_WITHIN_S = 30.0
-"""Maximum system seconds for which the script may still run after the run's completion. After them, it is killed."""
+"""Maximum system seconds for which the script may go on running after the run's completion. Then it is killed."""
 REASON_MAX = 500
 
 
@@ -70,7 +73,7 @@ class Follower:
         Follow the attempt until it ends.
 
         Raises:
-            PowerOff: the attempt has ended, or this agent may not continue.
+            PowerOff: the attempt has ended, or the agent has lost the ledger, or cannot restore its files.
         """
         self._context.status.change(phase="restore", attempt=self._number)
         self._reach.start()
@@ -96,7 +99,7 @@ class Follower:
 
     @property
     def _newest(self) -> int:
-        """The newest incarnation of the attempt's trainers; -1 before the first one."""
+        """The number of the attempt's newest incarnation (start of its trainers), from 0; -1 before the first."""
         return len(self._context.recorder.state.attempts[self._number].trainers) - 1
 
     def _begin(self, incarnation: int) -> None:
@@ -126,8 +129,9 @@ class Follower:
 
     def _put_files(self, number: int | None) -> str:
         """
-        Restore the work folder for commit `number`. A command's state becomes the same as on the lead; all other files
-        become as uploaded. If the stored commit is damaged, return how; otherwise return "".
+        Restore the work folder for commit `number`. If the commit holds a command's state, that state is restored, as
+        on the lead. All other files are restored as the user uploaded them. Return what is damaged if the stored commit
+        is damaged; otherwise return "".
 
         Raises:
             PowerOff: the files cannot be restored here. The attempt has ended with the reason.
@@ -184,8 +188,8 @@ class Follower:
 
     def _ended(self, exited: Exited) -> None:
         """
-        Report the end of this trainer to the lead, which decides what follows. The error of this trainer may be the
-        reason why all others ended.
+        Report to the lead how and why this member's trainer ended. The lead decides what follows. It needs the reason,
+        because this trainer's error may have made the trainers of all other members fail.
         """
         assert self._trainer is not None
         cause = decisions.exit_cause(exited.exit_code, hung=False)

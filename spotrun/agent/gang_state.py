@@ -1,10 +1,12 @@
 """
 Compares the state of a gang's command on all members before the lead's files become a checkpoint.
 
-A checkpoint has the lead's files, and every member starts from these files. If another member has written a file that
-the lead lacks, or that has other content on the lead, a part of the training would be missing from the checkpoint. So
-the lead makes no checkpoint while that is so. The lead asks in its status object, and the other members answer in
-theirs.
+A checkpoint includes only the lead's files, and after a resume every member starts from these files. Another member may
+have written a file that the lead does not have, or that has other content on the lead. Then the checkpoint would lack a
+part of the training, so the lead makes no checkpoint until the difference is gone.
+
+Before each checkpoint the lead asks the other members for such files, in its status object. Each member answers in its
+own status object.
 """
 
 from __future__ import annotations
@@ -43,18 +45,22 @@ LOOKS_EVERY_MIN_S = 0.2
 """Minimum system seconds between two reads."""
 RESTS = 3
 """
-Length of a wait, as a multiple of a rest. If another member still has a file that the lead lacks after this time, the
-checkpoint is refused.
+Limit of the lead's wait for the other members' files, as a multiple of the time without a change that counts as rest
+(quiescence.py). If both states have been at rest for that long, and another member still has a file that the lead
+lacks, the checkpoint is refused.
 """
 RESTS_MAX = 120
 """
-Length of a wait, as a multiple of a rest. If the lead's state or the other member's file has not come to rest after
-this time, the checkpoint is refused.
+Like RESTS, for a lead's state or another member's file that never comes to rest: after this multiple, the checkpoint is
+refused in any case.
 """
 READS_WITHIN_S = 10.0
-"""Maximum system seconds to wait for a store fault to pass. Meanwhile, the lead's question remains."""
+"""
+Maximum system seconds for which a member retries to read the list of the lead's files. If that fails, the member tries
+again at its next turn, because the lead's question is still in the lead's status.
+"""
 NAMED_MAX = 5
-"""Maximum paths in an answer."""
+"""Maximum number of paths in an answer."""
 PATH_MAX = 300
 """Maximum length of a path in an answer, in characters."""
 
@@ -72,7 +78,7 @@ class MemberSilent(Exception):
 
 
 class Verdict(Enum):
-    """The lead's next action with a copy of its state."""
+    """The decision about a copy of the lead's state: what the lead does with it next."""
 
     COMMIT = auto()
     WAIT = auto()
@@ -81,7 +87,9 @@ class Verdict(Enum):
 
 
 class MemberAnswer(NamedTuple):
-    """A member's answer; None if no answer has come. `failed`: the member's trainer failed, or never began."""
+    """
+    A member's answer; None if no answer has come. `failed` is True if the member's trainer failed, or never began.
+    """
 
     answer: StateAnswer | None
     failed: bool = False
@@ -93,9 +101,11 @@ class MemberAnswer(NamedTuple):
 
 class Asking(NamedTuple):
     """
-    Progress of the lead's question about a copy of its state, `asked_s` seconds after the lead put the question. The
-    lead's state has been at rest for `rested_s`. `renewed`: another member named a path at which the lead's file has
-    changed since the copy. `ended`: the lead's command has ended, so this is the final copy or a final copy follows.
+    The situation of the lead, which has made a copy of its state and asked the other members about it.
+
+    The lead asked `asked_s` seconds ago, and its state has not changed for `rested_s` seconds. `renewed` is True if a
+    member named a file that has since changed on the lead too, so that the copy is out of date. `ended` is True if the
+    lead's command has ended. `final` is True for the copy that was made after that end.
     """
 
     asked_s: float
@@ -109,9 +119,12 @@ def verdict(heard: Iterable[MemberAnswer], asking: Asking, rest_s: float) -> Ver
     """
     Decide what happens to a copy of the lead's state, from the other members' answers.
 
-    Members do not write at the same time or equally fast. So a file that only another member has counts only if that
-    file is at rest, and the lead's state has been at rest without the file for a while. If a member's command was ended
-    in the middle of its work, the member cannot answer about its files.
+    The members write their files at different times, and not equally fast. So if another member has a file that the
+    lead lacks, the lead first waits whether it gets that file too. The copy is refused only when the file is at rest,
+    and the lead's state has been at rest without that file for a while.
+
+    A member whose command failed in the middle of its work may never agree. Then the copy is dropped, and the lead
+    makes another one.
     """
     open_ones = [each for each in heard if not each.agrees]
     unlike = [each.answer for each in open_ones if each.answer is not None]
@@ -129,7 +142,10 @@ def verdict(heard: Iterable[MemberAnswer], asking: Asking, rest_s: float) -> Ver
 
 
 class OthersState:
-    """Compares the members' states, in the thread that saves. `runs` returns True while the lead's command runs."""
+    """
+    Compares the lead's state with the other members' states. The thread that saves checkpoints calls it. `runs` returns
+    True while the lead's command runs.
+    """
 
     def __init__(self, context: AgentContext, others: Sequence[MemberName], runs: Callable[[], bool]) -> None:
         self._context = context
@@ -139,7 +155,7 @@ class OthersState:
 
     def compare(self, snapshot: Snapshot, files: CommittedFiles, frozen: Frozen, control: UploadControl) -> None:
         """
-        Return once each other member has answered that all its state files are in `files`, the list of this snapshot.
+        Wait until each other member has answered that all its state files are in `files`, the list of this snapshot.
 
         Raises:
             StateUnlike: a member has another file, and the lead's state is at rest without it.
@@ -179,10 +195,10 @@ class OthersState:
 
     def _heard(self, asked: StateAsked, *, final: bool) -> Iterator[Mapping[MemberName, MemberAnswer]]:
         """
-        Yield the members' answers, each time that they have been read.
+        Ask the other members, and read their statuses again and again. After each round, yield all answers so far.
 
         Raises:
-            MemberSilent
+            MemberSilent: a member has not answered, and its status no longer changes or its trainer has failed.
         """
         clock, status = self._context.clock, self._context.status
         silent_s = max(SILENT_S, SILENT_MIN_S * clock.scale)
@@ -221,8 +237,8 @@ class OthersState:
 
 def heard_in(status: AgentStatus | None, asked: StateAsked) -> MemberAnswer:
     """
-    Return the member's answer to `asked`. If the status reports the end of an earlier trainer, that is not a failure of
-    the present trainer.
+    Return the member's answer to `asked`, from its status. The status may still report the end of an earlier trainer;
+    only the end of the trainer that `asked` is about counts as failed.
     """
     if status is None:
         return MemberAnswer(None)
@@ -236,7 +252,7 @@ def heard_in(status: AgentStatus | None, asked: StateAsked) -> MemberAnswer:
 
 
 class StateAtStart(NamedTuple):
-    """This member's newest trainer, and the state files from which the trainer started."""
+    """The state files from which this member's newest trainer, the one of `incarnation`, started."""
 
     incarnation: int
     survey: Survey
@@ -270,7 +286,8 @@ class AnswersLead:
 
     def begins(self, incarnation: int) -> None:
         """
-        Treat the present state files as equal to the lead's, because trainer `incarnation` is about to start from them.
+        Remember the present state files: trainer `incarnation` is about to start from them, on this member as on the
+        lead. From now on, only files that differ from these count as written by the trainer.
         """
         self._begun = StateAtStart(incarnation, self._survey())
 
@@ -305,7 +322,8 @@ class AnswersLead:
 
     def _listing(self, asked: StateAsked) -> Listing:
         """
-        Read the list that the question names from the store. The ledger will name this list only if all members agree.
+        Read the list of the lead's files from the store, by the key in the question. The list is not in the ledger yet;
+        the lead enters it there only if all members agree.
         """
         if asked.key not in self._listings:
             self._listings = {asked.key: listing_at(self._context.store, asked.key, asked.blake3, READS_WITHIN_S)}
@@ -313,8 +331,8 @@ class AnswersLead:
 
     def _rest(self, unlike: Mapping[str, FileVersion | LinkTo]) -> bool:
         """
-        Return True if the files `unlike` have not changed for the length of a rest, and no process has one of them open
-        for writing.
+        Return True if the files `unlike` are at rest: they have not changed for a while (REST_S), and no process has
+        one of them open for writing.
         """
         now_s = time.monotonic()
         if unlike != self._unlike:
@@ -338,8 +356,9 @@ class AnswersLead:
 
     def _fits(self, path: str, stamp: Stamp, listed: OutputFile | None) -> bool:
         """
-        Return True if the file at `path` has the content that is listed. Read the file only if it or its list entry has
-        changed.
+        Return True if the file at `path` has the content that the lead's list gives for it. If neither the file nor its
+        place in the list has changed since the last comparison, return that comparison's result without reading the
+        file.
         """
         if listed is None or listed.size_bytes != stamp.size_bytes:
             return False

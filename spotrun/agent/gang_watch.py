@@ -2,7 +2,7 @@
 Watches the other members of a gang for the lead, while the lead's trainer runs and after it has ended.
 
 If one rank leaves a collective call, the call waits forever on all other ranks, or fails there. So when one trainer
-ends, the trainers of all members end, and the trainer that ended first has the reason.
+ends, the agents end the trainers of all members. The run's report then names the error of the trainer that ended first.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from spotrun.run.reasons import lost_a_peer
 
 STANDS_STILL_S = 15.0
 """
-Run seconds without a step after which a silent member counts as missing (protocol 44). If five steps take longer, that
-time applies.
+Run seconds for which the lead's trainer must have made no step before a member that cannot be reached counts as missing
+(protocol 44). If five steps take longer than this, the time of five steps applies.
 """
 STANDS_STILL_STEPS = 5
 
@@ -66,7 +66,7 @@ class GangWatch:
         self._reach.close()
 
     def begins(self) -> None:
-        """Start to watch the other members during the next trainer."""
+        """Start to watch the other members again, because the lead's next trainer has started."""
         self._began_s, self._exited_s, self._ended_for = self._clock.monotonic(), None, None
         self._others.begins()
         self._reach.begins()
@@ -95,8 +95,9 @@ class GangWatch:
 
     def ended_elsewhere(self, trainer: Trainer) -> EndedTrainer | None:
         """
-        Return the first other trainer that failed, if that failure should have ended this trainer and has not. The
-        caller then ends this trainer. A trainer that completed its work does not count.
+        Return the trainer of another member that failed first, if it failed more than ENDS_WITHIN_S ago. By then the
+        lead's trainer should have noticed that and ended; the caller has to end it. Otherwise return None. A trainer
+        that completed its work has not failed.
         """
         ended = self._failed(trainer)
         if not ended:
@@ -108,8 +109,8 @@ class GangWatch:
 
     def knows_why(self, trainer: Trainer, reason: str) -> bool:
         """
-        Return True if enough is known about the other members to judge whether `reason` is the cause of this trainer's
-        end.
+        Return True if enough is known about the other members to judge why all trainers ended: because of the lead's
+        trainer, whose error is `reason`, or because of another member's trainer.
         """
         now_s = self._clock.monotonic()
         if self._exited_s is None:

@@ -1,10 +1,12 @@
 """
-Computes when and why this attempt has to leave: because of a notice, a runner's drain request, or a user's request to
+Computes when this attempt has to end, and why: because of a notice, a runner's drain request, or a user's request to
 stop.
 
     notice ---- training goes on ---- leave_s ---- the last checkpoint is saved ---- give_up_s -- deadline
 
-A training and a command compute `leave_s` and `give_up_s` differently, in their `Times`.
+After a notice, training goes on until `leave_s`, so that as few paid seconds as possible are wasted. At `give_up_s` the
+agent stops trying to save. These two times are computed differently for a training that reports its steps, for a
+command, and for a command whose state is saved. Each of the three has a class that implements `Times`.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from spotrun.run.events import Cause
 from spotrun.run.state import RunState
 
 NOTICE_MARGIN_S = 0.3
-"""System seconds that may be lost because a busy machine schedules this process late."""
+"""System seconds that are added to the times at a notice, because a busy machine may schedule this process late."""
 LAST_WORD_S = 1.0
 """Run seconds before the deadline at which the agent gives up on a final snapshot and records that."""
 LAST_WORD_MIN_S = 0.3
@@ -36,24 +38,25 @@ DRAIN_WITHIN_MIN_S = 60.0
 """Minimum of DRAIN_WITHIN_S in system seconds, because a step or a validation cannot be sped up."""
 TERMINATED_WITHIN_S = 30.0
 """
-Run seconds between SIGTERM and SIGKILL, as on Kubernetes and Slurm. They apply to a command without checkpoints by
-spotrun, which may save its work after SIGTERM. SIGTERM is sent as late as this time allows, because the command may
-still complete.
+Run seconds between SIGTERM and SIGKILL, as on Kubernetes and Slurm. In this time a command can save its work. The time
+applies to commands of which spotrun makes no checkpoints. SIGTERM is sent as late as this time allows, because the
+command may still complete before.
 """
 FILES_S = 10.0
 """
-Run seconds between SIGKILL and the deadline, in which the agent stores the command's files. If the notice is short, at
-most a sixth of it.
+Run seconds between SIGKILL and the deadline, in which the agent stores the command's files. If the notice is short, the
+agent gets at most a sixth of it.
 """
 TERMINATED_WITHIN_MIN_S = 5.0
-"""TERMINATED_WITHIN_S as a minimum in system seconds, for a drain that has no deadline."""
+"""Minimum of TERMINATED_WITHIN_S in system seconds. It applies only to a drain that has no deadline."""
 
 
 UPLOAD_ALONE_SHARE = 0.25
 """
-Share of a notice, at its end, that is reserved for an upload in flight, unless the upload is cancelled in favour of a
-final snapshot. As soon as the notice comes, the upload has priority over training. If the upload ends early, there may
-still be time for a final snapshot.
+Share of a notice for which training stops, at the notice's end, so that an upload in flight has the machine to itself.
+It applies if there is no time for a final snapshot; otherwise the upload is cancelled in favour of that snapshot. From
+the notice on, the upload has priority over training. If the upload is done early, there may be time for a final
+snapshot after all.
 """
 
 
@@ -65,7 +68,7 @@ class Stage(Enum):
 
 
 class Times(Protocol):
-    """The times at which a training or a command has to stop, in monotonic run seconds."""
+    """Port: computes the times at which a training or a command has to stop, in monotonic run seconds."""
 
     def leave_s(self, drain: GracePeriod) -> float:
         """Return the time at which training has to stop so that the deadline is met."""
@@ -73,15 +76,15 @@ class Times(Protocol):
 
     def give_up_s(self, drain: GracePeriod) -> float:
         """
-        Return the time at which a process that has not ended is killed. It is before the deadline; without a deadline,
-        it is some time after the drain began.
+        Return the time at which the agent stops waiting, and kills a process that has not ended. With a deadline, it is
+        shortly before the deadline. Without one, it is a fixed time after the drain began.
         """
         ...
 
     def too_short(self, left_s: float) -> str:
         """
-        Return the reason why a final snapshot does not fit into `left_s` seconds; "" if it fits, or if none will be
-        taken.
+        Return the reason why a final snapshot cannot be saved in `left_s` seconds. Return "" if it can, or if this kind
+        of training takes no final snapshot.
         """
         ...
 
@@ -89,8 +92,11 @@ class Times(Protocol):
 @dataclass
 class GracePeriod:
     """
-    The planned end of an attempt. This class only computes. `deadline_s` is the time by which the attempt must have
-    ended. `draining_s` is the time at which the drain began. Both are monotonic run time.
+    The planned end of an attempt: when and why. This class computes times; other classes act on them.
+
+    `deadline_s` is the time by which the attempt must have ended, because the cloud then takes the instance; None
+    without a notice. `at_once` is True if a user or a runner wants the attempt to end immediately. `draining_s` is the
+    time at which the drain began; None before. Times are monotonic run time.
     """
 
     clock: Clock
@@ -138,7 +144,7 @@ class GracePeriod:
             self.too_short = times.too_short(max(0.0, times.give_up_s(self) - self.draining_s))
 
     def until_next_s(self, times: Times) -> float:
-        """Return the system seconds until the passing of time alone may change the stage."""
+        """Return how many system seconds remain until `leave_s` or, during a drain, until `give_up_s`."""
         if self.deadline_s is None and self.draining_s is None:
             return float("inf")
         due_s = times.give_up_s(self) if self.draining_s is not None else times.leave_s(self)
@@ -169,7 +175,7 @@ class GracePeriod:
 class SnapshotTimes:
     """
     The times for a training that takes a final snapshot. They are computed from the durations of its steps and saves.
-    `uploading`: another snapshot is being uploaded.
+    `uploading` is True while an earlier snapshot is being uploaded.
     """
 
     pace: Pace
@@ -214,9 +220,9 @@ class SigtermTimes:
 @dataclass(frozen=True)
 class StateTimes(SigtermTimes):
     """
-    The times for a command whose state has to be stored after the command has ended. `takes_s` are the run seconds from
-    SIGTERM until the state is durable; None if they were never measured. `ended`: the command has ended, so all
-    remaining time is for storing.
+    The times for a command whose state is stored after the command has ended. `takes_s` is how many run seconds that
+    takes, from SIGTERM until the state is durable; None if it was never measured. `ended` is True once the command has
+    ended. Then there is no process left to kill, and all remaining time is for storing.
     """
 
     takes_s: float | None

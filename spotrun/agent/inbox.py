@@ -38,7 +38,7 @@ class TrainerMessage:
 class Exited:
     """
     Trainer `incarnation` ended at `at`, and no process of its group is left. All its messages are already in the inbox.
-    `ended_well`: it exited with code 0, or it handled SIGTERM and then ended.
+    `ended_well` is True if it exited with code 0, or handled SIGTERM and then ended.
     """
 
     incarnation: int
@@ -50,8 +50,9 @@ class Exited:
 @dataclass(frozen=True)
 class CameTooLate:
     """
-    Process `pid` of the command wanted to begin a training after process `leader` had begun one, and was refused.
-    `alone`: the leader has ended, so the two processes never trained at the same time.
+    A second process of the command wanted to begin a training, and was refused, because process `leader` had begun one
+    before. `pid` is the second process. `alone` is True if the leader had already ended, so that the two would not have
+    trained at the same time.
     """
 
     incarnation: int
@@ -90,15 +91,19 @@ class NoticesLost:
 @dataclass(frozen=True)
 class LedgerRead:
     """
-    Another process has written to the ledger. The recorder has the newest state.
+    Another process has written to the ledger, and the recorder has read it.
 
-    The letter contains no state, because a standby may take over while the letter waits in the inbox.
+    The letter does not contain the run's state. The state may change while the letter waits in the inbox, for example
+    if a standby takes over. So the code that handles the letter reads the newest state from the recorder.
     """
 
 
 @dataclass(frozen=True)
 class LedgerLost:
-    """This agent may no longer write to the ledger (it is fenced), or cannot write to it (the ledger is damaged)."""
+    """
+    This agent is no longer allowed to write to the ledger, because its attempt is fenced; or it is not able to, because
+    the ledger is damaged.
+    """
 
     reason: str
 
@@ -106,8 +111,8 @@ class LedgerLost:
 @dataclass(frozen=True)
 class Saved:
     """
-    A snapshot became commit `commit`. It took `took_s` run seconds to upload, verify and record it. If its image was
-    not sent whole, `digest` is the image's digest (`unchanged.digest`).
+    A snapshot became commit `commit`. It took `took_s` run seconds to upload, verify and record it. If only the changed
+    parts of its image were sent, `digest` is the digest of the whole image (`unchanged.digest`).
     """
 
     sequence: int
@@ -136,8 +141,8 @@ class SaveTorn:
 @dataclass(frozen=True)
 class SaveGivenUp:
     """
-    A command's state contains a part that may not be stored, for example a secret. Until the state changes, every try
-    fails.
+    A command's state contains something that is not allowed to be stored, for example a secret. Every further try will
+    fail until the state changes.
     """
 
     sequence: int
@@ -163,8 +168,9 @@ class MemberUnheard:
 @dataclass(frozen=True)
 class StateFrozen:
     """
-    The state of command `incarnation` was at rest, and `state` is a copy of it, made at the time `at`. `is_last`: the
-    command has ended. `state` is None if nothing has changed since the newest checkpoint, or if no copy could be made.
+    The state of command `incarnation` was at rest, and `state` is a copy of it that was made at `at`. `state` is None
+    if nothing has changed since the newest checkpoint, or if no copy could be made. `is_last` is True if the command
+    has ended, so that no later copy follows.
     """
 
     incarnation: int
@@ -198,7 +204,10 @@ class SaveAbandoned:
 
 @dataclass(frozen=True)
 class CommonPartSent:
-    """The store now has the common part of the snapshot in flight, which is the part that both arenas share."""
+    """
+    The store now has the common part of the snapshot that is being uploaded. The common part is the memory that both
+    arenas share; the next snapshot can be taken only after it has been sent.
+    """
 
     sequence: int
 
@@ -228,7 +237,10 @@ Inbox = queue.SimpleQueue[Letter]
 
 
 def forget(inbox: Inbox, incarnation: int) -> None:
-    """Wait for the end of a killed trainer, and drop its messages. Keep all other letters."""
+    """
+    Wait for the letter that says that a killed trainer has ended, and drop its other letters, which no longer matter.
+    Keep all letters of other senders.
+    """
     kept: list[Letter] = []
     while True:
         letter = inbox.get()

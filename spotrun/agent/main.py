@@ -99,10 +99,11 @@ def _standing(context: AgentContext) -> AgentAction:
 
 def _set_up(context: AgentContext) -> str | None:
     """
-    Set the instance up. If that fails, return the reason; otherwise return None.
+    Prepare the instance for training. If that fails for a reason that lies in the job, return the reason; otherwise
+    return None.
 
     Raises:
-        PowerOff: this instance cannot train, but another one may.
+        PowerOff: this instance cannot be prepared, but another instance may be able to train.
     """
     if context.secrets.failure is not None:
         return context.secrets.failure

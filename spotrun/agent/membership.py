@@ -1,10 +1,10 @@
 """
-Runs the agent of a gang's member, from the end of its set-up until the instance powers off.
+Runs the agent of a gang's member, after the job's `setup` and until the instance powers off.
 
     say ready -> (the lead starts an attempt) -> lead or follow -> the attempt ends -> say ready again -> …
 
-After an attempt, a member continues. It keeps its set-up and the files that it fetched. The lead also keeps the newest
-checkpoint in memory.
+A member takes part in one attempt after another. What `setup` installed and the files that were fetched stay on the
+instance in between. The lead also keeps the newest checkpoint in memory.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ TURN_S = 0.1
 
 class Membership:
     """
-    The membership of one instance. If the instance's set-up failed, `failure` is the reason, which is written to the
-    ledger.
+    The part that one instance takes in its gang. If the job's `setup` failed on this instance, `failure` is the reason,
+    and the next attempt ends with it.
     """
 
     def __init__(self, context: AgentContext, failure: str | None) -> None:
@@ -131,7 +131,10 @@ class Membership:
             raise PowerOff(error.message) from error
 
     def _hear(self) -> None:
-        """Read a letter. Letters from an earlier attempt are dropped, because the recorder has the newest state."""
+        """
+        Handle the next letter in the inbox, between two attempts. Only a notice and the loss of the ledger matter then.
+        All other letters are left over from the attempt before, and are dropped.
+        """
         try:
             letter = self._context.inbox.get(timeout=TURN_S)
         except queue.Empty:
@@ -167,8 +170,8 @@ class Membership:
 
     def _fail_setup(self, attempt: Attempt) -> NoReturn:
         """
-        Write to the ledger that the attempt has ended because this member's set-up failed. Any member may write that
-        entry.
+        Write to the ledger that the attempt has ended because the job's `setup` failed on this member. Any member is
+        allowed to write that entry, not only the lead.
         """
         name = self._context.assignment
         journal = AttemptJournal(self._context.recorder, name.launch, name.instance_id, self._context.booted_at)

@@ -18,19 +18,19 @@ from spotrun.units import Steps
 STEPS_REMEMBERED = 50
 SMOOTHING = 0.4
 """
-Weight of the newest measurement in the average. Older ones lose weight because upload times change with the other
-machines on the host and network.
+Weight of the newest measurement in an average. Older measurements lose weight with each new one, because upload times
+change: they depend on how much other machines use the same host and network.
 """
 FIRST_STALL = timedelta(seconds=1)
-"""Stall that is assumed until one has been measured."""
+"""The stall (pause of the training for one snapshot) that is assumed until a stall has been measured."""
 
 Every = Literal["auto"] | timedelta | Steps
 
 
 class Pace:
     """
-    The pace of one attempt. `committed_s` is the monotonic time of the run's newest commit; None if the run has no
-    commit. `hazard` is the run's hazard at the time `began_s` when the attempt began.
+    The pace of one attempt. `every` is the job's `checkpoint.every`. `committed_s` is the monotonic time of the run's
+    newest commit; None if the run has no commit. `hazard` is the run's hazard at `began_s`, when the attempt began.
     """
 
     def __init__(
@@ -69,7 +69,10 @@ class Pace:
         self._rebalance = True
 
     def unwarned(self) -> None:
-        """From now on, expect losses without a final commit. This shortens the interval."""
+        """
+        From now on, expect the cloud to take the instance without a notice, so that there will be no final commit. This
+        shortens the time between two snapshots.
+        """
         self._hazard = replace(self._hazard, saved=0.0)
 
     def snapshot(self, step: int, stall_s: float, at_s: float) -> None:
@@ -93,26 +96,26 @@ class Pace:
         self.commit_s = _smoothed(self.commit_s, took_s)
 
     def too_soon(self, now_s: float) -> bool:
-        """Return True if it is too early for any commit except a final one."""
+        """Return True if the newest commit is so recent that only a final snapshot may become a commit now."""
         return self.held_s(now_s) > 0
 
     def held_s(self, now_s: float) -> float:
-        """Return for how many seconds a snapshot must still wait, unless it is final."""
+        """Return how many seconds a snapshot has to wait until it is allowed to become a commit, unless it is final."""
         since_s = None if self._committed_s is None else now_s - self._committed_s
         return 0.0 if since_s is None else max(0.0, COMMIT_GAP.total_seconds() - since_s)
 
     @property
     def every_steps(self) -> int | None:
         """
-        Number of steps after which the trainer takes the next snapshot without a request; None if the trainer does not
-        count steps.
+        The number of steps between two snapshots, if the job's `checkpoint.every` is in steps. Then the trainer counts
+        the steps, and takes each snapshot without being asked. None if snapshots are due by time.
         """
         return self._every.count if isinstance(self._every, Steps) else None
 
     def interval_s(self, now_s: float) -> float | None:
         """
-        Return the seconds between two snapshots; None if the trainer counts steps and decides when to take the next
-        one.
+        Return the seconds between two snapshots; None if the job's `checkpoint.every` is in steps, so that the trainer
+        takes them by itself.
         """
         if isinstance(self._every, Steps):
             return None

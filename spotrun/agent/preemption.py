@@ -41,7 +41,7 @@ class Preemption:
 
     @property
     def until_next_s(self) -> float:
-        """System seconds until the next action may be due."""
+        """System seconds until this object may have to act, even if no letter comes."""
         return self._drain.until_next_s(self._start.trainee.times)
 
     def notice(self, notice: NoticeHeard) -> None:
@@ -54,8 +54,8 @@ class Preemption:
 
     def read(self, state: RunState) -> None:
         """
-        If the cloud takes another member of the gang, leave in time for its notice, because this attempt ends too
-        (protocol 47).
+        If the ledger has a notice for another member of the gang, end the attempt before that notice expires. Without
+        that member, the gang's attempt cannot continue (protocol 47).
         """
         notice = state.attempts[self._journal.attempt].notice
         if notice is None or notice.member is UNSET or self._drain.deadline_s is not None:

@@ -1,9 +1,9 @@
 """
 Reads and writes the ledger for an agent, in one thread.
 
-Appends wait in a queue and keep their order. So the main loop and uploads wait for a slow store only if they choose to.
-After a passing store fault, an append is retried while training continues: a store that does not answer may answer
-later (promise I6).
+Appends are put into a queue and written in order. A caller gets a future at once, and decides itself whether it waits
+for it, so a slow store does not hold up the main loop or the uploads. If the store does not answer, the append is
+retried, because the store may answer later; training continues meanwhile (promise I6).
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ Job = tuple[Decide, "Future[Entry | None]"]
 
 def unless(done: Callable[[RunState], object], event: AnyEvent) -> Decide:
     """
-    Return a decision that appends `event` unless `done` finds the event in the ledger. If the answer to an append was
-    lost, the append is decided a second time, and the event must not be written twice.
+    Return a function that decides to append `event`, unless `done` finds in the run's state that the event has already
+    been written. This prevents duplicates: if the store's answer to an append was lost, the ledger calls the function
+    once more.
     """
     return lambda state: None if done(state) else event
 
 
 class Recorder:
     """
-    Appends events in order, with `clean` applied to all their texts, and reads new entries of the ledger. If no append
-    can succeed any more, a LedgerLost is put into the inbox.
+    Appends events in order, and reads new entries of the ledger. `clean` removes secrets from all texts of the events.
+    If an append fails for good, so that no later one can succeed either, the recorder puts a LedgerLost into the inbox.
     """
 
     def __init__(self, ledger: Ledger, clock: Clock, inbox: Inbox, clean: Clean) -> None:

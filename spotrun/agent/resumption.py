@@ -28,7 +28,7 @@ class NothingToResumeFrom(Exception):
     """A checkpoint exists, but none can be read. Training must not start from zero in this case (promise I4)."""
 
     def __init__(self, cause: Cause, detail: str, *, is_damage: bool = False) -> None:
-        """`is_damage`: the stored commit is damaged. Another commit may be whole."""
+        """`is_damage` is True if the reason is a damaged commit. Then another commit may still be whole."""
         super().__init__(detail)
         self.cause = cause
         self.detail = detail
@@ -37,8 +37,9 @@ class NothingToResumeFrom(Exception):
 
 class Beginning(NamedTuple):
     """
-    The checkpoint that a trainer starts from. The files of `found` are already in a folder next to the work folder.
-    `ends` are the final images of every earlier fit(), in order.
+    The checkpoint that a trainer starts from. `found` is its image, and `files` are its files, already fetched into a
+    folder next to the work folder. Both are None if the training starts from scratch. `ends` are the images of the
+    final checkpoints of all earlier calls of fit(), in order.
     """
 
     found: NewestReadable | None
@@ -58,7 +59,7 @@ class Beginning(NamedTuple):
 
 
 class Forwarding:
-    """Reports a checkpoint's arrival to its trainer while the checkpoint is being fetched."""
+    """Passes a checkpoint on to the trainer part by part, while the checkpoint is still being fetched."""
 
     def __init__(self, context: AgentContext, trainer: Trainer) -> None:
         self._context = context
@@ -75,9 +76,12 @@ def newest_checkpoint(
     context: AgentContext, ready: Image | None, trainer: Trainer, known: Mapping[str, StoredFile]
 ) -> Beginning:
     """
-    Return the newest whole checkpoint with its files. If the run has no checkpoint to resume from, return an empty
-    Beginning. If the image is `ready`, it is not fetched; otherwise its parts are passed on to the trainer as they
-    arrive. The work folder already has the `known` files.
+    Return the newest whole checkpoint with its files. If the run has no checkpoint to resume from, return a Beginning
+    without a checkpoint.
+
+    `ready` is an image that is already on this instance. If it belongs to that checkpoint, nothing is fetched.
+    Otherwise the image is fetched, and its parts are passed on to `trainer` as they arrive. `known` are the files of
+    the work folder whose content is known; they are not fetched if they are unchanged.
 
     Raises:
         NothingToResumeFrom: with the reason.
@@ -96,7 +100,9 @@ def newest_checkpoint(
 
 @contextlib.contextmanager
 def reasons() -> Iterator[None]:
-    """Convert an error that occurs while a checkpoint is read into NothingToResumeFrom."""
+    """
+    Convert each error within the `with` block, where a checkpoint is read, into NothingToResumeFrom with the cause.
+    """
     try:
         yield
     except CheckpointDamaged as error:
@@ -111,8 +117,9 @@ def reasons() -> Iterator[None]:
 
 class StateFound(NamedTuple):
     """
-    The checkpoint whose state is now in the work folder, and the newer checkpoints that were skipped. `in_place`: the
-    folder still has exactly the files that the previous command left.
+    The checkpoint whose state is now in the work folder, and the newer checkpoints that were skipped because they are
+    damaged or were tried before. If `in_place` is True, nothing was restored: the folder has exactly the files that the
+    previous command left.
     """
 
     commit: Commit
@@ -179,7 +186,8 @@ def _newest_with_files(
             try:
                 if found.skipped:
                     files = FilesOfCommit(context, commit, known)
-                    # Queued behind the first fetch, which may still be writing to the same folder.
+                    # The pool has only one thread. So this fetch begins after the first one, which may still be writing
+                    # to the same folder.
                     coming = beside.submit(files.fetch)
                 coming.result()
                 ends = fits.ends_before(context, commit)
@@ -206,7 +214,7 @@ def still_here(context: AgentContext, newest: Newest) -> Image | None:
 
 
 def starts(context: AgentContext, beginning: Beginning, files: CommitFiles) -> list[Start]:
-    """Return how each fit() of the trainer starts, in order."""
+    """Return the start of each fit() up to the one that is resumed, in the order in which the script calls them."""
     if beginning.found is None:
         return [Start(told_to_trainer(context, None))]
     image = beginning.found.image

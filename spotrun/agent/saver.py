@@ -1,8 +1,8 @@
 """
-Turns full arenas into commits. One upload is in flight; the newest waiting snapshot is next (protocol 20 to 22).
+Turns full arenas into commits (protocol 20 to 22).
 
-One snapshot waits in the main loop. A worker thread makes one snapshot durable at a time, and reports the result to the
-inbox.
+At most one snapshot is being uploaded, by a worker thread, which puts a letter about the result into the inbox. At most
+one other snapshot waits for its turn. If a newer snapshot comes, it replaces the waiting one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ hundredths of a second, which does not slow training down noticeably.
 
 @dataclass(frozen=True)
 class _Sent:
-    """A finished upload. If the image was not sent whole, `image_digest` is set."""
+    """A finished upload. `image_digest` is the digest of the whole image if only its changed parts were sent."""
 
     uploaded: Uploaded
     versions: dict[str, str]
@@ -70,16 +70,18 @@ _NO_IMAGE = _Sent(
     versions={},
     image_digest=None,
 )
-"""The upload of a command's snapshot, which has no image, only files."""
+"""Result for a command's snapshot, for which no image is uploaded because it consists only of files."""
 
 
 class Saver:
     """
-    Makes snapshots durable. In the main loop, it calls `spent` when the common part of a snapshot's arena may be
-    overwritten, and `released` when the whole arena may be overwritten.
+    Makes snapshots durable. The agent's main loop calls its methods.
 
-    While `hold` is True, a waiting snapshot stays waiting, so that two commits are at least 30 s apart. A final
-    snapshot is never held.
+    The saver calls `spent` as soon as the trainer is free to overwrite the common part of a snapshot's arena, and
+    `released` as soon as the trainer is free to overwrite the whole arena.
+
+    The caller holds a snapshot (`hold`) so that two commits are at least 30 s apart: the snapshot then waits although
+    nothing is being uploaded. A final snapshot is never held.
     """
 
     def __init__(
@@ -97,8 +99,8 @@ class Saver:
         self._in_flight: Snapshot | None = None
         self._torn = False
         """
-        True if the trainer may overwrite a part of the snapshot in flight. If the upload then fails, the snapshot is
-        lost.
+        True if `spent` was called for the snapshot in flight, so that the trainer may already have overwritten a part
+        of it. If the upload then fails, the snapshot is lost.
         """
         self._control = UploadControl()
         self._hurried = False
@@ -124,7 +126,7 @@ class Saver:
 
     @property
     def held(self) -> Snapshot | None:
-        """The snapshot that is held: it waits although no upload is in flight."""
+        """The snapshot that is held: it waits although nothing is being uploaded. None if there is no such snapshot."""
         return self._waiting if self._in_flight is None else None
 
     def offer(self, snapshot: Snapshot) -> None:
@@ -143,8 +145,9 @@ class Saver:
         """
         Begin the next upload if a snapshot waits and none is in flight.
 
-        During an upload, training has priority on the processor, but only until the next snapshot waits or `overdue` is
-        True. Without that limit, a processor that is always fully used might never let a snapshot become durable.
+        During an upload, training has priority on the processor. This ends when the next snapshot is waiting, or is due
+        (`overdue`). Without that limit, if training always uses the processor fully, a snapshot might never become
+        durable.
         """
         self._begin_next(hold=hold)
         if overdue or self._waiting is not None:
@@ -193,10 +196,11 @@ class Saver:
 
     def common_part_sent(self, sequence: int) -> None:
         """
-        Record that the store has the common part of snapshot `sequence`. For a final snapshot, do nothing, because no
-        other snapshot follows it.
+        Record that the store has the common part of snapshot `sequence`, so that the trainer can get the other arena.
+        For a final snapshot, do nothing, because no other snapshot follows it.
 
-        The next trainer's sequence also starts at 0, but not until all snapshots of this trainer are settled.
+        Each trainer numbers its snapshots from 0. The number is still enough to identify the snapshot here, because a
+        new trainer starts only when all snapshots of the trainer before are saved or dropped.
         """
         if self._in_flight is not None and self._in_flight.sequence == sequence and not self._in_flight.taken.final:
             self._spend(self._in_flight)
@@ -214,16 +218,18 @@ class Saver:
 
     def refused(self) -> None:
         """
-        Keep the snapshot that the store refused, and try to save it later. Drop it if a newer snapshot waits or if it
-        is torn.
+        Keep the snapshot that the store refused, and try to save it later. But drop it if a newer snapshot is waiting,
+        or if the trainer may have overwritten a part of it.
         """
         self._not_before_s = time.monotonic() + TRY_AGAIN_S
         self.settled(retry=True)
 
     def settled(self, *, failed: bool = False, retry: bool = False) -> Snapshot | None:
         """
-        Settle the snapshot in flight, and return it. Try to save it once more if `retry` is True, or if it `failed` and
-        is final. In both cases, do not if a newer snapshot waits or if this one is torn.
+        Record that the upload in flight is over, and return its snapshot.
+
+        The snapshot is kept for another try if `retry` is True, or if it `failed` and is final. But a snapshot that a
+        newer one waits to replace, or that the trainer may have overwritten in part, is never tried again.
         """
         snapshot, self._in_flight = self._in_flight, None
         if snapshot is None:
@@ -343,7 +349,8 @@ class Worker:
 
     def _lenders(self, attempt: int) -> set[str]:
         """
-        Return the prefixes of the commits from which a new commit may borrow. Their objects are kept until it is made.
+        Return the prefixes of the commits from which a new commit may borrow. These are commits of the same attempt
+        that can be resumed from. Their objects are not deleted while the new commit is being made.
         """
         commits = self._recorder.state.commits
         return {commit.event.prefix for commit in commits if commit.usable and commit.event.attempt == attempt}
@@ -430,8 +437,8 @@ class Worker:
 
 def of_gang(event: CheckpointCommitted, snapshot: int, world: int) -> CheckpointCommitted:
     """
-    Return the event with the fields of a gang added. Rank 0 has stored the state, which is the same on all ranks
-    (protocol 41, 42).
+    Return the event with the fields that a gang's commit has in addition. They say that rank 0 alone has stored the
+    state, because the state is the same on all `world` ranks (protocol 41, 42).
     """
     shard = Shard(
         rank=0,

@@ -5,8 +5,9 @@ the machine image has no PyTorch, PyTorch is installed into that environment.
     (container) -> clean folders -> unpack what an earlier instance made -> ready
                   -> or run `setup` -> pack what it made, and store that while the training begins
 
-The user pays for a set-up only once, because spotrun/folder/setup_cache.py keeps the result. If the cached result
-cannot be used for any reason, the command runs again, in clean folders, and the log says so.
+So that the user pays only once for what `setup` does, spotrun/folder/setup_cache.py keeps the result for the next
+instance. If the cached result cannot be used for any reason, the command runs again, in clean folders, and the log says
+so.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from spotrun.run.reasons import reason_in
 from spotrun.store.retrying import through_faults
 
 SETUP_MAX_S = 3600.0
-"""Maximum system seconds that a set-up command may take."""
+"""Maximum system seconds for the job's `setup` command."""
 FETCH_WITHIN_S = 300.0
 """Maximum system seconds to wait for a store fault to pass."""
 PACKED_MAX_BYTES = 16 << 30
 OUTPUT_BYTES = 64 << 10
-"""Number of bytes, at the end of a failed set-up's output, that are searched for the reason."""
+"""Number of bytes, at the end of the output of a failed `setup`, that are searched for the reason."""
 FOLDERS = (environment.FOLDER, "work")
-"""Folders that a set-up may change. Only these folders are packed."""
+"""Folders in which the changes made by `setup` are packed for the next instance."""
 
 
 class SetupFailed(SpotrunError):
@@ -57,8 +58,9 @@ class NotInstalled(SpotrunError):
 
 def prepare(context: AgentContext) -> SetUp:
     """
-    Unpack the work folder, fetch the run's start file, and set up. This is done once per instance; if the set-up has
-    changed the container, it is done once per container.
+    Unpack the work folder, fetch the run's start file, and run the job's `setup` or unpack its cached result. If that
+    was already done on this instance, return the earlier result. If `setup` has changed files of the container, it has
+    to be done again in each new container.
 
     Raises:
         SetupFailed: the command ended with an error, or not within an hour.
@@ -79,7 +81,7 @@ def prepare(context: AgentContext) -> SetUp:
     )
     how, size_bytes = _environment(context) if _has_environment(context) else ("none", 0)
     found = SetUp(seconds=context.clock.monotonic() - began_s, how=how, packed_bytes=size_bytes)
-    if before is None or not before.since():  # a new container would lack the changes that set-up made in this one
+    if before is None or not before.since():  # a new container would lack the changes that `setup` made in this one
         temporary = done.with_suffix(".tmp")
         temporary.write_bytes(msgspec.json.encode(found))
         temporary.replace(done)
@@ -106,14 +108,17 @@ def _has_environment(context: AgentContext) -> bool:
 
 def _lacks_torch(context: AgentContext) -> bool:
     """
-    Return True if PyTorch has to be installed. It never is in a container: the container has its image's PyTorch, or
-    none.
+    Return True if PyTorch has to be installed on this instance. In a container it is never installed: the user's image
+    has the PyTorch that the user wants, or none.
     """
     return context.container is None and environment.lacks_torch()
 
 
 def _environment(context: AgentContext) -> tuple[str, int]:
-    """Make the environment. Return how it was made, and the size of its packed files, or 0 if none are packed."""
+    """
+    Make the environment: unpack it from the setup cache, or run `setup`. Return which of the two ("unpacked" or "run"),
+    and the size of the packed files; 0 if nothing was packed.
+    """
     if not context.spec.pack_setup:
         _run(context)
         return "run", 0
@@ -129,7 +134,10 @@ def _environment(context: AgentContext) -> tuple[str, int]:
 
 
 def _unpacked(context: AgentContext, key: str) -> int | None:
-    """Unpack the cached set-up. Return its packed size. Return None if `setup` has to run."""
+    """
+    Unpack the environment from the setup cache, and return its packed size. Return None if `setup` has to run, because
+    the cache has no environment for this `key`, or it cannot be used here.
+    """
     began_s = time.monotonic()
     try:
         packed = setup_cache.find(context.store, key)
@@ -167,11 +175,11 @@ def _unpack(context: AgentContext, key: str, packed: setup_cache.PackedSetup) ->
 
 def _run_and_pack(context: AgentContext, key: str, *, watched: bool) -> int:
     """
-    Run the command, and pack what it made. Return the size of the packed set-up, which a thread then uploads. Return 0
-    if the set-up is not packed.
+    Run the command, and pack what it has changed in FOLDERS. Return the size of the archive, which a thread then
+    uploads. Return 0 if nothing is packed.
 
-    `watched`: check whether the command changed anything else on this machine, because the next instance would lack
-    such changes.
+    If `watched` is True, check whether the command also changed anything outside of FOLDERS. If it did, nothing is
+    packed, because an instance that unpacks the archive would lack these changes.
     """
     side_effects = _surroundings(context, watched=watched)
     before = diff_archive.survey(context.assignment.folder, FOLDERS)
@@ -214,7 +222,7 @@ def _why_not_packed(
 
 
 def _store(context: AgentContext, key: str, archive: Path) -> None:
-    """Upload the packed set-up while the training begins. If that fails, the next instance runs the `setup` command."""
+    """Upload the archive while the training begins. If that fails, the next instance runs the `setup` command."""
     try:
         stored = setup_cache.upload(context.store, key, context.assignment.launch, archive)
     except StoreError as error:
@@ -229,7 +237,7 @@ def _megabytes(size_bytes: int) -> str:
 
 
 def _run(context: AgentContext) -> None:
-    """Run the set-up. PyTorch is installed first, because the user's command may depend on it."""
+    """Install PyTorch if this instance lacks it, and then run the job's `setup`, which may depend on PyTorch."""
     if _lacks_torch(context) and (failure := _failure_of(context, environment.torch_command())):
         raise NotInstalled(f"the installation of PyTorch {failure}")
     if context.spec.setup is not None and (failure := _failure_of(context, context.spec.setup)):

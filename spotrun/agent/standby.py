@@ -1,4 +1,4 @@
-"""Waits as a standby until it may take over from an attempt that is about to end (protocol 13)."""
+"""Waits as a standby until it is allowed to take over from an attempt that is about to end (protocol 13)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ TURN_S = 0.1
 
 class Prefetch:
     """
-    Fetches the newest checkpoint before the takeover needs it. If the fetch fails, the takeover fetches the checkpoint.
+    Fetches the newest checkpoint in advance, so that a takeover does not have to wait for it. If the fetch fails, the
+    checkpoint is fetched at the takeover.
     """
 
     def __init__(self, context: AgentContext) -> None:
@@ -42,7 +43,8 @@ class Prefetch:
 
     def take(self, state: RunState) -> Image | None:
         """
-        Stop prefetching. Return the image of the newest commit if it was fetched or is being fetched; otherwise None.
+        Stop prefetching. If the newest commit has been fetched, return its image; if it is being fetched, wait for it.
+        Return None if its fetch has not begun, or has failed.
         """
         newest, fetching = state.latest_commit(), self._fetching
         self._pool.shutdown(wait=False)
@@ -65,10 +67,12 @@ def _close(future: Future[Image]) -> None:
 
 def stand_by(context: AgentContext, *, warming: bool) -> Image | None:
     """
-    Wait until this agent may take over. Return the image of the newest checkpoint; None if it was not fetched before.
+    Wait until this agent is allowed to take over. Return the image of the newest checkpoint if it was fetched in
+    advance; otherwise None.
 
-    The standby is ready immediately; if `warming`, it is ready once its trainer has finished its imports. A handover
-    without a deadline waits until the standby is ready.
+    While it waits, the standby reports in its status that it is ready. If there is no deadline, the runner lets the old
+    attempt hand over only then. If `warming` is True, a trainer was started in advance, and the standby is ready once
+    this trainer has finished its imports. Otherwise the standby is ready immediately.
 
     Raises:
         PowerOff: the standby is no longer needed, or the cloud has announced the end of its instance.
@@ -100,7 +104,7 @@ def stand_by(context: AgentContext, *, warming: bool) -> Image | None:
 
 
 def _wait(context: AgentContext) -> list[Letter]:
-    """Wait up to TURN_S for one letter. Return the letter if the next attempt needs it."""
+    """Wait up to TURN_S for one letter. Return it if the coming attempt has to handle it; otherwise return []."""
     try:
         letter = context.inbox.get(timeout=TURN_S)
     except queue.Empty:

@@ -44,7 +44,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status:
-    """The state of this agent. `change` may be called from any thread."""
+    """The state of this agent, as users and runners see it. Any thread can call `change`."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "status.json"

@@ -42,14 +42,18 @@ class TrainerExit:
         return self._trainers.current
 
     def settle(self) -> None:
-        """Decide what to do after a trainer has ended. Its last snapshot is already saved."""
+        """
+        Decide what to do after a trainer has ended. Do nothing while the trainer runs, or while its last snapshot is
+        still being saved.
+        """
         trainer, trainee = self._trainer, self._start.trainee
         if trainer.exited is None or not self._saver.idle or trainee.awaits_the_last(self._context.clock.monotonic()):
             return
         if trainer.refused is not None:
             self._ending.failed(Cause.USER_ERROR, f"{trainer.refused.reason}; try: {trainer.refused.hint}")
         if trainer.terminated:
-            # Whatever the exit code is: a command that saves on SIGTERM may exit with 0 although it is not done.
+            # The run is not complete, even if the exit code is 0. A command that saves its work on SIGTERM may exit
+            # with 0 before it is done.
             self._preemption.terminated()
         if trainee.is_done(trainer.exited):
             step = trainer.last_step if trainer.finished is None else trainer.finished.step
@@ -111,7 +115,7 @@ class TrainerExit:
         )
 
     def _own_end(self, exited: Exited) -> tuple[int, Cause, decisions.ExitWords]:
-        """Return the exit code and the cause of the end of this member's trainer, and a description of the end."""
+        """Return how the trainer on this instance ended: its exit code, the cause, and a description for the user."""
         trainer = self._trainer
         code = decisions.FAILED if trainer.trained_again else exited.exit_code
         cause = decisions.exit_cause(code, hung=trainer.hung)

@@ -30,8 +30,8 @@ from spotrun.checkpoint.restore import Image
 @dataclass(eq=False)
 class TrainerStart:
     """
-    Starts trainers. `training` belongs to the newest trainer; `_as_training` makes it. If checkpoints exist but none
-    can be read, the attempt ends.
+    Starts trainers. `training` is the program of the newest trainer, made by `_as_training`. If the run has checkpoints
+    but none of them can be read, end the attempt.
     """
 
     _context: AgentContext
@@ -74,7 +74,10 @@ class TrainerStart:
         trainer.begin_at(Start(told_to_trainer(self._context, None)))
 
     def with_image(self, incarnation: int, ready: Callable[[], Image | None]) -> None:
-        """Start a trainer. Fetch its checkpoint while the trainer imports, unless `ready` returns the image."""
+        """
+        Start a trainer. If `ready` returns the image of its checkpoint, use that. Otherwise fetch the checkpoint while
+        the trainer imports its modules.
+        """
         tidy(self._context, self._journal.attempt)
         self._watch.rest()
         meet = self._trainers.arrange()

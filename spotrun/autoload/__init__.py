@@ -1,4 +1,7 @@
-"""Holds sitecustomize.py. On an instance, the user's own Python imports it at startup, because of its name."""
+"""
+Holds sitecustomize.py. Python imports a module of that name whenever it starts, so on an instance the user's own Python
+imports this one.
+"""
 
 from pathlib import Path
 

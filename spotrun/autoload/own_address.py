@@ -1,8 +1,8 @@
 """
 Makes torch's rendezvous stores (TCPStore) listen at one address only.
 
-torch's ranks connect only to MASTER_ADDR, but the stores listen at all addresses of the machine, so every network of
-the machine can reach the port.
+torch's ranks connect only to MASTER_ADDR. But torch's stores listen at all addresses of the machine, so the port can be
+reached from every network that the machine is in.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import sys
 from typing import Any
 
 BEFORE_THE_SOCKET = 3
-"""Number of positional arguments of a TCPStore between `is_master` and `master_listen_fd`."""
+"""
+Number of positional arguments of a TCPStore between `is_master` and `master_listen_fd`. If a caller passes more, it has
+passed a socket of its own.
+"""
 BACKLOG = 2048
 
 
@@ -31,8 +34,8 @@ def install(distributed: Any) -> None:
 def _narrowed(found: Any) -> Any:
     class TCPStore(found):  # type: ignore[misc]
         """
-        torch's store, listening at its host only. If that is no address of this machine (behind NAT), it listens as
-        torch does.
+        torch's store, which here listens at `host_name` only. If that is not an address of this machine (for example
+        behind NAT), the store listens at all addresses, as in torch.
         """
 
         def __init__(
@@ -45,7 +48,7 @@ def _narrowed(found: Any) -> Any:
             **named: Any,
         ) -> None:
             if is_master and len(rest) <= BEFORE_THE_SOCKET and "master_listen_fd" not in named:
-                # If another store of this process has the port, this fails, and torch shares that store.
+                # If another store of this process listens at the port, this fails. Then torch shares that store.
                 with contextlib.suppress(OSError), self.listens_at(host_name, port) as listener:
                     port = listener.getsockname()[1]  # for port 0, the system chooses a port
                     named["master_listen_fd"] = listener.detach()

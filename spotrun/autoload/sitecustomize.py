@@ -6,9 +6,10 @@ Python imports this file before the program's first line, because the agent puts
 - If SPOTRUN_SEED is set, the generators of `random`, `numpy.random` and `torch` are seeded when the program imports
   these modules. So a program that sets no seed draws the same numbers in each attempt. If the program does set a
   seed, it does so later, and its seed applies.
-- If SPOTRUN_AGENT is set, a Python without spotrun finds the agent's spotrun package at `import spotrun`, and the
-  package's entry points, which Lightning reads. This file is part of that package. The functions in INSTALLS are called
-  when a program imports their modules: training frameworks, and torch.distributed (own_address.py).
+- If SPOTRUN_AGENT is set, `import spotrun` also works in a Python in which spotrun is not installed: it finds the
+  agent's spotrun package, of which this file is a part. Lightning finds that package's entry points too. When a program
+  imports one of the modules in INSTALLS (training frameworks, and torch.distributed, see own_address.py), spotrun's
+  function for that module is called.
 
 Then this file runs the other `sitecustomize` that Python would have found without it, as if that were the only one.
 
@@ -100,7 +101,10 @@ def program() -> Sequence[str]:
 
 
 class Process:
-    """This process, identified by its program and its number among its parent's forks. Both determine its seed."""
+    """
+    Identifies this process by what is equal in each attempt: its program and, if it was forked, its number among its
+    parent's forks (1 for the first). Its seed is computed from these.
+    """
 
     def __init__(self, base: str, program: Sequence[str]) -> None:
         self._parts: list[object] = [base, *program]
@@ -127,7 +131,8 @@ def seed_random(module: Any, here: Process) -> None:
     if not hasattr(module, "SystemRandom"):
         return  # the module is the program's own file of this name
     module.seed(here.seed())
-    # Python reseeds `random` in forked processes. It registered that at the import, so our reseeding runs later.
+    # Python reseeds `random` in each forked process. It registered its function for that when `random` was imported.
+    # Our function is registered later, so it also runs later, and our seed applies.
     os.register_at_fork(after_in_child=lambda: module.seed(here.seed()))
 
 
@@ -194,7 +199,8 @@ class OurPackage:
 
     def find_distributions(self, context: Any) -> Iterator[Any]:
         """
-        Yield our distribution if the path of this interpreter is searched. Yield nothing if a tool inspects a folder.
+        Yield spotrun's distribution if a program searches all that this interpreter can import. Yield nothing if a tool
+        lists the distributions in a folder of its choice.
         """
         if "path" not in vars(context) and context.name in (None, "spotrun"):
             yield our_distribution()
@@ -228,8 +234,8 @@ def our_distribution() -> Any:
 
 class ActsOnImport:
     """
-    A finder for `sys.meta_path`. It lets other finders find the modules, and calls `acts` on the modules after their
-    import.
+    A finder for `sys.meta_path`. It finds no module itself: it asks the other finders, and arranges that after the
+    import of each module that `acts` names, the function in `acts` is called with the module.
     """
 
     def __init__(self, acts: Mapping[str, Callable[[Any], None]]) -> None:
@@ -284,7 +290,8 @@ def say(text: str) -> None:
 
 def run_the_hidden_one() -> None:
     """
-    Run the `sitecustomize` that this file hides. Python reports that file's errors as if it had found the file itself.
+    Run the `sitecustomize` that Python would have found if this file did not hide it. Errors in it are not caught here,
+    so Python reports them as it would without this file.
     """
     spec = PathFinder.find_spec("sitecustomize", [folder for folder in sys.path if os.path.abspath(folder) != HERE])
     if spec is None or spec.loader is None:

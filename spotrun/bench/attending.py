@@ -57,8 +57,9 @@ Watch = Callable[[Sequence[Progress]], None]
 
 class PlannedTrial(NamedTuple):
     """
-    A trial of `job` that can be rented: its run's job in `spec`, its hourly prices, and the minimum budget with which
-    it begins. `job_digest` is the job's digest without the settings that a bench varies.
+    A trial of the job with the name `job`, ready to begin. `spec` is the job of the trial's own run. `prices` are the
+    hourly prices of its instances. `least_usd` is the minimum budget with which its run can begin; None if unknown.
+    `job_digest` identifies the user's job, without the settings that a bench varies.
     """
 
     job: str
@@ -106,9 +107,9 @@ def planned(
     job: RunSpec, runs: Store | None, trials: Sequence[BenchTrial], specs: Sequence[RunSpec]
 ) -> Iterator[PlannedTrial]:
     """
-    Find the prices and the minimum budget of each trial of `job`, and rent nothing. `runs` is the store of the trials'
-    runs, as in `look_at_market`, and `specs` are the specs of those runs, in the same order. The market of each kind of
-    instance is read only once.
+    Find the prices and the minimum budget of each trial of `job`, and rent nothing. `specs` has the job of each trial's
+    run, in the order of `trials`, and `runs` is the store of those runs, as in `look_at_market`. If several trials need
+    the same kind of instance, its prices are read only once.
 
     Raises:
         SpecInvalid, CloudError: a trial cannot be rented.
@@ -144,10 +145,11 @@ def measuring(
     trials: Sequence[PlannedTrial], steps: int, budget: Decimal | None, max_parallel: int | None, watch: Watch
 ) -> Iterator[Iterator[BenchRow]]:
     """
-    Yield the rows of the trials, each as soon as it is measured.
+    Run the trials. Yield an iterator over their result rows, in which each row comes as soon as its trial is measured.
 
-    `budget` is for all trials together. At most `max_parallel` trials run at the same time; None means one of each
-    kind. At the end of the `with` block, even after an error, everything that was rented in it is ended.
+    `budget` is for all trials together. At most `max_parallel` trials run at the same time; None means one for each
+    kind of instance. At the end of the `with` block, also after an error, all instances that were rented in it are
+    ended.
     """
     bench = _Bench(trials, steps, budget, max_parallel, watch)
     try:
@@ -183,7 +185,10 @@ class _Bench:
                 yield self._row(ended)
 
     def _begin(self) -> BenchRow | None:
-        """Begin the trials whose turn it is. If the budget can never pay for the first of them, return a row for it."""
+        """
+        Begin the trials whose turn it is. If no trial is running and the budget is too small for the next one, remove
+        that trial, and return a row that says so.
+        """
         kinds = [self._trials[number].trial.kind for number in self._waiting]
         places = next_ones(kinds, [each.kind for each in self._going], self._max_parallel)
         turns = [self._waiting[place] for place in places]

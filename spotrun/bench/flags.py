@@ -36,10 +36,11 @@ class BenchFlags(NamedTuple):
     @property
     def names(self) -> Arguments:
         """
-        The script's argument names, as the user gives them.
+        The names of the script's arguments for batch size, precision and devices, as the user gives them in
+        `--batch-arg` and so on.
 
         Raises:
-            SpecInvalid: an argument is named, but its value is not varied.
+            SpecInvalid: an argument is named without the flag that gives its values: `--batch-arg` without `--batch`.
         """
         for flag, named, given in (
             ("--batch", self.batch_arg, self.batch),
@@ -95,7 +96,10 @@ class BenchFlags(NamedTuple):
 
 @contextmanager
 def about_types(*, given: bool) -> Iterator[None]:
-    """In errors about the accelerators, name `--types` if the flag was given."""
+    """
+    Change errors within the `with` block that are about the job's `resources.accelerators`. If `--types` was given, the
+    accelerators come from that flag, so name the flag instead.
+    """
     try:
         yield
     except SpotrunError as error:

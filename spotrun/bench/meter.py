@@ -25,10 +25,13 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """
     A measurement of `steps` steps and `samples` samples in `seconds` of training, without the first steps.
 
-    `low` and `high` are the quartiles of the blocks' steps per second. `doubt` is half the width of the 95 % confidence
-    interval of the seconds per step, as a share of their mean, from the spread of the blocks; 0 with only one block.
-    `data_wait`, `cpu_share` and `gpu_share` are shares of `seconds`; None if unknown. `memory_bytes` is the most memory
-    that was used on the machine; `gpu_memory_bytes` is the most on all its GPUs together.
+    - `low`, `high`: the lower and the upper quartile of the blocks' steps per second
+    - `doubt`: how uncertain the mean seconds per step are, as a share of that mean: half the width of their 95 %
+      confidence interval. It is computed from the differences between the blocks, and is 0 if there is only one block.
+    - `data_wait`, `cpu_share`, `gpu_share`: the shares of `seconds` in which the training waited for data, in which the
+      processors were busy, and in which the GPUs were busy. The last two are None if unknown.
+    - `memory_bytes`, `gpu_memory_bytes`: the most memory that was used on the machine, and on all its GPUs together
+    - `steps_total`: the number of steps of the whole training; None if unknown
     """
 
     steps: int
@@ -56,7 +59,10 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def samples_total(self) -> float | None:
-        """Samples of the whole training; None if the training does not report its total steps or its samples."""
+        """
+        The number of samples of the whole training. None if the training does not report how many steps it has in
+        total, or how many samples it has trained.
+        """
         return None if self.steps_total is None or not self.samples else self.steps_total * self.samples / self.steps
 
 

@@ -36,12 +36,18 @@ from spotrun.units import count_of
 
 GIB = 1 << 30
 CAUSES = ("wait", "boot", "setup", "restore")
-"""What a run waits for until its first step, in this order and in its report's words. `restore`: the script's start."""
+"""
+The phases of a run until its first step, in this order. They have the same names as in a run's report. In a trial,
+`restore` is only the start of the script, because there is no checkpoint to restore.
+"""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The steps done in one of `trials` trials; `number` counts from 0. `held_up`: what the trial waits for now."""
+    """
+    The progress of one trial: it has done `steps` of the `wanted` steps. `number` is its number among the bench's
+    `trials` trials, from 0. `held_up` says what the trial is waiting for; None if it is not waiting.
+    """
 
     trial: BenchTrial
     number: int
@@ -229,7 +235,10 @@ def time_of(row: BenchRow, base: BenchRow) -> float | None:
 
 
 def cost_of(row: BenchRow, base: BenchRow) -> float | None:
-    """Return the row's cost for the same number of samples, as a multiple of the base's cost, both at lowest prices."""
+    """
+    Return what the row's trial costs for the same number of samples, as a multiple of what the base costs. For each of
+    them, the lower of its spot and on-demand prices counts.
+    """
     ours, theirs = row.per_usd(cheapest(row.prices)), base.per_usd(cheapest(base.prices))
     return None if ours is None or theirs is None else theirs / ours
 

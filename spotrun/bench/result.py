@@ -29,7 +29,10 @@ class TrialOutcome(StrEnum):
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
-    """The hourly prices in USD of the cheapest suitable instances; None for a capacity type that has none."""
+    """
+    The hourly prices, in USD, of the cheapest suitable instances on spot and on demand. A price is None if no suitable
+    instance of that capacity type is offered.
+    """
 
     spot: Decimal | None = None
     on_demand: Decimal | None = None
@@ -37,7 +40,7 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, offerings: Iterable[Offering], nodes: int = 1) -> Prices:
-        """Return the prices of `nodes` instances."""
+        """Return the prices of `nodes` instances together, each at the cheapest of the offerings."""
         found = list(offerings)
         return cls(
             spot=_least(found, CapacityType.SPOT, nodes),
@@ -55,9 +58,9 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
     """
     A trial and its result.
 
-    `instance_type` is the type on which the trial trained, "" if it never trained. `begins_s` are the seconds of run
-    time from the run's creation to its first step, keyed by cause. `usd` is the trial's cost, and `reason` says why it
-    has no figures.
+    `instance_type` is the type on which the trial trained, "" if it never trained. `begins_s` says how many seconds of
+    run time the trial's run needed until its first step, keyed by phase (wait, boot, setup, restore). `usd` is what the
+    trial has cost. If the trial has no figures (`measured` is None), `reason` says why.
     """
 
     trial: BenchTrial
@@ -111,9 +114,10 @@ def devices_of(row: BenchRow) -> int:
 
 def efficiency(row: BenchRow, rows: Iterable[BenchRow]) -> float | None:
     """
-    Return the scaling efficiency: the rate of n devices, divided by n times the rate of one device.
+    Return the row's scaling efficiency: the rate of its n devices, divided by n times the rate of one such device.
 
-    Return None for a row of one device, or if no row measured one device with the same batch size and precision.
+    Return None if the row has only one device. Also return None if no other row measured a single device of that kind
+    with the same batch size and precision.
     """
     number = devices_of(row)
     alone = next((each for each in rows if devices_of(each) == 1 and _but_for_devices(each, row)), None)
@@ -150,7 +154,10 @@ def fate_of(detail: str) -> TrialOutcome:
 
 
 def best(rows: Iterable[BenchRow]) -> BenchRow | None:
-    """Return the row with the most samples per dollar, each at the lower of its prices; None if none was measured."""
+    """
+    Return the row whose trial trains the most samples per dollar. For each row, the lower of its spot and on-demand
+    prices counts. Return None if no row was measured.
+    """
     priced = [(value, row) for row in rows if (value := row.per_usd(cheapest(row.prices))) is not None]
     return max(priced, key=lambda each: each[0])[1] if priced else None
 

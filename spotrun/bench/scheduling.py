@@ -14,11 +14,12 @@ CENT = Decimal("0.01")
 
 def next_ones(waiting: Sequence[Kind | None], going: Sequence[Kind | None], max_parallel: int | None) -> list[int]:
     """
-    Return the positions in `waiting` of the trials that begin now. `waiting` and `going` are the kinds of the waiting
-    and of the running trials.
+    Choose which of the waiting trials begin now, and return their positions in `waiting`. `waiting` and `going` have
+    the kind of instance of each waiting and of each running trial.
 
-    At most `max_parallel` trials run, and kinds with the fewest running trials come first. Without `max_parallel`, at
-    most MAX_PARALLEL trials run, and only one of each kind, because a quota seldom allows two.
+    At most `max_parallel` trials run at the same time. Of the waiting trials, one whose kind has the fewest running
+    trials begins first. If `max_parallel` is None, at most MAX_PARALLEL trials run, and only one of each kind, because
+    a quota seldom allows two.
     """
     chosen: list[int] = []
     while len(going) + len(chosen) < (max_parallel or MAX_PARALLEL):
@@ -34,10 +35,11 @@ def next_ones(waiting: Sequence[Kind | None], going: Sequence[Kind | None], max_
 
 def shares(left_usd: Decimal, leasts_usd: Sequence[Decimal | None]) -> list[Decimal]:
     """
-    Divide the rest of the budget among the trials that begin together.
+    Divide what is left of the budget among the trials that begin together, and return their shares in order.
 
-    The shares are proportional to what each trial needs to begin, so that all trials can run equally long. If the rest
-    is not enough for all of them, the last trials get no share.
+    The shares are proportional to what each trial needs at least to begin (`leasts_usd`), so that all trials can run
+    for equally long. If the money is not enough for all trials to begin, the last trials get no share, and the returned
+    list is shorter.
     """
     leasts = [least or CENT for least in leasts_usd]
     while sum(leasts) > left_usd:

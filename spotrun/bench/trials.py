@@ -26,7 +26,7 @@ from spotrun.spec.varied_arguments import BATCH, DEVICES, PRECISION, has_argumen
 from spotrun.units import Steps
 
 SELDOM = Steps(1_000_000_000)
-"""Steps between checkpoints: more than a trial has, so that a trial makes no checkpoint."""
+"""Number of steps between two checkpoints of a trial. Every trial has fewer steps, so it makes no checkpoint."""
 
 
 class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,10 @@ class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def otherwise(self) -> str:
-        """The differences between trial and job, apart from the kind, for example `batch 16, 16-mixed`."""
+        """
+        The values in which the trial differs from the job, for example `batch 16, 16-mixed`. The kind of instance is
+        left out.
+        """
         parts = [
             *([f"{self.devices} devices"] if self.devices is not None and not self._tells_devices else []),
             *([f"batch {self.batch}"] if self.batch is not None else []),
@@ -59,7 +62,10 @@ class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
-    """The names of the script's arguments. An argument that the user did not name is None."""
+    """
+    The names that the script's arguments for these values have, for example `--batch-size`. None if the user named no
+    argument.
+    """
 
     batch: str | None = None
     devices: str | None = None
@@ -95,8 +101,9 @@ def spec_of(
     spec: RunSpec, script: Script, trial: BenchTrial, names: Arguments, within: timedelta, budget: Decimal | None
 ) -> RunSpec:
     """
-    Return the job of a short run that measures `trial`. It is `spec` (whose script is `script`) with the trial's values
-    and limits, without checkpoints, and without losses on the local cloud.
+    Return the job of the short run that measures `trial`. It is the user's job `spec` with these changes: it has the
+    trial's kind of instance and the trial's values as arguments of its `script`; it ends after `within` or when
+    `budget` is spent; it makes no checkpoints; and on the local cloud it loses no instance.
 
     Raises:
         SpecInvalid: the script lacks an argument for a value of the trial.
@@ -131,7 +138,11 @@ def spec_of(
 
 
 def unnamed_arguments(train: TrainSpec, script: Script, names: Arguments, *, devices: bool) -> Iterator[str]:
-    """Yield a note for each argument that the user gave if neither the job nor a file of the work folder names it."""
+    """
+    Yield a note for each argument that the user named in a flag, if neither the job nor a file of the work folder
+    mentions it: the script may not know it. Also yield a note if the number of devices varies and the script has no
+    argument for it.
+    """
     if train.run is not None:
         return
     for named in (names.batch, names.precision, names.devices):
@@ -143,5 +154,8 @@ def unnamed_arguments(train: TrainSpec, script: Script, names: Arguments, *, dev
 
 
 def _is_bare(kind: Kind | None) -> bool:
-    """Return whether only an argument of the script can set the number of devices."""
+    """
+    Return whether the kind of instance does not say how many devices it has. Then only an argument of the script can
+    set that number.
+    """
     return not isinstance(kind, Accelerators)

@@ -1,14 +1,15 @@
 """
 Computes what would make a training faster, and by how much at most. Pure.
 
-For a measured share `w` of each step the training waits for its data; for the rest of the step it computes. If one of
-the two took no time, the training would be faster by this factor (Amdahl 1967):
+In each step, the training waits for its data and then computes. `w` is the share of waiting, as measured. A remedy can
+shorten only one of the two. In the best case that one then takes no time at all, and the training becomes faster by
+this factor (Amdahl 1967):
 
-    a faster device        1 / w           computing takes no time
-    faster loading         1 / (1 - w)     waiting takes no time
+    a faster device        1 / w           if computing takes no time
+    faster loading         1 / (1 - w)     if waiting takes no time
 
-Both factors are upper bounds. If loaders read ahead, a faster device gains less, because it does not make the loaders
-faster.
+Both factors are upper bounds. In practice a faster device gains even less if the loaders read ahead: they then load
+during the time of computing too, and a faster device shortens that time.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ def loading_gain(measured: Measurement) -> float:
 
 def cpus_gain(measured: Measurement, more: int = MORE_CPUS) -> float | None:
     """
-    Return the speedup with `more` additional processors, if the loaders use them as they use the present ones.
+    Return the speedup with `more` additional processors, provided that the data loaders use these as well as the
+    present ones.
 
-    Return None if the present processors are idle at times. Loading then waits for something else, or it has too few
-    workers.
+    Return None if the present processors are not busy. Then more processors would not help: loading waits for
+    something else, or has too few workers.
     """
     if measured.cpu_share is None or measured.cpu_share < BUSY or not measured.cpus:
         return None

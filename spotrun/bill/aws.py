@@ -81,7 +81,10 @@ def read_cost_and_usage_report(paths: Sequence[Path], lines_of_run: LineFilter) 
 
 
 def _tagged_run(row: BillRow) -> str:
-    """Return the run that the line's tag names. The second generation has all tags in one map, the first in columns."""
+    """
+    Return the run that the line's tag names. In the report's second generation, all tags are in one column, as a map;
+    in its first generation, each tag has its own column.
+    """
     tags = row.structure("resource_tags")
     if tags is None:
         return row.text(f"resource_tags_{_TAG}", optional=True)

@@ -12,7 +12,10 @@ from spotrun.run.events import BillingRule
 
 
 class ChargeKind(StrEnum):
-    """The subject of a charge. The ledger has prices for `USAGE`, and list prices for disks and addresses."""
+    """
+    The thing that is charged for. The ledger has recorded prices for `USAGE`, the running machine itself. For disks
+    (`VOLUME`) and addresses (`NETWORK`) it has only list prices.
+    """
 
     USAGE = "usage"
     VOLUME = "volume"
@@ -25,7 +28,10 @@ class ChargeKind(StrEnum):
 
 
 def of_amount(kind: ChargeKind, amount_usd: Decimal) -> ChargeKind:
-    """Return `kind`; but CREDIT for a negative amount that is no tax or rounding, because it corrects other lines."""
+    """
+    Return `kind`, or CREDIT if the amount is negative: then the charge corrects other lines. A tax and a rounding keep
+    their kind, because both may be negative.
+    """
     return kind if amount_usd >= 0 or kind in (ChargeKind.TAX, ChargeKind.ROUNDING) else ChargeKind.CREDIT
 
 
@@ -67,8 +73,9 @@ class Statement:
     """
     The charges for one run in a bill's files.
 
-    `rule` is the cloud's published billing rule. The files cover the account's instance hours from `since` to `until`;
-    both are None if the files have no instance hours at all. `spot_only`: the files do not list on-demand instances.
+    `rule` is the cloud's published billing rule. `since` and `until` are the first and the last moment for which the
+    files list any instance hours of the account; both are None if they list none. `spot_only` is True if the files
+    never list on-demand instances.
     """
 
     paths: tuple[str, ...]
@@ -81,7 +88,7 @@ class Statement:
 
 
 class Coverage:
-    """The time that the lines read so far cover."""
+    """The period that a bill covers: from the earliest start to the latest end of all lines read so far."""
 
     def __init__(self) -> None:
         self.since: datetime | None = None

@@ -1,4 +1,9 @@
-"""Corrects the ends of instances for which the ledger has only a bound, because the bill shows the true end. Pure."""
+"""
+Corrects the recorded ends of instances from the cloud's bill. Pure.
+
+If no runner saw an instance end and its cloud reports no time, the ledger has only a bound for the end: the earliest
+time by which the instance may have ended. The bill shows for how long the cloud really charged.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +26,10 @@ from spotrun.run.state import Launch, RunState
 @dataclass(frozen=True)
 class Correction:
     """
-    The end of an instance (a launch's `member`) according to the bill.
+    A correction of the end of an instance, which is `member` of launch `launch`.
 
-    The ledger has the end `was`, which is the bound that `bound` names. With the bill's end, the run costs `usd` more
-    (less if `usd` is negative).
+    According to the bill, the instance ended at `ended_at`. The ledger has the end `was`, which is only a bound, and
+    `bound` names its source. With the corrected end, the run costs `usd` more (less if `usd` is negative).
     """
 
     launch: int
@@ -38,10 +43,10 @@ class Correction:
 
 def corrections(state: RunState, found: Reconciliation) -> tuple[Correction, ...]:
     """
-    Return a correction for each instance that, according to the bill, did not end at its bound.
+    Return a correction for each instance whose end in the ledger is only a bound, if the bill shows another end.
 
-    The bill has to cover the instance's whole life: if the instance's last charged hour is the last hour in the file,
-    the next file may charge more hours.
+    An instance is corrected only if the bill covers its whole life. If its last charged hour is the last hour in the
+    file, the next file may charge more hours.
     """
     return tuple(_corrections(state, found))
 
@@ -81,7 +86,7 @@ def _covers(statement: Statement, member: Member, ended_at: datetime) -> bool:
 
 
 def _end_by(line: Line, launch: Launch) -> datetime:
-    """Return the end with which the ledger's cost would equal the cloud's charge."""
+    """Return the end at which the ledger would compute the cost that the cloud has charged."""
     member, latest = launch.members[line.member], launch.latest_end_of(line.member)
     began = member.billed_from
     assert began is not None
@@ -100,7 +105,7 @@ def _metered(usage: Sequence[Charge]) -> timedelta | None:
 
 
 def _paid_for(usage: Sequence[Charge], member: Member, began: datetime, latest: datetime) -> timedelta:
-    """Return the time, in whole seconds, that costs the charged amount at the ledger's prices."""
+    """Return how long the instance can run, at the ledger's prices, for the charged amount. In whole seconds."""
     paid = sum((charge.amount_usd for charge in usage), Decimal(0))
     life_s = range(int((latest - began).total_seconds()))
     seconds = bisect_left(life_s, paid, key=lambda each: metered(member.prices, began, began + timedelta(seconds=each)))

@@ -34,7 +34,10 @@ _SKUS = (
     (ChargeKind.NETWORK, re.compile(r"Egress|Ingress|Data Transfer|\bIP\b|Network", re.IGNORECASE)),
     (ChargeKind.USAGE, re.compile(r"\bGPU\b|Instance", re.IGNORECASE)),
 )
-"""Patterns for SKUs; the first that matches counts. A machine's price includes local SSDs, so these are usage."""
+"""
+Patterns for the names of SKUs, by kind of charge; the first that matches counts. Local SSDs count as usage and not as
+disks, because a machine's price includes them.
+"""
 
 
 def read_billing_export(paths: Sequence[Path], lines_of_run: LineFilter) -> Statement:
@@ -88,7 +91,10 @@ def _credits(row: BillRow) -> Iterator[tuple[str, Decimal]]:
 
 
 def _run_of(row: BillRow) -> str:
-    """Return the run in the name of a line's resource; if there is none, in the label, which a user may change."""
+    """
+    Return the run to which a line belongs, as named in its resource's name. If that name contains no run, return the
+    run in the line's label. The label comes second because users are able to change labels.
+    """
     labelled = next((str(label.get("value")) for label in _listed(row, "labels") if label.get("key") == RUN_LABEL), "")
     named = _NAMED.fullmatch(_resource(row))
     return labelled if named is None else named[1]

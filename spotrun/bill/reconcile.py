@@ -3,10 +3,12 @@ Compares the ledger ("ours") with the cloud's statement ("theirs"), instance by 
 
     ours + the explained parts + the unexplained rest = theirs
 
-For each instance, `reconcile` first recomputes the bill from the ledger, by the cloud's published rule (its minimum and
-its refunds). Then it reduces the amount to the hours that the file covers, and compares it with the bill's lines that
-meter the instance. Taxes and credits count as explained. Disks and addresses are compared in one line for the whole
-run, because the ledger counts them at list prices, and a bill lists them under their own ids.
+For each instance, `reconcile` first recomputes the cost from the ledger, by the cloud's published rule (its minimum and
+its refunds). Then it takes from this only the hours that the bill's file covers, and compares the amount with the
+bill's lines for the running instance. Taxes and credits count as explained.
+
+Disks and addresses are compared in one line for the whole run. The ledger counts them at list prices, and a bill lists
+them under ids that do not tell to which instance they belong.
 """
 
 from __future__ import annotations
@@ -38,9 +40,15 @@ from spotrun.run.member import Member
 from spotrun.run.state import RunState
 
 EDGES = timedelta(seconds=2)
-"""Up to this, a difference in metered time counts as rounding: clouds may round an instance's first and last second."""
+"""
+Maximum difference between the ledger's and the bill's time of an instance that counts as rounding. A cloud may round
+the first and the last second.
+"""
 DISKS_MOST = 3
-"""Up to this ratio of charged to recorded disk cost, a different price list or kind of disk can be the reason."""
+"""
+Maximum ratio of the charged to the recorded cost of disks that counts as explained, by another price list or another
+kind of disk. A larger ratio needs another explanation.
+"""
 _SECONDS_PER_HOUR = 3600
 
 
@@ -56,7 +64,7 @@ class Reason(StrEnum):
     STARTING = "not billed while starting"
     """The ledger counts from the launch; the cloud counts from the machine's start."""
     UNSEEN_END = "an end that no runner saw"
-    """The ledger has only a bound for the end; the bill shows the end itself."""
+    """The ledger has only a bound for the instance's end; the bill shows how long the cloud charged for it."""
     ROUNDING = "rounding"
     TAX = "tax"
     CREDIT = "credits, discounts"
@@ -85,9 +93,11 @@ class ExplainedPart:
 @dataclass(frozen=True)
 class Line:
     """
-    One instance in the ledger (its launch's `member`) or, if `launch` is None, other charges of the run.
+    One line of the comparison. It is about one instance in the ledger, namely `member` of launch `launch`; or, if
+    `launch` is None, about other charges of the run.
 
-    `why` says what is known about `unexplained_usd`; "" if that is zero.
+    `ours_usd` is the ledger's amount, and `theirs_usd` the cloud's. `why` says what is known about the part of the
+    difference that is not explained; "" if all of it is.
     """
 
     launch: int | None
@@ -166,7 +176,10 @@ def reconcile(state: RunState, statement: Statement, now: datetime) -> Reconcili
 
 
 def _attached(state: RunState, statement: Statement, charges: tuple[Charge, ...], now: datetime) -> Line:
-    """Compare the whole run's disks, addresses and traffic: bills do not show to which instances these belong."""
+    """
+    Compare the disks, addresses and traffic of all instances of the run in one line, because bills do not show to which
+    instances these belong.
+    """
     rule = state.created.billing
     whole, disks_too, alone = (
         _sum(
@@ -218,7 +231,9 @@ def _sum(amounts: Iterable[Decimal]) -> Decimal:
 
 
 def _beside_usage(charges: Iterable[Charge]) -> tuple[ExplainedPart, ...]:
-    """Return, for each reason, the sum of the charges that are not for the instance itself."""
+    """
+    Return, for each reason, the sum of those charges that are not for running an instance, such as taxes and credits.
+    """
     sums: dict[Reason, Decimal] = {}
     for charge in charges:
         if charge.kind in _BY_KIND and charge.amount_usd:
@@ -280,7 +295,10 @@ class _InstanceLine:
         )
 
     def _by_rule(self, ours: Decimal, in_file: Decimal) -> Iterator[ExplainedPart]:
-        """Yield what the published rule changes in the ledger's cost, and then what the hours not in the file cost."""
+        """
+        Yield by how much the cloud's published rule changes the ledger's cost: first its minimum time, then its
+        refunds. Then yield, as a negative amount, the cost of the hours that the file does not cover.
+        """
         minimum = self._cost(replace(self._rule, minimum_s=self._published.minimum_s))
         expected = self._cost(self._published)
         yield ExplainedPart(Reason.MINIMUM, minimum - ours)
@@ -303,7 +321,7 @@ class _InstanceLine:
 
     @property
     def _began(self) -> datetime:
-        """The time from which the ledger counts the instance's cost; the instance's end if it counts no cost."""
+        """The time from which the ledger counts the instance's cost. If it counts no cost, the instance's end."""
         return self._until if self._member.billed_from is None else self._member.billed_from
 
     def _in_file(self, meter: Meter) -> Decimal:
@@ -316,7 +334,10 @@ class _InstanceLine:
         return max(ZERO, last - (meter.cost_until(since) if since < self._until else last))
 
     def _reason(self, residual: Decimal, in_file: Decimal) -> Reason | None:
-        """Return the reason for a difference in the metered cost; None if no reason fits."""
+        """
+        Return the reason for `residual`, by which the bill's amount for the running instance differs from the computed
+        amount `in_file`. Return None if no reason fits.
+        """
         if abs(residual) <= self._tolerance():
             return Reason.ROUNDING
         if residual == -in_file and self._may_be_free:
@@ -346,7 +367,10 @@ class _InstanceLine:
         return bool(self._usage) and self._gone is not None and bool(self._gone.bounded_by)
 
     def _until_its_time_to_live(self) -> Decimal:
-        """Return what the instance would have cost in addition until the end of its time-to-live."""
+        """
+        Return how much more the instance would have cost if it had run until the end of its time-to-live, after which
+        it cannot run any more.
+        """
         life = timedelta(seconds=self._launch.intent.time_to_live_s)
         return metered(self._member.prices, self._until, self._began + life)
 
@@ -375,7 +399,10 @@ class _InstanceLine:
             yield from self._measured()
 
     def _measured(self) -> Iterator[str]:
-        """Say whether the time or the price differs, if the bill states the charged time."""
+        """
+        Yield a text that says what differs: the charged time or the price. If the bill does not state the charged time,
+        the text says only that the amount differs.
+        """
         hours = [charge.hours for charge in self._usage if charge.hours is not None]
         if not hours or not sum(hours):
             yield "a different amount for its hours"

@@ -66,7 +66,10 @@ def correction(found: Correction) -> str:
 
 
 class Shown(NamedTuple):
-    """Rounded dollars: the ledger's cost, the explained parts by reason, and the rest of the difference."""
+    """
+    The rounded dollars of one line: the ledger's cost (`ours`), the explained parts of the difference, one for each
+    reason, and the part that is not explained (`left`).
+    """
 
     ours: Decimal
     explained: Sequence[Decimal]

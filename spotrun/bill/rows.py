@@ -53,8 +53,8 @@ class BillRow:
         Require that the row has `columns`.
 
         Raises:
-            SpecInvalid: the row lacks some columns. If it lacks more than half, the message is that its file is no
-                `report`.
+            SpecInvalid: the row lacks some of the columns. If it lacks more than half of them, the message says that
+                the whole file is not a `report`.
         """
         missing = [each for each in columns if each not in self._columns]
         if 2 * len(missing) > len(columns):
@@ -80,7 +80,7 @@ class BillRow:
         return "" if value is None else str(value)
 
     def amount(self, column: str, unit: str = "") -> Decimal:
-        """Return a column's number, exactly as in the file. In the file, `unit` may follow the number."""
+        """Return a column's number, exactly as it is in the file, without the `unit` that may follow it there."""
         text = self.text(column).removesuffix(unit).strip()
         try:
             number = Decimal(text)
@@ -137,7 +137,8 @@ class DuplicateLines:
 
 def files_of(patterns: Iterable[str]) -> list[Path]:
     """
-    Return each file that matches one of `patterns` once, in order. A pattern may contain `*`, `?`, `[…]` and `**`.
+    Return the files that match any of `patterns`, in order, and each of them only once. A pattern can contain `*`, `?`,
+    `[…]` and `**`.
 
     Raises:
         SpecInvalid: a pattern matches no file.

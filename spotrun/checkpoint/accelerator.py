@@ -1,8 +1,9 @@
 """
-Copies out of an accelerator's memory (CUDA), after the current computation and in parallel with the next one.
+Copies tensors out of an accelerator's memory (CUDA) without stopping the training. A copy begins when the computation
+before it is done, and runs in parallel with the computation after it.
 
-The device copies into pinned memory, on a separate stream, while its other streams compute. No copy holds the
-interpreter lock. Without CUDA, this module does nothing.
+The device copies into pinned memory, on a separate stream, while its other streams compute. Python threads run on
+meanwhile, because no copy holds the interpreter lock. Without CUDA, this module does nothing.
 """
 
 from __future__ import annotations
@@ -24,14 +25,20 @@ class CopyStreams:
         return {tensor.device for tensor in tensors if tensor.is_cuda}
 
     def mark(self, device: torch.device) -> torch.cuda.Event:
-        """Return a mark of the present position in the calling thread's current stream on `device`."""
+        """
+        Return an event at the present position of the calling thread's current stream on `device`. It occurs when the
+        device has done all work that was queued before.
+        """
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(device))
         return event
 
     @contextlib.contextmanager
     def beside(self, device: torch.device, mark: torch.cuda.Event) -> Iterator[None]:
-        """Run the block's work on the stream for copies, after `mark`. The block ends once that work is done."""
+        """
+        Queue the device work of the `with` block on the stream for copies, where it begins after `mark`. At the end of
+        the block, wait until the work is done.
+        """
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         stream = self._streams[device]
@@ -47,8 +54,8 @@ class CopyStreams:
 
 class Moment:
     """
-    A point in the work of each device that holds `tensors`, marked when this object is made. Reads inside its context
-    see the contents as of that point.
+    The moment at which this object is made, marked in the queued work of each device that holds `tensors`. Its method
+    opens a `with` block in which reads of the tensors wait until all work queued before this moment is done.
     """
 
     def __init__(self, tensors: Iterable[Tensor], lanes: CopyStreams) -> None:
@@ -58,8 +65,8 @@ class Moment:
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
         """
-        Let the block, in any thread, read the contents as of that point. Copies that the block starts end with the
-        block.
+        Let the `with` block, in any thread, read the tensors as they are at that moment. At the end of the block, wait
+        until the copies that it started are done.
         """
         with contextlib.ExitStack() as stack:
             for device, mark in self._marks.items():

@@ -28,7 +28,7 @@ from spotrun.store.port import Store
 
 SIDE_BY_SIDE = 8
 RETRY_FOR_S = 30.0
-"""Maximum system time in seconds for retries while the store has a passing fault. The user waits that long."""
+"""Maximum system seconds for retries after a store fault that may pass. It is short, because the user is waiting."""
 TEMPORARY = ".spotrun-fetch-"
 """Prefix of the names of temporary files. A fetch that is killed leaves them behind."""
 Progressed = Callable[[int], None]
@@ -39,8 +39,8 @@ class Record(Protocol):
     """
     A record of the files that earlier fetches wrote into a folder.
 
-    The record is kept where no instance can write, and holds no facts from the store, such as times. Several threads
-    may use it.
+    Instances must not be able to forge the record. So it is kept where no instance can write, and contains nothing that
+    was only read from the store, such as the files' times. Several threads may use it at the same time.
     """
 
     def written(self, path: str) -> Sequence[Content] | None:
@@ -64,11 +64,12 @@ def fetch(
 
     Names, times and sizes of the files may come from training code that is not trusted. So links below `folder` are
     never followed, and nothing is written into a folder that belongs to git or to a virtual environment. For each file:
-    - If a tool would obey a file of this name, the file is not fetched.
+    - If its name is one that a tool would run or obey (such as a tool's configuration), the file is not fetched.
     - If the local file has the same bytes, the file is not written again.
-    - If the local file is not as an earlier fetch wrote it (`record`), it is the user's, and is kept unless `force`.
-    - If the local file is longer than the stored file, it is renamed first, unless `force`: a later attempt may have
-      begun the same log from its start, so that the stored log is shorter.
+    - If the local file is not as an earlier fetch wrote it (see `record`), the user has made or changed it. Then it is
+      kept, unless `force`.
+    - If the local file is longer than the stored file, the local file is renamed before, unless `force`. A log gets
+      shorter when a later attempt begins it from its start, and the longer log may still be wanted.
 
     Raises:
         StoreError: the store cannot be read.
@@ -87,7 +88,8 @@ def fetch(
 
 def bring(store: Store, files: Sequence[OutputFile], folder: Path) -> Iterator[Fetched]:
     """
-    Write the files into an agent's folder, with any names, over existing files. Raises the same errors as `fetch`.
+    Write the files into a folder of the agent, whatever their names are, and replace existing files. Raise the same
+    errors as `fetch`.
     """
     yield from _written(folder, files, lambda root: _Writer(store, root, lambda _: None))
 
@@ -156,7 +158,7 @@ _OF_ONE_FILE = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.E
 
 class _OfATool(Exception):
     """
-    Raised if a file is not to be written because its folder belongs to a tool that runs or obeys the folder's files.
+    A file must not be written, because its folder belongs to a tool that runs or obeys the files in it.
     """
 
 
@@ -169,7 +171,10 @@ class _Writer:
         self._progressed = progressed
 
     def file(self, file: OutputFile, each: Map) -> Fetched:
-        """Write one file. `each` calls a function on its pieces, in any order."""
+        """
+        Write one file, and return the outcome. `each` is the function that goes through the file's pieces: `map`, or a
+        thread pool's `map` for several pieces at a time.
+        """
         try:
             return self._fetched(file, each)
         except CheckpointDamaged as damage:
@@ -183,7 +188,7 @@ class _Writer:
         return Fetched(file, Outcome.FETCHED, kept_as=self._write(file, each))
 
     def _judge(self, folder: int) -> None:
-        """Raise if no file may be written into `folder` or below it."""
+        """Raise an error if `folder`, and everything below it, must not be written to. By default, all folders can."""
 
     def _make_room(self, parent: int, name: str, file: OutputFile) -> str:
         """Rename the existing file if it has to be kept, and return its new name; "" if no file was renamed."""
@@ -256,7 +261,10 @@ class _ToUser(_Writer):
         return found
 
     def _there(self, file: OutputFile, contents: Sequence[Content]) -> Outcome | None:
-        """Return the reason why an existing file is not replaced; None if there is no file or it may be replaced."""
+        """
+        Return the outcome for an existing file that has to stay as it is: it is the same, or the user has changed it.
+        Return None if the file can be written, because no file is there or the existing one can be replaced.
+        """
         try:
             with parent_of(self._root, file.path, judge=self._judge) as (parent, name):
                 facts = os.stat(name, dir_fd=parent, follow_symlinks=False)

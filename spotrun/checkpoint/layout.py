@@ -1,8 +1,9 @@
 """
 Defines the checkpoint image: the bytes of a snapshot in an arena, which are uploaded unchanged. Needs no torch.
 
-    b"SPOTRUN1" | u64 header size | header, JSON in UTF-8 | zeros to a multiple of 64 | tensors, each at a multiple of
-    64
+    b"SPOTRUN1" | u64 header size | header, JSON in UTF-8 | zeros | tensors
+
+The zeros fill the header up to a multiple of 64 bytes, and each tensor begins at a multiple of 64 bytes.
 
     header = {"format": 1, "tensors": [{"dtype", "shape", "offset", "size_bytes"}, …], "tree": …, "meta": {…}}
 
@@ -134,8 +135,8 @@ def header_end(image: Buffer) -> int:
 
 def begin_bytes(header: Header) -> int:
     """
-    Return how many leading bytes of the image hold the state's entries except the last one. A trainer that needs the
-    last entry later can begin once these bytes have arrived.
+    Return how many bytes at the beginning of the image hold all of the state's entries except the last one. When these
+    bytes have arrived, a trainer can begin to load, because it needs the last entry later.
     """
     (kind,) = header.tree if type(header.tree) is dict and len(header.tree) == 1 else ("",)
     if kind not in MAPPINGS or not header.tree[kind]:
@@ -143,7 +144,8 @@ def begin_bytes(header: Header) -> int:
     *others, last = header.tree[kind]
     if next(tensors_in(last), None) is None:
         return header.size_bytes
-    # Tensors that the last entry shares with an earlier entry lie among the earlier entry's tensors.
+    # The last entry's own tensors are those after all tensors of the earlier entries. A tensor that the last entry
+    # shares with an earlier entry is stored with the earlier entry, and so arrives before.
     first = max((number for other in others for number in tensors_in(other)), default=-1) + 1
     return header.data_start + header.tensors[first].offset if first < len(header.tensors) else header.size_bytes
 

@@ -1,8 +1,8 @@
 """
 The manifest of a checkpoint: the objects that hold its image, and which bytes each object holds.
 
-    PREFIX/part-0000 … part-NNNN     the image in pieces, without the bytes that the commit borrows PREFIX/manifest.json
-    sizes and BLAKE3 digests of the parts; the ledger has the manifest's digest
+    PREFIX/part-0000 … part-NNNN     the image in pieces, without the bytes that the commit borrows
+    PREFIX/manifest.json             sizes and BLAKE3 digests of the parts; the ledger has the manifest's digest
 
 BLAKE3 (https://github.com/BLAKE3-team/BLAKE3-specs) is as trustworthy as SHA-256, and hashes 4 to 5 GB/s per core;
 SHA-256 hashes 1 to 2 GB/s. Speed matters because every byte of a checkpoint is hashed when it is sent and when it is
@@ -54,9 +54,12 @@ class Extent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
-    The parts, and the image's `meta`. Without `extents`, the image is the parts, one after another. With `extents`, the
-    parts may hold further bytes too. A trainer can begin once the image's first `begin_bytes` bytes have arrived; None
-    if unknown.
+    The parts of an image, and how the image is put together from them. Without `extents`, the image consists of the
+    whole parts, one after another. With `extents`, it consists of these ranges of the parts; a part may also hold bytes
+    that do not belong to this image.
+
+    `meta` is the image's `meta`. `begin_bytes` is the number of bytes at the image's beginning with which a trainer can
+    begin to load; None if unknown.
     """
 
     format: Count
@@ -72,7 +75,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return tuple(sorted({part.of for part in self.parts if part.of}))
 
     def placed(self) -> list[list[Extent]]:
-        """Return, for each part, the extents of the image that the part's bytes fill."""
+        """Return a list of extents for each part: the ranges of the image that are stored in that part."""
         if not self.extents:
             return [[extent] for extent in one_after_the_other([part.size_bytes for part in self.parts])]
         placed: list[list[Extent]] = [[] for _ in self.parts]
@@ -82,8 +85,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def flaw(self, borrows: Sequence[str]) -> str | None:
         """
-        Return the reason why this manifest describes no image; None if it does describe one. `borrows` are the commits
-        from which the ledger allows this checkpoint to borrow.
+        Return what is wrong with this manifest; None if it describes a whole image. `borrows` are the prefixes of the
+        commits from which, according to the ledger, this checkpoint borrows.
         """
         if not all(_PART_NAME.fullmatch(part.name) for part in self.parts):
             return "its manifest names objects outside its prefix"

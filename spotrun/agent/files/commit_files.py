@@ -1,9 +1,11 @@
 """
 Stores the files of a checkpoint. All files are in the store before the ledger's entry names them.
 
-Files that have not changed since the last commit are neither read nor sent. If a training's file was changed before the
-agent could read it, the snapshot is torn: it never becomes a commit, and at the next step boundary the trainer makes a
-copy of that file. A command's state is stored completely or not at all.
+Files that have not changed since the last commit are neither read nor sent.
+
+The agent reads the changed files while the training goes on. If the training changes a file again before the agent has
+read it, the snapshot is torn: it never becomes a commit. At the next step boundary, the trainer then makes a copy of
+that file, which the agent can read undisturbed. A command's state is stored completely or not at all.
 """
 
 from __future__ import annotations
@@ -46,8 +48,8 @@ from spotrun.run.events import CommittedFiles
 
 TRIES_AT_THE_END = 5
 """
-Maximum reads of a file for a final snapshot. A training that does no more steps hardly ever writes files, so these are
-enough.
+How often the agent tries to read a file for a final snapshot, if the file changes each time while it is read. A few
+tries are enough, because a training that makes no more steps hardly ever writes files.
 """
 
 
@@ -60,18 +62,24 @@ class FilesTorn(Exception):
 
 
 class StateRefused(Exception):
-    """A part of the state may not be stored, and without that part the state cannot be used."""
+    """A file of a command's state is not allowed to be stored. Without that file, the whole state is useless."""
 
 
 class StoredFile(NamedTuple):
-    """A file of a commit: the file's version in the work folder, and its entry in the commit's list."""
+    """
+    A file of a commit. `version` tells whether the file in the work folder has changed since; `entry` stands for the
+    file in the commit's list.
+    """
 
     version: FileVersion
     entry: OutputFile | LeftOut
 
 
 class StoredFiles(NamedTuple):
-    """The stored files of a snapshot. The ledger does not name the list `name` yet."""
+    """
+    The files of a snapshot, all of them in the store. `name` is the reference to their list that the caller has yet to
+    write into the ledger.
+    """
 
     name: CommittedFiles
     listing: Listing
@@ -98,8 +106,9 @@ class CommitFiles:
         self, frozen: Frozen | None, control: UploadControl, *, final: bool = False
     ) -> Iterator[StoredFiles | None]:
         """
-        Store the files of a snapshot, and yield them; yield None if the snapshot has no files. The ledger has to name
-        the files before the caller's `with` block ends, because files that it does not name may be deleted after that.
+        Store the files of a snapshot, and yield them; yield None if the snapshot has no files. Within the `with` block,
+        the caller has to write the ledger's entry that names the files. After the block, any stored file that the
+        ledger does not name may be deleted.
 
         Raises:
             FilesTorn, StateRefused, Abandoned
@@ -141,7 +150,7 @@ class CommitFiles:
 
 
 class _Storing:
-    """The files of one snapshot."""
+    """Stores the files of one snapshot, and makes their list."""
 
     def __init__(
         self,
@@ -167,16 +176,18 @@ class _Storing:
 
     def all_files(self, *, hurried: bool) -> dict[str, StoredFile]:
         """
-        Store the files that have changed. Return all files, keyed by path, each with its version and its entry.
+        Store the files that have changed. Return all files of the snapshot, changed or not, keyed by path.
 
         Raises:
-            FilesTorn: some files were torn. All others were read, so the next snapshot has to copy only the torn files.
-            StateRefused: a file of a state cannot be stored.
-            Abandoned: a file of a state was torn, because another state was restored after the copy.
+            FilesTorn: the training changed some files before they were read. All others were read, so the next snapshot
+                has to copy only the torn files.
+            StateRefused: a file of a command's state cannot be stored.
+            Abandoned: the copy of a command's state cannot be used, because another state was restored after the copy.
         """
         done: dict[str, StoredFile] = {}
         torn: list[str] = []
-        # Most states have many small files, so most of the time is spent waiting for the store.
+        # Use more threads for a command's state: most states have many small files, and so most of the time is spent
+        # waiting for the store.
         senders = SENDERS_AT_THE_END if self._is_whole or self._is_final or hurried else SENDERS
         with ThreadPoolExecutor(senders, "files") as pool:
             coming = {file.path: pool.submit(self._one, file) for file in self._changed(done)}
@@ -194,8 +205,8 @@ class _Storing:
 
     def _changed(self, done: dict[str, StoredFile]) -> list[FrozenFile]:
         """
-        Return the files that have to be read, the small ones first, within the limits. Add the unchanged files to
-        `done`.
+        Return the changed files, which have to be read, smallest first. Add to `done` the unchanged files, and those
+        that are left out because the checkpoint's limits on number and size are reached.
         """
         files, changed = self._frozen.folder.files, []
         sizes = (file.stamp.size_bytes for file in files)
@@ -212,8 +223,10 @@ class _Storing:
 
     def _one(self, file: FrozenFile) -> StoredFile:
         """
+        Store one file, or record that it is left out.
+
         Raises:
-            TornFile
+            TornFile: the file was changed before it was read.
         """
         if self._pieces.names_secret(file.path):
             return self._without(file, SECRET_NAME)
@@ -226,8 +239,8 @@ class _Storing:
 
     def _at_rest(self, file: FrozenFile) -> StoredFile:
         """
-        Read the file in the work folder. This is possible because training has stopped, and no other step boundary
-        follows.
+        Store the file as it is now in the work folder, although it has changed since the snapshot. This is correct for
+        a final snapshot: training has stopped, so the file still belongs to the training's last step.
         """
         for _ in range(TRIES_AT_THE_END):
             try:
@@ -269,9 +282,9 @@ class _Storing:
 
     def listing(self, known: Mapping[str, StoredFile]) -> tuple[Listing, list[LeftOut]]:
         """
-        Return the list of files, and the records of all files that were left out. The list names only the first
-        LEFT_OUT_NAMED_MAX of these. Things that are not regular files, such as pipes, are left out even of a command's
-        state.
+        Return the list of the snapshot's files, and the records of all files that were left out. Of the files left out,
+        the list names only the first LEFT_OUT_NAMED_MAX. A pipe, or anything else that is not a regular file, is always
+        left out; a command's state can be stored without it.
         """
         folder, names_secret = self._frozen.folder, self._pieces.names_secret
         entries = [each.entry for _, each in sorted(known.items())]
@@ -289,8 +302,8 @@ class _Storing:
 
     def _folders(self) -> tuple[Folder, ...]:
         """
-        Return the folders to list, up to a limit. Folders beyond the limit need not be reported, because restoring a
-        file makes its folder.
+        Return the folders to list, up to a limit. Folders beyond the limit are not reported as left out, because a
+        restore makes the folder of each file anyway.
         """
         folders = self._frozen.folder.folders
         secret = {path for path in folders if self._pieces.names_secret(path)}

@@ -1,6 +1,8 @@
 """
-Stores the script's files in pieces, by content. All parts of the agent send files through this module. So each content
-is sent only once, and no part deletes a piece that another part is about to name.
+Stores the script's files in pieces. The digest of a piece's content is its name in the store.
+
+All parts of the agent send files through this module. So the same content is sent only once, and no part of the agent
+deletes a piece that another part has sent but not yet named in the ledger.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from spotrun.errors import CheckpointDamaged
 from spotrun.folder.stored_files import FILES_MAX, FOLDER, LeftOut, Listing, Piece, list_key
 
 LEFT_OUT_NAMED_MAX, TOLD_MAX = 200, 20
-"""Maximum numbers of left-out files: in one list, and in the log of an attempt."""
+"""Maximum numbers of left-out files that are named: in one list of files, and in the log of an attempt."""
 SECRET = "the file contains the value of a secret"
 SECRET_NAME = "its name contains the value of a secret"
 RESTLESS = "it is still being written"
@@ -29,7 +31,7 @@ TOO_MANY = f"there are more than {FILES_MAX:,} files"
 
 
 class Refused(Exception):
-    """A file cannot be stored. `passing`: a later try may succeed."""
+    """A file cannot be stored. If `passing` is True, a later try may succeed."""
 
     def __init__(self, reason: str, *, passing: bool = False) -> None:
         super().__init__(reason)
@@ -37,7 +39,10 @@ class Refused(Exception):
 
 
 class StoredList(NamedTuple):
-    """A list of files in the store. `sent` has the size of each object that was sent for it, including the list."""
+    """
+    A list of files that is in the store. `sent` maps the key of each object that had to be sent, files and list, to its
+    size. `stored_bytes` is the size of everything that this list and the earlier lists refer to.
+    """
 
     key: str
     blake3: str
@@ -47,8 +52,8 @@ class StoredList(NamedTuple):
 
 class ContentStore:
     """
-    The pieces of a run's files that this agent stores. Before any other method, call `begin`. Several threads may use
-    one object.
+    Stores the pieces of a run's files, and deletes the pieces that are no longer needed. Before any other method, call
+    `begin`. Several threads may use one object at the same time.
     """
 
     def __init__(self, context: AgentContext) -> None:
@@ -68,8 +73,9 @@ class ContentStore:
     @contextlib.contextmanager
     def sending(self, go_on: Callable[[], None]) -> Iterator[PieceUpload]:
         """
-        Yield an object that sends pieces. Nothing is deleted until the caller's `with` block ends; by then, the ledger
-        has to name the list of the files that were sent.
+        Yield an object that sends pieces. Until the caller's `with` block ends, no piece is deleted. Before it ends,
+        the caller has to write the ledger's entry that names the list of the sent files. `go_on` is called before each
+        piece is sent; to cancel, it raises an exception.
 
         Raises:
             StoreError: the lists in the store cannot be read now.
@@ -115,7 +121,10 @@ class ContentStore:
             self._lists[key] = listing
 
     def names_secret(self, path: str) -> bool:
-        """Return True if `path` contains a secret. Lists are stored, and `spotrun fetch` shows their paths."""
+        """
+        Return True if `path` contains a secret. Such a path must not be put into a list of files: lists are stored, and
+        `spotrun fetch` shows the paths in them.
+        """
         return self._context.console.redaction.is_in(path)
 
     def left_out(self, path: str, size_bytes: int, reason: str) -> LeftOut:
@@ -133,7 +142,10 @@ class ContentStore:
                 self._context.note(f"{each.path} is not stored: {each.reason}")
 
     def sweep(self) -> None:
-        """If all lists can be read, delete those pieces of this attempt and earlier ones that no list names."""
+        """
+        Delete the pieces of this attempt and earlier attempts that no list in the ledger names. If a list cannot be
+        read, delete nothing.
+        """
         with self._lock:
             if not self._at_work:
                 self._sweep()
@@ -171,8 +183,8 @@ class ContentStore:
 
 class PieceUpload:
     """
-    Sends the pieces of files, each content once. `known` has the stored pieces by digest. `sent` has the objects that
-    this object has sent. Several threads use it.
+    Sends the pieces of files to the store, each content once. `known` maps the digests of pieces that are already in
+    the store to these pieces. `sent` maps the keys of the objects sent to their sizes. Several threads use one upload.
     """
 
     def __init__(

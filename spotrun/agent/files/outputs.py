@@ -1,13 +1,14 @@
 """
 Stores the files of the script during its training.
 
-A thread surveys the work folder:
-- after each checkpoint or every few minutes, unless files belong to checkpoints (commit_files.py)
+A thread surveys the work folder: it reads which files are there, and which of them have changed. It does so
+- after each checkpoint, and at least every few minutes, unless the run's checkpoints include the files
+  (commit_files.py)
 - at a notice
 - when the trainer has ended and its last checkpoint is durable
 
-First the changed files are sent in pieces, then the list of all files, and finally the ledger's entry is written. So
-`spotrun fetch` never returns an incomplete upload. Errors in this work are written to the log, and training continues.
+First the thread sends the changed files in pieces, then the list of all files, and last it writes the ledger's entry.
+So `spotrun fetch` never returns an incomplete upload. The thread writes its errors to the log, and training continues.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ EVERY_S = 300.0
 APART_S = COMMIT_GAP.total_seconds()
 """Minimum run seconds between two surveys."""
 APART_MIN_S = 2.0
-"""Minimum system seconds between two surveys. If run time passes faster, a larger value would skip checkpoints."""
+"""
+Minimum system seconds between two surveys. It is small because run time may pass many times as fast: with a larger
+value, no survey would follow some of the checkpoints.
+"""
 REST_S = 1.0
 """System seconds for which a file must stay unchanged. A file that changed more recently may be half written."""
 TRIES_BETWEEN_WRITES = 5
@@ -81,7 +85,7 @@ class _StoredOutput(NamedTuple):
 
 
 class OutputKeeper:
-    """Stores the files of the script in a separate thread, once `start` was called. The main loop calls the methods."""
+    """Stores the script's files in a separate thread, begun by `start`. The agent's main loop calls the methods."""
 
     def __init__(self, context: AgentContext, pieces: ContentStore) -> None:
         self._context = context
@@ -90,7 +94,7 @@ class OutputKeeper:
         self._wake = threading.Event()
         self._hurried = self._ending = False
         self._free = threading.Event()
-        """This event is cleared while nothing may be sent."""
+        """This event is cleared while the thread is not allowed to send anything."""
         self._free.set()
         self._closed = threading.Event()
         self._failure = ""
@@ -181,7 +185,7 @@ class OutputKeeper:
         return True
 
     def _pause(self) -> None:
-        """Wait between two surveys. A file that changes during this time is not at rest."""
+        """Wait before the second survey. If a file has changed by then, it is still being written."""
         until_s = time.monotonic() + REST_S
         while time.monotonic() < until_s and not (self._ending or self._closed.is_set()):
             time.sleep(WAKE_S)
@@ -248,7 +252,7 @@ class _Storing:
 
         Raises:
             StoreError: not all files could be stored; nothing was recorded.
-            EntryRefused: this attempt may not write any more.
+            EntryRefused: the ledger accepts no more entries from this attempt.
         """
         looked_at, commit = self._context.clock.now(), _newest_commit(self._context)
         with self._pieces.sending(self._go_on) as sending:
@@ -265,7 +269,10 @@ class _Storing:
     # -- the files ---------------------------------------------------------------------------------------------------
 
     def _found(self, sending: PieceUpload, seen: Survey, resting: Survey | None, senders: int) -> _FileList:
-        """Send the new files. Return the list of all files, including files that only an earlier attempt had."""
+        """
+        Send the new files. Return the list of all files. A file that an earlier attempt stored stays in the list even
+        if it is not on this instance.
+        """
         newest = self._pieces.newest()
         before = {} if newest is None else {file.path: file for file in newest.files}
         files = {path: file for path, file in before.items() if file.attempt != self._attempt}
@@ -330,8 +337,11 @@ class _Storing:
 
     def _as_it_rests(self, path: str, seen: FileVersion, resting: Survey | None) -> FileVersion:
         """
-        Return the version of the file that did not change between two surveys. A small file that is written all the
-        time, for example a log, is taken as it is now.
+        Return the version of the file to store. A large file must not have changed between the two surveys `seen` and
+        `resting`. A small file is stored even if it has changed, because it may be written all the time, like a log.
+
+        Raises:
+            Refused: a large file has changed, or the file is gone.
         """
         now = seen if resting is None else resting.files.get(path)
         if now is None or (now != seen and now.stamp.size_bytes > PIECE_MAX_BYTES):
@@ -353,10 +363,11 @@ class _Storing:
 
     def _small(self, seen: FileVersion) -> tuple[FileVersion, bytes]:
         """
-        Read a file of at most one piece, without a write in between. Return the contents and their version.
+        Read a file that fits into one piece. Return its contents and version. If the file is written to while it is
+        read, read it again.
 
         Raises:
-            TornFile: the file changes too fast, or has grown.
+            TornFile: the file was written to during each try, or has grown beyond one piece.
         """
         for _ in range(TRIES_BETWEEN_WRITES):
             stamp = Stamp.of(os.stat(self._work / seen.place, follow_symlinks=False))

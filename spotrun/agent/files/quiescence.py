@@ -26,11 +26,14 @@ REST_MIN_S = float(os.environ.get("SPOTRUN_REST_FLOOR_S", "1"))
 Minimum of REST_S in system seconds. Programs write no faster when run time passes faster. Tests set a smaller value.
 """
 SURVEYS = 2
-"""Minimum length of a rest, as a multiple of the time that a survey takes."""
+"""Minimum time without a change, as a multiple of how long a survey takes. It applies if it is longer than REST_S."""
 LOOKS = 5
-"""Number of surveys within the minimum length of a rest, so that a rest is noticed soon."""
+"""Number of surveys in the time without a change that is required. Several surveys notice sooner that it has passed."""
 BUSY_SHARE_MAX = 0.05
-"""Maximum share of a processor that surveys may use. A state with many files is therefore surveyed less often."""
+"""
+Maximum share of one processor that the surveys may take. The more files a state has, the longer a survey takes, and so
+the less often the state is surveyed.
+"""
 COMMAND_MAX = 40
 Files = Mapping[tuple[int, int], str]
 """The paths of files, keyed by device and inode."""
@@ -40,7 +43,10 @@ NAME_FEWER = "name folders with fewer files as train.state, or pack them"
 
 
 class Writer(NamedTuple):
-    """A process that may write to a file of the state. If `mapped`, it writes through a memory mapping."""
+    """
+    A process that can still write to a file of the state: it has the file open for writing or, if `mapped`, in a memory
+    mapping.
+    """
 
     pid: int
     command: str
@@ -60,7 +66,7 @@ class TimedSurvey(NamedTuple):
 
 
 def rest_s(look: TimedSurvey, scale: float) -> float:
-    """Return for how many system seconds nothing may change before the state counts as at rest."""
+    """Return how many system seconds must pass without a change before the state counts as at rest."""
     return max(REST_S / scale, REST_MIN_S, SURVEYS * look.took_s)
 
 
@@ -85,7 +91,8 @@ def why_not_at_rest(before: TimedSurvey, now: TimedSurvey, writer: Writer | None
 def writer_of(files: Files) -> Writer | None:
     """
     Return a process on this machine that has one of `files` open for writing, or mapped shared and writable; None if
-    there is no such process. Ignore this process, and processes that this user may not inspect.
+    there is no such process. The agent itself does not count. Processes of other users, which this user is not allowed
+    to inspect, are not found.
     """
     if not files:
         return None
@@ -111,7 +118,7 @@ def _written_by(pid: str, files: Files, inodes: set[int]) -> Iterator[tuple[str,
                 if (path := files.get(_key(f"/proc/{pid}/map_files/{fields[0].decode()}"))) is not None:
                     yield path, True
                 continue
-            # Some users may not follow the links in map_files.
+            # Only privileged users are allowed to follow the links in map_files. Without that, compare only the inodes.
             yield next(path for (_, inode), path in files.items() if inode == int(fields[4])), True
 
 

@@ -1,11 +1,13 @@
 """
-Restores a checkpoint's files into the work folder. Each file is verified, and afterwards the folder has exactly these
-files.
+Restores a checkpoint's files into the work folder. Each file is verified, and afterwards the folder has exactly the
+files that the checkpoint includes.
 
-Missing files are fetched into a folder next to the work folder, and then renamed into their places. A command's state
-is put in place before the command starts. A training's files are fetched while the trainer imports, and put in place
-when the trainer requests them. They are not put in place earlier, because the part of the script before the training
-runs in every attempt, and may write files too.
+Missing files are first fetched into a folder next to the work folder, and then renamed into their places. A command's
+state is put in place before the command starts.
+
+The files of a script are fetched while the trainer still imports its modules, and put in place when the trainer
+requests them, just before its training begins. This is not done earlier, because the part of the script before the
+training runs in every attempt, and may itself write files that the restore then has to replace.
 """
 
 from __future__ import annotations
@@ -32,14 +34,19 @@ from spotrun.folder.work_files import FileVersion, LinkTo
 from spotrun.run.state import Commit
 
 OWNERS = 0o700
-"""The permissions that an owner needs to change what is in a folder."""
+"""
+The permissions that an owner needs to add and remove files in a folder. During a restore, each folder of a command's
+state has them; afterwards, it gets the permissions that the checkpoint names.
+"""
 
 
 class FilesOfCommit:
     """
-    The files of `commit`. If `commit` is None, they are the work folder as it was uploaded. `known` has the files of
-    the work folder whose content is already known. `rules` select the files; by default, they select the files of a
-    training.
+    The files to restore: those that `commit` includes or, if `commit` is None, the work folder as the user uploaded it.
+
+    `known` are files of the work folder that this agent has stored or restored before. If such a file is unchanged, its
+    digests need not be computed again. `rules` select which files of the work folder belong to the checkpoint; the
+    default is a script's files. The last argument is the name of the folder into which files are fetched.
     """
 
     def __init__(
@@ -59,7 +66,10 @@ class FilesOfCommit:
         self._listing = Listing(files=())
         self._right: dict[str, FileVersion] = {}
         self._folders: Collection[str] = ()
-        """Folders that existed before the current trainer began. Folders that the trainer has made since stay."""
+        """
+        Folders that were in the work folder when `fetch` was called. Only these are removed if the checkpoint lacks
+        them; folders that the current trainer has made since then stay.
+        """
 
     def fetch(self) -> None:
         """
@@ -80,7 +90,7 @@ class FilesOfCommit:
         self._bring([file for file in self._listing.files if file.path not in self._right])
 
     def written(self) -> list[str]:
-        """Return the paths of those files in the work folder that are new or have changed since before the training."""
+        """Return the paths of the files that are new in the work folder, or have changed, since the script began."""
         return sorted(self._rules.survey().files)
 
     def _is_here(self, file: OutputFile, found: Mapping[str, FileVersion]) -> bool:
@@ -99,8 +109,8 @@ class FilesOfCommit:
 
     def putter(self, files: CommitFiles) -> Callable[[Sequence[str], int], str]:
         """
-        Return a function that calls `put`. It passes the files that the work folder then has to `files`. It returns "",
-        or the reason why it failed.
+        Return a function that calls `put`, and then tells `files` which files the work folder has. The function returns
+        "" or, if the files could not be put in place, the reason.
         """
 
         def put(opened: Sequence[str], attempt: int) -> str:
@@ -116,8 +126,10 @@ class FilesOfCommit:
 
     def put(self, opened: Collection[str], attempt: int) -> dict[str, StoredFile]:
         """
-        Put the files into their places, and return the files that the work folder now has. If the trainer has `opened`
-        a file for writing, the file is overwritten in place, and it stays even if the checkpoint lacks it.
+        Put the files into their places, and return the files that the work folder now has.
+
+        `opened` are the files that the trainer has open for writing. Such a file is not replaced but overwritten, so
+        that the trainer's open file remains the one in the folder. It also stays if the checkpoint lacks it.
 
         Raises:
             SpotrunError: a file cannot be put in its place, or cannot be fetched.
@@ -164,9 +176,10 @@ class FilesOfCommit:
 
     def _remove(self, root: int, paths: Iterable[str], opened: Collection[str]) -> None:
         """
-        Remove files of the work folder that the checkpoint lacks, except:
-        - open files, because they belong to the running trainer
-        - a training's file that the checkpoint left out, because it may be unchanged
+        Remove these files of the work folder, which the checkpoint lacks. Some of them stay:
+        - files that the running trainer has open for writing
+        - files that could not be stored in the checkpoint (its list names them as left out). The copy in the work
+          folder may be the only one, and may still be right.
         - a folder of a command's state that cannot be read
         """
         outputs, left_out = None if self._commit is None else self._commit.outputs, set()
@@ -197,7 +210,10 @@ class FilesOfCommit:
                 os.rmdir(name, dir_fd=parent)
 
     def _put_uploaded(self, root: int, paths: list[str], opened: Collection[str]) -> None:
-        """Restore the uploaded version of those files that were changed after the checkpoint."""
+        """
+        Restore files of the uploaded work folder that were unchanged at the checkpoint, and were changed or removed
+        after it.
+        """
         if not paths:
             return
         workdir.fetch(self._context.store, self._context.created.workdir_sha256, self._beside / ".uploaded")
@@ -227,8 +243,8 @@ def restore_state(
 
 def tidy(context: AgentContext, attempt: int) -> None:
     """
-    If the run has no checkpoint, restore the work folder as uploaded, because an earlier training may have written into
-    it.
+    If the run has no checkpoint, restore the work folder as the user uploaded it, because an earlier trainer may have
+    written into it.
     """
     if context.recorder.state.latest_commit() is None:
         as_uploaded(context, attempt)
@@ -236,8 +252,8 @@ def tidy(context: AgentContext, attempt: int) -> None:
 
 def as_uploaded(context: AgentContext, attempt: int, stays: Callable[[str], bool] = lambda _: False) -> None:
     """
-    If a trainer has run in the work folder, restore the folder as uploaded. Keep the paths for which `stays` returns
-    True.
+    If a trainer has run in the work folder, restore the folder as the user uploaded it. Leave the paths for which
+    `stays` returns True as they are.
     """
     if not context.assignment.training_mark.exists():
         return
@@ -251,7 +267,10 @@ def as_uploaded(context: AgentContext, attempt: int, stays: Callable[[str], bool
 
 
 def _remove_emptied(work: Path) -> None:
-    """Remove logger folders that contain only spotrun's mark. A logger counts such folders to name the next one."""
+    """
+    Remove folders that contain nothing but the mark file with which spotrun marks a logger's folder. Such an empty
+    folder would make the logger take the next number for its new folder.
+    """
     for folder, inner, names in os.walk(work):
         inner[:] = [name for name in inner if name not in work_files.NEVER]
         if work_files.MARK in names and all(each == [work_files.MARK] for *_, each in os.walk(folder) if each):
@@ -270,8 +289,8 @@ def _make_folder(root: int, path: str, mode: int) -> None:
 
 def _set_modes(root: int, modes: Mapping[str, int]) -> None:
     """
-    Set the modes of files or folders, the innermost first: the owner may not be allowed to enter a folder once its mode
-    is set.
+    Set the modes of files or folders, the innermost first. A mode may forbid even the owner to enter a folder, so what
+    is inside has to be done before.
     """
     for path in sorted(modes, reverse=True):
         with parent_of(root, path) as (parent, name):
@@ -280,8 +299,8 @@ def _set_modes(root: int, modes: Mapping[str, int]) -> None:
 
 def _link(root: int, path: str, text: str) -> None:
     """
-    Make a link. This is done after all files, so that no file is written through it. If a file is open at `path`, only
-    its name disappears.
+    Make a link at `path`, in place of what was there. The caller makes links after it has placed all files, so that no
+    file is written through a link. If a process has a file open that was at `path`, the process keeps that file.
     """
     with parent_of(root, path, make=True) as (parent, name):
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):

@@ -1,5 +1,6 @@
 """
-The rules that select files of the work folder. There is one for the files of a training, and one for a command's state.
+The two rules for which files of the work folder belong to a checkpoint. `TrainingFiles` is for a script that reports
+its steps. `StateFiles` is for a command whose state folders the job names.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from spotrun.spec.patterns import chooser
 
 class TrainingFiles:
     """
-    All files that a script has written into the work folder, except files that the job excludes, and paths for which
-    `stays` returns True. Files that cannot be stored are left out, and a restore does not change them.
+    All files that a script has written into the work folder, except files that the job excludes and paths for which
+    `stays` returns True. If one of these files cannot be stored, the checkpoint is made without it, and a restore
+    leaves that file as it is.
     """
 
     WHAT = "the checkpoint's files"

@@ -1,6 +1,6 @@
 """
-Checks whether the members of a gang can reach one another over the network. That they can reach the store does not
-prove this.
+Checks whether the members of a gang can reach one another over the network. A member that reports to the store may
+still be cut off from the other members, so this has to be checked separately.
 
 Each agent has a door: a socket at its member's address that accepts connections and closes them immediately. Every few
 seconds, each agent connects to the other members' doors. Even a stopped agent's door answers, because the kernel
@@ -39,8 +39,8 @@ class DoorAddress(NamedTuple):
 
 class Door:
     """
-    A socket that is open until `close` is called. `port` is the port that an earlier agent of this instance had. It is
-    used if it is free.
+    A socket that accepts connections until `close` is called. `port` is the port that the door had before the agent
+    restarted, and which the other members know; 0 if there was none. If `port` is taken, the door gets a new port.
 
     Raises:
         OSError: `address` does not belong to this machine.
@@ -87,7 +87,10 @@ class Connectivity:
         self._stop.set()
 
     def begins(self) -> None:
-        """Count each member's time without an answer from now on, because a trainer has begun."""
+        """
+        Begin to measure again, for each member, how long it has not answered. The caller calls this when a trainer has
+        started.
+        """
         self._reached_s = dict.fromkeys(self._doors, self._clock.monotonic())
 
     @property
@@ -115,7 +118,7 @@ def _answers(door: DoorAddress) -> bool:
 
 
 def doors_of_others(state: RunState, attempt: Attempt, own: MemberName) -> dict[MemberName, DoorAddress]:
-    """Return the known doors of the other members. If an agent could not open its door, its member is absent."""
+    """Return the doors of the other members. A member whose agent could not open a door is missing from the result."""
     known = zip(attempt.names, state.members_of(attempt), strict=True)
     return {
         name: DoorAddress(member.ready.address, member.ready.door)

@@ -16,22 +16,26 @@ from spotrun.run.reasons import lost_a_peer
 from spotrun.run.state import Attempt, RunState
 
 ANOTHER_STARTS_AFTER_S = 30.0
-"""Run seconds after which any ready member, not only the lead, may start the attempt (protocol 36)."""
+"""
+Run seconds for which the gang waits for its lead to start the attempt. Afterwards any ready member is allowed to start
+it (protocol 36).
+"""
 SILENT_S = 30.0
-"""Run seconds after which a member whose status has not changed counts as not reached (protocol 44)."""
+"""Run seconds without a change of a member's status after which the member counts as not reached (protocol 44)."""
 SILENT_MIN_S = 10.0
 """Minimum of SILENT_S in system seconds, because a busy machine is slow."""
 ENDS_WITHIN_S = 10.0
 """
-Maximum run seconds for which the other members' trainers may run after the lead's trainer has ended. A trainer that
-notices the end of another one ends immediately.
+Maximum run seconds for which the lead's agent waits for the other members' trainers to end, after its own has ended.
+Usually they end sooner, because each trainer ends as soon as it notices that another trainer has ended.
 """
 ENDS_WITHIN_MIN_S = 5.0
 """Minimum of ENDS_WITHIN_S in system seconds."""
 TOLD_WITHIN_S = 40.0
 """
-Maximum run seconds to wait for a report about a lost trainer, after other trainers have failed because they lost it.
-After this time, the lost trainer's member counts as not reached.
+Maximum run seconds to wait for the report of the trainer that failed first. It applies if all known failures are of the
+kind "lost the connection to another trainer". If no report arrives, the member of that other trainer counts as not
+reached.
 """
 TOLD_WITHIN_MIN_S = 15.0
 """Minimum of TOLD_WITHIN_S in system seconds."""
@@ -57,9 +61,9 @@ def stands(state: RunState, name: MemberName) -> MemberAction:
     """
     Return the next action of member `name` according to the ledger (protocol 33 to 35).
 
-    If the current attempt names the member, the member trains. A member of a replacement gang reports ready while the
-    current gang still trains. When all members of the replacement gang are ready, a runner makes the current attempt
-    hand over.
+    If the member is in the current attempt's gang, it trains. If it is in a gang that is to replace the current gang,
+    it reports that it is ready, although the current gang still trains. When all members of the new gang are ready, a
+    runner tells the current gang to hand over.
     """
     launch = state.launches.get(name.launch)
     if launch is None or state.terminal is not None or name.member >= len(launch.members):
@@ -78,8 +82,8 @@ def stands(state: RunState, name: MemberName) -> MemberAction:
 
 def stays(state: RunState, attempt: Attempt) -> bool:
     """
-    Return True if the members of an ended attempt may train in the next one. They may if the attempt ended because it
-    lost a member. If it ended because of its training, the members leave.
+    Return True if the members of an ended attempt stay, to train in the next attempt. They stay if the attempt ended
+    because it lost a member. If it ended because of its training (completed, or failed for good), they leave.
     """
     if state.terminal is not None or attempt.end is None or attempt.end.gave_up:
         return False
@@ -89,9 +93,10 @@ def stays(state: RunState, attempt: Attempt) -> bool:
 
 def gang_to_start(state: RunState, name: MemberName, waited_s: float) -> Gang | None:
     """
-    Return the gang of the next attempt if member `name` has to start that attempt now; otherwise None. The gang
-    consists of the earliest ready members, as many as the job requests. The first of them starts the attempt. After
-    ANOTHER_STARTS_AFTER_S, any of them may start it (protocol 36).
+    Return the gang of the next attempt if member `name` has to start that attempt now; otherwise None.
+
+    The gang consists of the first ready members in the order of their names, as many as the job requests. The first of
+    them starts the attempt. If it has not done so after ANOTHER_STARTS_AFTER_S, any of them starts it (protocol 36).
     """
     if state.current is not None or state.terminal is not None or state.stop_requested:
         return None
@@ -125,7 +130,10 @@ def _seated(state: RunState, names: list[MemberName]) -> Gang:
 
 
 class EndedTrainer(NamedTuple):
-    """The end of a member's trainer. `damaged` has the same meaning as in MembersTrainer."""
+    """
+    The end of a member's trainer. `damaged` is True if the trainer could not start, because the files of its commit are
+    damaged in the store.
+    """
 
     name: MemberName
     exit_code: int
@@ -146,9 +154,11 @@ def ended_trainers(seen: Mapping[MemberName, SeenStatus], attempt: int, incarnat
 
 def has_the_reason(ended: Sequence[EndedTrainer]) -> EndedTrainer:
     """
-    Return the trainer whose end made all others end: the one that ended first, not counting trainers that failed
-    because they lost another one. Such a trainer may still have the earliest time, because the clocks of two machines
-    differ, and a process may take long to end.
+    Return the trainer that failed first, and so made all other trainers end.
+
+    The earliest time alone does not show which one that was, because the machines' clocks differ, and a failed process
+    may take long to end. So a trainer whose error says that it lost the connection to another trainer is returned only
+    if all errors say so.
     """
     return min(ended, key=lambda one: (lost_a_peer(one.reason), one.at))
 
@@ -161,8 +171,9 @@ def silent_members(seen: Mapping[MemberName, SeenStatus], now_s: float, scale: f
 
 def cut_off_members(unreached: Mapping[MemberName, tuple[MemberName, ...]], lead: MemberName) -> tuple[MemberName, ...]:
     """
-    Return the members that have to be left out so that all remaining members reach one another. If the lead is the
-    member that the fewest others reach, return all members except the lead.
+    Return the members that have to be left out so that all remaining members reach one another. The function leaves out
+    one member after another, each time the one with the most broken connections. If that is the lead, return all
+    members except the lead.
     """
     apart = {frozenset((name, other)) for name, others in unreached.items() for other in others if other in unreached}
     missing: set[MemberName] = set()
@@ -181,11 +192,12 @@ def are_settled(
 ) -> bool:
     """
     Return True if enough is known about the other members to judge why the lead's trainer ended at `since_s`. That is
-    so if all their trainers have ended, if they have had time to end, or if a member is silent. A trainer that still
-    runs may be waiting in a collective call.
+    so if all other trainers have ended, if they have had ENDS_WITHIN_S to do so, or if a member is silent. A trainer
+    that is still running after that time is probably waiting in a collective call, and has nothing to report.
 
-    `lost`: all trainers that have ended failed only because they lost another trainer. Either the report about the lost
-    trainer has not arrived yet, or the network between the members is broken. So the limit is TOLD_WITHIN_S.
+    `lost` is True if all trainers that have ended say that they lost the connection to another trainer. Then either
+    that other trainer's report has not arrived yet, or the network between the members is broken. So the function waits
+    longer, for TOLD_WITHIN_S.
     """
     if silent_members(seen, now_s, scale):
         return True

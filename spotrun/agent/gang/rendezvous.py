@@ -1,4 +1,7 @@
-"""Computes the rendezvous of a gang's trainers, and the environment variables with which they find it."""
+"""
+Computes the rendezvous of a gang's trainers (the address and port at which they connect to each other), and the
+environment variables from which the trainers learn it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from spotrun.run.state import Attempt, RunState
 from spotrun.trainer_link import GANG
 
 MEETS_AS = ("SPOTRUN", "SKYPILOT")
-"""Prefixes of the variables. With the second prefix, they have the names that scripts for SkyPilot read."""
+"""
+Prefixes of the variables that describe a member's place in the gang. Each variable is set under both prefixes, so that
+scripts that were written for SkyPilot find it too.
+"""
 LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo"
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
@@ -88,19 +94,19 @@ class Rendezvous:
 
 def alone(accelerators: str) -> dict[str, str]:
     """
-    Return the place variables (rank, addresses, number of processes) for a run on one instance, so that a script for
-    several nodes also runs on one node.
+    Return the environment variables that describe a place in a gang (rank, addresses, number of processes), for a run
+    on one instance. They describe a gang of one member, so that a script that expects these variables also runs alone.
     """
     return _places((LOOPBACK,), 0, max(1, count_in(accelerators)))
 
 
 def listens_on(address: str) -> dict[str, str]:
     """
-    Return the variables that make gloo and NCCL listen only on the network interface that has `address`. `address` is
-    "" for a run on one instance, because no other machine has to reach that instance.
+    Return the environment variables that make gloo and NCCL listen only on the network interface that has `address`.
+    For a run on one instance, `address` is "", and both listen only on the loopback interface.
 
-    If `address` is not a loopback address, there is no variable for NCCL, so NCCL chooses its interface: another
-    network may be faster, and NCCL does not execute the data that it receives.
+    In a gang on several machines, only gloo is bound to the interface. NCCL chooses its interface itself, because the
+    machines may have a faster network. Security permits that: NCCL does not execute the data that it receives.
     """
     interface = _interface_at(address or LOOPBACK)
     if interface == LOOPBACK_INTERFACE:
@@ -126,8 +132,8 @@ def _interface_at(address: str) -> str | None:
 
 def _places(addresses: Sequence[str], rank: int, processes: int) -> dict[str, str]:
     """
-    Return the place variables (rank, addresses, number of processes) of a member, with both prefixes. Each member runs
-    `processes` processes.
+    Return the environment variables that describe a member's place in the gang (rank, addresses, number of processes),
+    with both prefixes. Each member runs `processes` processes.
     """
     places = {
         "NUM_NODES": str(len(addresses)),

@@ -22,9 +22,7 @@ LOOKS_EVERY_MIN_S = 0.2
 
 
 class SeenStatus(NamedTuple):
-    """
-    A member's newest status. `since_s` is the time since which the status has not changed, in this agent's run time.
-    """
+    """A member's newest status. `since_s` is when the status last changed, in this agent's monotonic run time."""
 
     status: AgentStatus | None
     since_s: float
@@ -53,7 +51,10 @@ class WorkerStatuses:
         self._closely.set()
 
     def begins(self) -> None:
-        """Count the time for which each member's status has not changed from now on, because a trainer has begun."""
+        """
+        Begin to measure again, for each member, how long its status has not changed. The caller calls this when a
+        trainer has started.
+        """
         self._closely.clear()
         now_s = self._clock.monotonic()
         self._seen = {name: SeenStatus(seen.status, now_s) for name, seen in self._seen.items()}

@@ -1,1 +1,4 @@
-"""The console of an instance: ships it to the store, and hides the secrets in everything that an agent writes."""
+"""
+Sends an instance's console, the output of its setup and training, to the store. Hides the secrets in everything that an
+agent writes.
+"""

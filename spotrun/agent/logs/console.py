@@ -1,6 +1,6 @@
 """
-The output of set-up and training. It is a file on the instance, and it is shipped to the store in chunks that are never
-changed.
+The output of the job's `setup` and of training. It is a file on the instance. It is shipped (sent) to the store in
+chunks that are never changed.
 
     logs/LAUNCH/000000.log, 000001.log, …      joined in this order, they are the file
     logs/LAUNCH.MEMBER/                        the same for any other member of a gang
@@ -61,7 +61,8 @@ class Console:
         self._given_back = 0
         self._shipped: deque[tuple[int, bytes]] = deque()
         """
-        Shipped output in which the secrets are not yet hidden on the disk. Each item has the offset of its first byte.
+        Output that is in the store, but on the disk still has its secrets. Each item has the offset of its first byte,
+        and the redacted form.
         """
         self.redaction = redaction or OutputRedaction()
         self.path.touch(mode=0o600)
@@ -76,8 +77,9 @@ class Console:
 
     def read(self, start: int, size_bytes: int, *, last: bool = True) -> bytes:
         """
-        Return redacted bytes from byte `start` on. If they are not the `last` bytes, leave out an end that may be the
-        beginning of a secret.
+        Return at most `size_bytes` of the log from byte `start` on, redacted. More output may follow what is read here,
+        unless `last` is True and the end of the file is reached. Then leave out trailing bytes that might be the
+        beginning of a secret: a later call returns them, when the whole secret can be recognised.
         """
         before = min(start, self.redaction.reach)
         data = self._unsealed(self._raw(start - before, before + size_bytes), start - before)
@@ -92,8 +94,8 @@ class Console:
 
     def clean(self, text: str) -> str:
         """
-        Return a text that did not come from the file, without its secrets. A long text is cut first. If the cut text
-        may end with the beginning of a secret, that beginning is removed too.
+        Return `text` without secrets. This is for texts that do not come from the log file. A text longer than
+        TEXT_MAX_BYTES is cut before. If a secret might begin at the end of the cut text, these bytes are removed too.
         """
         whole = text.encode(errors="backslashreplace")
         data = whole.removesuffix(CUT.encode())[:TEXT_MAX_BYTES]
@@ -105,9 +107,9 @@ class Console:
 
     def shipped(self, start: int, hidden: bytes) -> None:
         """
-        Record that the store has the output from byte `start` on in the redacted form `hidden`. The redacted form is
-        written to the disk as soon as the original is no longer needed to recognise a secret that continues in later
-        output.
+        Record that the store has the output from byte `start` on, in its redacted form `hidden`. Later, write this form
+        over the original on the disk. This has to wait: as long as little output has followed, a secret may begin in
+        the original and continue after it, and the original is needed to recognise that secret.
         """
         self._shipped.append((start, hidden))
         self._hide(start + len(hidden) - self.redaction.reach)

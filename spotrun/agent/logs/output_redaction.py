@@ -45,8 +45,8 @@ def _one_byte_each(name: str) -> str:
 
 class OutputRedaction:
     """
-    Replaces `secrets` by stars. Also replaces all of the first `sealed` bytes of the output, because they may contain
-    other secrets that were in use when they were written.
+    Replaces `secrets` by stars. Also replaces the first `sealed` bytes of the output as a whole: they were written
+    before this agent started, and may contain secrets that this agent does not know.
     """
 
     def __init__(self, secrets: Iterable[str] = (), sealed: int = 0) -> None:
@@ -57,8 +57,8 @@ class OutputRedaction:
     @property
     def reach(self) -> int:
         """
-        Maximum number of bytes that the part of a secret before any position may have, if the secret continues after
-        the position.
+        Maximum number of bytes that a secret can have before a cut in the output, if it continues after the cut. A
+        reader that starts at the cut needs this many bytes from before it, in order to recognise the secret.
         """
         return max(named_values.REACH, self._exact.reach)
 
@@ -93,15 +93,16 @@ class OutputRedaction:
 
     def unfinished(self, data: bytes) -> int:
         """
-        Return how many bytes at the end of `data` may begin a secret that continues in later output. `data` must be the
-        original output, because a value that was redacted may also be the name before another value.
+        Return how many bytes at the end of `data` might be the beginning of a secret that continues in later output.
+        `data` must be the original output, not the redacted one. In redacted output, a name that announces a secret
+        value (such as `--password`) may itself have been replaced by stars.
         """
         end = data[-self.reach :]
         return max(named_values.unfinished(self._without_exact(end)[-named_values.REACH :]), self.begun(end))
 
     def begun(self, data: bytes, least: int = 1) -> int:
         """
-        Return how many bytes at the end of `data` begin an exact value. Return 0 if they are fewer than `least`
-        characters of the value.
+        Return how many bytes at the end of `data` are the beginning of an exact value. Return 0 if they are the
+        beginning of fewer than `least` characters.
         """
         return self._exact.begun(data[-self.reach :].decode(ONE_BYTE_EACH), least)

@@ -19,7 +19,10 @@ from spotrun.spec.model import RunSpec
 
 @dataclass(frozen=True)
 class Secrets:
-    """The run's secrets, by variable name. If they could not be read, `failure` contains the reason and advice."""
+    """
+    The values of the run's secrets, keyed by the environment variables that receive them. If they could not be read,
+    `failure` contains the reason and advice.
+    """
 
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
     failure: str | None = None
@@ -33,8 +36,9 @@ class Secrets:
 
     def redaction(self, spec: RunSpec, folder: Path) -> OutputRedaction:
         """
-        Return the redaction for all output that leaves the instance. If the secrets cannot be read, all output that
-        already exists is hidden, because the trainer of an earlier agent may have had the secrets.
+        Return the redaction for all output that leaves the instance. If this agent cannot read the secrets, the
+        redaction hides all output that is already in the log: an earlier agent on this instance may have read the
+        secrets, and its trainer may have printed them.
         """
         named = {**os.environ, **spec.envs}
         log = folder / LOG_NAME
@@ -44,7 +48,8 @@ class Secrets:
 
 def kept_from_setup(spec: RunSpec) -> set[str]:
     """
-    Return the variables that contain secrets and are in the environment of a local instance. Only the trainer may have
-    them, so the set-up does not get them.
+    Return the names of the environment variables that contain the run's secrets. They are removed from the environment
+    of the job's `setup`, because only the trainer is allowed to have the secrets. On a local instance, `setup` would
+    otherwise inherit them.
     """
     return {name for secret, reference in spec.secret_references.items() for name in (secret, reference.name)}

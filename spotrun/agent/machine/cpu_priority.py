@@ -23,7 +23,8 @@ NICENESS = 15
 
 class CpuPriority:
     """
-    Sets the priority of this process's session. Where Linux has no autogroups, only the niceness of threads counts.
+    Sets the priority of this process's session. On a Linux without autogroups it does nothing: there, the niceness of
+    the agent's threads counts, which the agent sets elsewhere.
     """
 
     def __init__(self, autogroup: Path = AUTOGROUP) -> None:
@@ -33,8 +34,9 @@ class CpuPriority:
 
     def stand_behind(self, behind: bool) -> None:
         """
-        If `behind`, let training go first; otherwise restore the usual priority. Call this repeatedly, because for an
-        unprivileged process the kernel refuses more than ten changes a second.
+        If `behind`, give training priority over this process; otherwise restore the usual priority. A call may have no
+        effect, because the kernel refuses more than ten changes a second to an unprivileged process. So call this again
+        and again.
         """
         if self._usual is None:
             return

@@ -1,9 +1,8 @@
 """
-The Python environment of a run on one instance, into which the job's `setup` command installs. It is a layer over the
-agent's environment.
+The Python environment of a run on one instance, into which the job's `setup` command installs packages.
 
-It can import every package of the Python below it, such as torch. This is the agent's Python or, in a container, the
-image's. A `pip install` changes only the instance's folder, never the machine's Python.
+The environment is a layer over another Python: the agent's or, in a container, the image's. It can import all packages
+of that Python, such as torch. A `pip install` in it changes only the instance's folder, never the Python below.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ def make(instance_dir: Path) -> None:
 
 def exists(instance_dir: Path) -> bool:
     """
-    Return True if the run has an environment. The environment's Python may be a link that leads to a file only inside a
-    container.
+    Return True if the run has an environment on this instance. The function does not follow the link to the
+    environment's Python, because the link may lead to a file that exists only inside the container.
     """
     return os.path.lexists(instance_dir / FOLDER / "bin" / "python")
 
@@ -78,8 +77,8 @@ def variables(instance_dir: Path) -> Mapping[str, str]:
 
 def relocate(instance_dir: Path, made_in: str) -> None:
     """
-    In scripts and editable installs that were made in the folder `made_in`, replace the paths of that folder by paths
-    of this folder.
+    Adapt an environment that was made in another instance's folder, `made_in`. Its scripts and editable installs
+    contain paths of that folder; replace these by paths of this instance's folder.
     """
     folder = instance_dir / FOLDER
     if made_in == str(instance_dir):
@@ -99,8 +98,8 @@ def relocate(instance_dir: Path, made_in: str) -> None:
 
 def key_of(spec: RunSpec, workdir_sha256: str, accelerators: str) -> str:
     """
-    Return the cache key of the environment that `setup` makes on this instance. The key is a hash of all inputs of the
-    set-up.
+    Return the key under which the result of the job's `setup` on this instance is cached. The key is a hash of all
+    inputs of the `setup` command: two instances with equal keys get the same result.
 
     The inputs are the command, the work folder with every file that the command may read, the command's variables, and
     the platform: Python, its packages (with the machine image's torch, or the torch that spotrun installs), the

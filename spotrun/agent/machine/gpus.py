@@ -19,12 +19,15 @@ LOOKS_EVERY_S = 5.0
 STALE_S = 30.0
 """System seconds after which the figures are out of date."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-"""https://docs.nvidia.com/cuda/cuda-c-programming-guide, CUDA environment variables"""
+"""
+Variable that names the GPUs that a process is allowed to use
+(https://docs.nvidia.com/cuda/cuda-c-programming-guide, CUDA environment variables).
+"""
 
 
 class Gpus:
     """
-    The GPUs that a training with the environment variables `environment` may use.
+    The GPUs that a training with the environment variables `environment` can see.
 
     A separate thread reads the figures, because the driver of a faulty GPU may never answer, and the agent's heartbeats
     must continue meanwhile.
@@ -64,8 +67,9 @@ class Gpus:
 
 def look(nvml: Any, visible: str | None) -> Iterator[Gpu]:
     """
-    Yield the figures of those GPUs that `visible` names (all GPUs if it is None) and that report a figure. A figure
-    that a GPU does not report is None or 0.
+    Yield the figures of each GPU that `visible` names (of all GPUs if it is None). If a GPU does not report its
+    utilisation, `share` is None; if it does not report its memory, the bytes are 0. A GPU that reports neither is left
+    out.
     """
     for handle in _chosen(nvml, visible):
         busy = _told(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
@@ -86,7 +90,8 @@ def _chosen(nvml: Any, visible: str | None) -> Iterator[Any]:
     machine has several kinds of GPU and CUDA_DEVICE_ORDER is not PCI_BUS_ID, CUDA's number may mean another GPU.
     """
     by_index = (_told(nvml, nvml.nvmlDeviceGetHandleByIndex, index) for index in range(nvml.nvmlDeviceGetCount()))
-    # A Slurm job may open only the devices that Slurm gave to it, and their numbers begin at 0.
+    # Leave out GPUs that this process is not allowed to open. In a Slurm job, these are all GPUs that were not given to
+    # the job, and CUDA_VISIBLE_DEVICES numbers the remaining GPUs from 0.
     every = [handle for handle in by_index if handle is not None]
     if visible is None:
         yield from every
@@ -112,7 +117,8 @@ def _named(nvml: Any, every: list[Any], name: str) -> Any | None:
 
 def _told(nvml: Any, ask: Any, of: Any) -> Any | None:
     """
-    Return the figure; None if the driver does not report it. For example, it reports no utilisation of a MIG slice.
+    Ask the driver for a figure of a GPU, and return it. Return None if the driver does not report it, as for the
+    utilisation of a MIG slice.
     """
     try:
         return ask(of)

@@ -27,10 +27,16 @@ from spotrun.run.bounds import OutOfBounds, decode
 from spotrun.trainer_link import AGENT
 
 TRAINER = "trainer.json"
-"""See Assignment.trainer_mark, and spotrun/agent/machine/process_groups.py."""
+"""
+Name of the file in the instance's folder that identifies the trainer's process (Assignment.trainer_mark, and
+spotrun/agent/machine/process_groups.py).
+"""
 SHELL = ("/bin/sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec sh; fi")
 NOT_ITS_OWN = (AGENT, process_groups.TRAINER_VARIABLE, MARK)
-"""Variables that mark a process as part of the training, so that the process is ended with the training."""
+"""
+Variables that the shell does not inherit from the training. They mark a process as part of the training, so the agent
+would end the shell together with the training.
+"""
 OF_THE_TERMINAL = ("TERM", "COLORTERM", "LANG")
 
 
@@ -51,8 +57,8 @@ def write_entrance(folder: Path) -> None:
 
 def entry(folder: Path, command: Sequence[str], outside: Mapping[str, str]) -> Entry:
     """
-    Return a command and an environment. Together they run `command` in the container of the instance whose folder is
-    `folder`. `outside` is the caller's environment.
+    Return the command line and the environment with which the caller can run `command` in an instance's container.
+    `folder` is the instance's folder, and `outside` is the caller's environment.
 
     Raises:
         NotInstalled: the caller is not root.

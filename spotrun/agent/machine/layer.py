@@ -16,8 +16,8 @@ from pathlib import Path
 
 def make(folder: Path) -> None:
     """
-    Make the environment. If it exists, replace it. Its `pip` is the `pip` of this Python; if this Python has none, it
-    is the one bundled with Python.
+    Make the environment. If it exists, replace it. Its `pip` command runs the `pip` of this Python. If this Python has
+    no `pip`, install the one that comes with Python's standard library.
     """
     shutil.rmtree(folder, ignore_errors=True)
     venv.EnvBuilder(symlinks=True, with_pip=find_spec("pip") is None).create(folder)

@@ -21,14 +21,18 @@ from spotrun.proc import ProcessMark, Stat
 from spotrun.run.bounds import OutOfBounds, decode
 
 TRAINER_VARIABLE = "SPOTRUN_TRAINER"
-"""Variable that contains the instance's id. A trainer and all processes that it starts have it in their environment."""
+"""
+Variable that contains the instance's id. The agent sets it for `setup` and for trainers. All processes that these start
+inherit the variable, and can be found by it.
+"""
 GONE_WITHIN_S = 30.0
 _PAUSE_S = 0.01
 
 
 def mark(pid: int) -> ProcessMark | None:
     """
-    Return the mark of process `pid`, even if it has ended but is not reaped yet; None if there is no such process.
+    Return the mark of process `pid`: its id and start time. Return None if there is no such process. A process that has
+    ended but is not reaped yet still has a mark.
     """
     found = proc.stat(pid)
     return None if found is None else found.mark
@@ -102,7 +106,10 @@ def end_left_over(path: Path, instance_id: str) -> None:
 
 
 def end_each(find: Callable[[], list[int]]) -> list[int]:
-    """Send SIGKILL, for up to GONE_WITHIN_S, to the processes that `find` returns. Return those that still remain."""
+    """
+    Send SIGKILL to the processes that `find` returns, again and again until it returns none or GONE_WITHIN_S has
+    passed. Return the processes that remain.
+    """
     give_up_at = time.monotonic() + GONE_WITHIN_S
     while found := find():
         for pid in found:
@@ -125,7 +132,7 @@ def _end_remembered(path: Path) -> None:
 
 def carrying(instance_id: str) -> list[int]:
     """
-    Return the processes that set-up and training have started on instance `instance_id`. They are found by the
-    environment that they had at their start.
+    Return all processes that the job's `setup` and its trainers have started on instance `instance_id`. They are found
+    by TRAINER_VARIABLE in the environment that they had at their start.
     """
     return [pid for pid in proc.started_with(TRAINER_VARIABLE, instance_id) if pid != os.getpid()]

@@ -21,12 +21,14 @@ def variables(
     environment: Mapping[str, str], given: Mapping[str, str], run_uid: str, created_at: datetime
 ) -> dict[str, str]:
     """
-    Return the variables to add to a trainer's `environment`. They set the seeds of random generators and the order of
-    sets of strings, both computed from the run's uid. Values from the job's `envs` (`given`) take precedence. If a
-    script puts the date into names, it gets the date of the run's first day.
+    Return the environment variables to add to a trainer's `environment`:
+    - a seed for random generators, and a seed for Python's hashes, which decide the order of sets of strings. Both are
+      computed from the run's uid. If the job's `envs` (`given`) set them, those values apply.
+    - the time of the run's creation. A script that puts the date into names gets the date of that day in each attempt.
+    - the path of the file that applies these values in the trainer (spotrun/autoload/sitecustomize.py)
 
-    `environment` may already contain the seed and the start time. `verify-resume` uses this to give two runs the same
-    values.
+    If `environment` already contains the seed and the time, these are kept. `verify-resume` sets them, to give two runs
+    the same values.
     """
     seed = given.get(OF_LIGHTNING) or environment.get(SEED_VARIABLE) or str(_number("generators", run_uid))
     paths = [str(FOLDER), *filter(None, [environment.get(PATH)])]

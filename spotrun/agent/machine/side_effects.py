@@ -1,6 +1,6 @@
 """
-Finds changes that a set-up makes outside of the run's folders. Such changes cannot be packed, so the set-up has to run
-on each instance.
+Finds changes that the job's `setup` makes outside of the run's folders. Such changes cannot be packed into the setup
+cache, so a `setup` that makes them has to run on each instance.
 
 This is a check, not a proof. It finds mounted file systems, running processes, and names that were added to or removed
 from the usual folders of programs, packages and data. Caches do not count, because programs refill them.

@@ -1,10 +1,13 @@
 """
-Sends SIGTERM to a command, and decides whether the command then completed its files and ended, or was cut off.
+Sends SIGTERM to a command, and judges by its exit whether the command handled the signal and finished writing its
+files, or was killed in the middle of its work.
 
-If a shell that is running a program gets SIGTERM, the shell dies immediately. If only the program gets SIGTERM, the
-shell continues with its next line after the program has ended. So shells are paused with SIGSTOP, and only the program
-gets SIGTERM. The program's children do not get it, unless the program is a shell that catches the signal. `targets_of`
-only decides which processes get which signal; `Termination` sends the signals.
+A command is often a shell that runs a program. If the shell gets SIGTERM, it dies immediately. If only the program gets
+SIGTERM, the shell would continue with its next line after the program has ended. So shells are first paused with
+SIGSTOP, and then only the program gets SIGTERM. The program's children do not get it, unless the program is itself a
+shell that catches the signal.
+
+`targets_of` decides which processes get which signal; `Termination` sends the signals.
 """
 
 from __future__ import annotations
@@ -21,14 +24,14 @@ from spotrun import proc
 SHELLS = frozenset({"ash", "bash", "busybox", "dash", "ksh", "mksh", "sh", "zsh"})
 CODES_OF_AN_END = (0, 128 + signal.SIGTERM)
 """
-Exit codes of a program that handled SIGTERM and then ended. Such a program catches the signal. When its work is done,
-it exits with one of these codes, or sends the signal to itself.
+Exit codes of a program that caught SIGTERM, finished its work and then ended. Some programs instead end by sending the
+signal to themselves, without catching it this time.
 """
 _TERM_BIT = 1 << (signal.SIGTERM - 1)
 
 
 class Process(NamedTuple):
-    """A process. `catches`: it handles SIGTERM, or waits for the signal."""
+    """A process. `catches` is True if it handles SIGTERM, or has blocked the signal in order to wait for it."""
 
     pid: int
     parent: int
@@ -38,8 +41,8 @@ class Process(NamedTuple):
 
 class Targets(NamedTuple):
     """
-    The processes that get SIGSTOP, the processes that get SIGTERM, and the judged processes, whose ends decide how the
-    command ended. All judged processes catch SIGTERM.
+    The processes that get SIGSTOP (`stopped`), the processes that get SIGTERM (`terminated`), and the processes by
+    whose exits the command's end is judged (`judged`): the programs that catch SIGTERM.
     """
 
     stopped: tuple[int, ...]
@@ -49,8 +52,8 @@ class Targets(NamedTuple):
 
 def targets_of(leader: int, processes: Mapping[int, Process]) -> Targets:
     """
-    Choose the targets among `leader` and its descendants. If no program catches SIGTERM, all programs get it, and none
-    is judged.
+    Choose the targets among `leader` and its descendants. If no program catches SIGTERM, all programs get it. Then no
+    process is judged, because none of the programs could finish its work.
     """
     programs = list(_programs(leader, processes))
     catching = [pid for pid in programs if processes[pid].catches]
@@ -78,7 +81,7 @@ def _programs(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
 
 
 def _above(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
-    """Yield `pid` if it is a shell, and all shells that it runs."""
+    """Yield `pid`, and all shells that it runs, if it is a shell that does not catch SIGTERM."""
     process = processes.get(pid)
     if process is not None and process.is_shell and not process.catches:
         yield pid
@@ -105,8 +108,9 @@ class Termination:
     @property
     def is_over(self) -> bool:
         """
-        True if all judged processes have ended. If none is judged, True if all processes that got SIGTERM have ended.
-        No process reaps them, because the shells that would do so are stopped.
+        True if all judged processes have ended or, if no process is judged, all processes that got SIGTERM. A process
+        that has ended can still be found, with its exit status: its parent would remove it, but is a shell that is
+        paused.
         """
         awaited = self._targets.judged or self._targets.terminated
         for pid in awaited:
@@ -120,8 +124,8 @@ class Termination:
 
     def ended_well(self, leaders_code: int) -> bool:
         """
-        Return True if every judged process handled SIGTERM and then ended. `leaders_code` is negative if a signal
-        killed the leader.
+        Return True if there are judged processes, and every one of them handled SIGTERM and then ended.
+        `leaders_code` is the exit code of the leader, negative if a signal killed it.
         """
         codes = [
             leaders_code if pid == self._leader else os.waitstatus_to_exitcode(self._statuses.get(pid, 1 << 8))

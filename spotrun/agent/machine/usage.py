@@ -26,8 +26,8 @@ WORTH_TELLING = 0.30
 
 class Machine:
     """
-    The use of this machine, from /proc/stat and /proc/meminfo (proc(5)). Time in which a processor waits for a disk or
-    for the hypervisor does not count as busy.
+    Measures the use of this machine, from /proc/stat and /proc/meminfo (proc(5)). Time in which a processor waits for a
+    disk or for the hypervisor does not count as busy.
     """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
@@ -37,11 +37,13 @@ class Machine:
         self._newest: Usage | None = None
         self._trained = False
         self.used = MachineUse()
-        """The use while a trainer trained, in system time."""
+        """The sum of the use over all times in which a trainer trained, in system time."""
 
     def usage(self, gpus: tuple[Gpu, ...] = (), *, trains: bool = False) -> Usage | None:
         """
-        Return the use between the last two reads; None before the second read, or if the machine reports no figures.
+        Return the machine's use between the last two reads. Read again if LOOKS_EVERY_S have passed since the last
+        read. Return None before the second read, or if the machine reports no figures. `trains` is True while a trainer
+        trains; only then is the use added to `used`.
         """
         now_s = time.monotonic()
         passed_s = now_s - self._looked_s
@@ -120,8 +122,8 @@ def _busy(seconds: float, share: float | None) -> Busy:
 
 class DataWait:
     """
-    The share of its recent time in which a training waited for data, and the totals of all training. Validations do not
-    count.
+    Measures for what share of its recent time a training has waited for data, and adds up the training's totals. Time
+    in validations counts in neither.
     """
 
     def __init__(self) -> None:
@@ -177,5 +179,8 @@ class DataWait:
 
 
 def _samples_since(before: Progress, now: Progress) -> int:
-    """Return the number of samples between two reports. The training always reports the last batch of an epoch."""
+    """
+    Return the number of samples that were trained between two reports. The counter starts again from 0 in each epoch.
+    No sample is missed at that point, because the training always reports the last batch of an epoch.
+    """
     return max(0, now.samples - (before.samples if before.epoch == now.epoch else 0))

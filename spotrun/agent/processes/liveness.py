@@ -1,5 +1,5 @@
 """
-Watches a trainer for signs of life, so that no silence lasts forever (promise I16; failures.md R13).
+Watches a trainer for signs of life, so that a trainer that hangs is found and ended (promise I16; failures.md R13).
 
 During training, progress is the only sign of life: ranks that wait for each other keep their processors busy. Before
 the first progress and after fit(), a script may do anything, for example download or export. So in these phases, output
@@ -18,8 +18,8 @@ LOOK_EVERY_S = 1.0
 """System seconds between two reads of the signs of a silent trainer. Each read scans all of /proc."""
 BUSY_SHARE = 0.01
 """
-Share of one core above which a process counts as computing. A process that only waits uses less, even if its threads
-poll.
+Share of one core above which the trainer counts as computing. A trainer that only waits uses less, even if its threads
+wake up regularly to poll.
 """
 
 

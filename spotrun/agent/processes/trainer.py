@@ -47,11 +47,17 @@ from spotrun.trainer_link import (
 HANG_FLOOR_S = float(os.environ.get("SPOTRUN_HANG_FLOOR_S", "30"))
 """Minimum system seconds of silence after which a trainer counts as hung. Tests set a smaller value."""
 ABORT_GRACE_S = 5.0
-"""Maximum system seconds that a hung trainer has to write its stacks, and that a refused trainer has to exit."""
+"""
+Maximum system seconds that a hung trainer has to write its stacks, and that a trainer that has refused to train has to
+exit. Then it is killed.
+"""
 KILL_WITHIN_S = 30.0
 OUTPUT_BYTES = 64 << 10
 TORN_NAMED_MAX = 500
-"""Maximum number of paths in a message. If there are more, the rest is sent after the next snapshot."""
+"""
+Maximum number of torn files that one message names. If there are more, the next snapshot is torn too, and the message
+about it names the remaining files.
+"""
 TELLINGS_MAX = 64
 """
 Maximum number of messages to a trainer about the progress of a checkpoint's download. The socket holds only a few
@@ -61,8 +67,9 @@ hundred unread messages.
 
 class Newest(NamedTuple):
     """
-    A commit, and the arena from which it was made: the memory of `fd`, from byte `start` on. If the image was not sent
-    whole, `digest` is the image's digest. The trainer may already have begun to overwrite the arena.
+    A commit, and the arena from which it was made: the memory behind the descriptor `fd`, from byte `start` on. If only
+    the changed parts of its image were sent, `digest` is the digest of the whole image. A reader has to compare digests
+    before it uses the memory, because the trainer may already have begun to overwrite the arena.
     """
 
     commit: int
@@ -73,8 +80,8 @@ class Newest(NamedTuple):
 
 class _Coming:
     """
-    A checkpoint that is being fetched. The trainer gets only few messages about the progress, because it does not read
-    them while it imports.
+    A checkpoint that is being fetched, and how much of it was already reported to the trainer. The trainer gets only a
+    few reports: while it imports, it reads none, and many reports would fill the socket.
     """
 
     def __init__(self, image: Image, begin_bytes: int) -> None:
@@ -95,11 +102,13 @@ class Trainer:
     """
     The state of one trainer, and its messages. This class makes no decisions.
 
-    `asked` is the reason for a snapshot that was requested and not yet taken. `final` is the commit of the last
-    snapshot, once that commit is durable, and until another fit() does a step. `fit_wanted` is the number of a fit()
-    that waits for the checkpoint from which it starts. `stalled_s` is the run time so far for which the trainer has
-    paused for snapshots. `terminated`: the command has received SIGTERM. `trained_again`: the command began another
-    training after its first training process died.
+    - `asked`: the reason for a snapshot that was requested and not yet taken
+    - `final`: the number of the commit that the last snapshot of the newest fit() became; None while there is no such
+      commit. It becomes None again when another fit() makes a step.
+    - `fit_wanted`: the number of a fit() that the script has called, and that waits for its start
+    - `stalled_s`: the run seconds for which the trainer has paused for snapshots so far
+    - `terminated`: the command has received SIGTERM
+    - `trained_again`: the command's first training process died, and the command then began another training
     """
 
     def __init__(self, context: AgentContext, process: TrainerProcess, meets: Mapping[str, str] | None = None) -> None:
@@ -148,7 +157,10 @@ class Trainer:
     # -- where to begin ------------------------------------------------------------------------------------------
 
     def begin_while_it_comes(self, resume: Resume, image: Image, begin_bytes: int) -> None:
-        """Start the trainer from `image` while the image is being fetched. The first `begin_bytes` of it come first."""
+        """
+        Let the trainer start from `image` while the image is still being fetched. The fetch begins with the first
+        `begin_bytes`, without which the trainer cannot begin to load.
+        """
         self._start_anew_unless_told_of(image)
         self._coming = _Coming(image, begin_bytes)
         self._process.send(replace(resume, here_bytes=0), fds=(image.fd,))
@@ -161,11 +173,12 @@ class Trainer:
 
     def begin_at(self, start: Start, *later: Start) -> None:
         """
-        Send the trainer its start as soon as it says hello, unless it has already received the image during the
-        download. The trainer's next calls of fit() use the `later` starts.
+        Tell the trainer where its training starts, as soon as it has said hello. If the trainer already has the image,
+        because it was passed during the download, send nothing. The `later` starts are for the next calls of fit() in
+        the script.
 
-        The image is closed only when the trainer trains. Freeing that much memory takes a while, but delays nothing at
-        that time.
+        The image is closed only when the trainer makes steps. Freeing that much memory takes a while; at that time, the
+        training does not have to wait for it.
         """
         self._start_anew_unless_told_of(start.image)
         self._start, self._image, self._later = start, start.image, deque(later)
@@ -173,8 +186,9 @@ class Trainer:
 
     def _start_anew_unless_told_of(self, image: Image | None) -> None:
         """
-        If the trainer has started from a different image than `image`, restart it. That other image proved to be
-        damaged, and the trainer may have loaded weights from it. The trainer cannot have done a step.
+        Restart the trainer's process if it was given another image than `image` during a download. That other image has
+        proved to be damaged, and the trainer may have loaded weights from it. No step is lost, because the trainer
+        cannot have made a step from an incomplete image.
         """
         if self._coming is None or self._coming.image is image:
             return
@@ -199,7 +213,7 @@ class Trainer:
         self._tell_where()
 
     def _tell_where(self) -> None:
-        """Send the start as soon as both the trainer and the start are ready."""
+        """Send the trainer its start, if the start is known and the trainer has said hello. Send it only once."""
         if self._told_where or self._start is None or self._process.hello is None:
             return
         self._told_where = True
@@ -212,20 +226,23 @@ class Trainer:
 
     @property
     def is_behind(self) -> bool:
-        """True if this trainer has not yet repeated every fit() that an earlier trainer had begun."""
+        """
+        True if an earlier trainer had begun a fit() that this trainer's script has not called yet. The script repeats
+        the calls one after another.
+        """
         return bool(self._later)
 
     def take_later(self) -> Start | None:
         """
-        Return the start of the next fit() among those that an earlier trainer had begun; None if there is no such
-        fit().
+        Return the start of the next fit() that an earlier trainer had begun, and remove it from the list; None if all
+        of them have been repeated.
         """
         return self._later.popleft() if self._later else None
 
     def begin_fit(self, start: Start) -> None:
         """
-        Begin another fit() in the same process. If it starts from an image, forget the final commit, because this
-        trainer may still train from that image.
+        Begin another fit() in the same process. If it starts from an image, forget `final`: this fit() may make further
+        steps from that image, so no commit is known yet to be its last.
         """
         self._drop_image()
         self._start, self._image = start, start.image
@@ -262,11 +279,14 @@ class Trainer:
         return arena
 
     def wants_room(self) -> None:
-        """Record that the trainer waits for an arena, and does no step until it gets one."""
+        """Record that the trainer needs an arena for a snapshot, and makes no step until an arena is free."""
         self._wants_room = True
 
     def freezes(self, message: FilesFrozen, descriptors: Descriptors) -> None:
-        """Handle the first message about the frozen work folder of the next snapshot."""
+        """
+        Handle the message with which the trainer begins to describe the work folder as it is at the next snapshot. More
+        messages may follow, with further file descriptors (`freezes_more`).
+        """
         self._freezing = PartialFrozenFolder(message, descriptors)
 
     def freezes_more(self, descriptors: Descriptors) -> None:
@@ -275,7 +295,7 @@ class Trainer:
 
     def _frozen(self, taken: SnapshotTaken) -> Frozen | None:
         """
-        Return the frozen work folder of a snapshot; None if the snapshot has no files.
+        Return the record of the work folder at a snapshot; None if the snapshot has no files.
 
         Raises:
             msgspec.MsgspecError, AssertionError: the trainer's messages are wrong.
@@ -320,7 +340,10 @@ class Trainer:
         self._process.send(FilesTorn(paths=tuple(paths[:TORN_NAMED_MAX])))
 
     def put_files_back(self, opened: Sequence[str], attempt: int) -> None:
-        """Put the files back in a separate thread, because this may take long. The trainer waits for the result."""
+        """
+        Put the checkpoint's files into the work folder, in a separate thread because this may take long. Meanwhile, the
+        trainer waits for the message with the result.
+        """
         start = self._start
 
         def put() -> None:
@@ -335,7 +358,7 @@ class Trainer:
             self._process.send(figures)
 
     def take_newest(self) -> Newest | None:
-        """Return the newest commit with its file descriptor, which the caller then owns."""
+        """Take the newest commit with its arena, and return it. The caller then owns the file descriptor."""
         newest, self._newest = self._newest, None
         return newest
 
@@ -344,7 +367,10 @@ class Trainer:
             os.close(newest.fd)
 
     def spend(self, arena: Arena) -> None:
-        """Free the part of an arena that both arenas share."""
+        """
+        Record that the common part of a snapshot's arena is no longer needed. Both arenas use the same memory for this
+        part, so only now can the trainer get the other arena.
+        """
         self._arenas.spend(arena.number)
         self._make_room()
 
@@ -432,9 +458,9 @@ class Trainer:
 
     def another_came(self, late: CameTooLate) -> None:
         """
-        Handle a second process of the command that wants to train. If the first process died before its training was
-        done, restart the whole command, so that the command resumes from a checkpoint. Otherwise treat the trainer as
-        refused.
+        Handle a second process of the command that wants to train. If the first process died in the middle of its
+        training, kill the command, so that it is started again and resumes from a checkpoint. Otherwise the command
+        trains in two processes, which spotrun does not support: kill it, and record that as a refusal.
         """
         if self.exited is not None or self.refused is not None:
             return
@@ -451,7 +477,7 @@ class Trainer:
         self._process.kill()
 
     def refuse(self, refused: Refused) -> None:
-        """Record that the trainer has refused to train. It will exit without being ended."""
+        """Record that the trainer has refused to train. It exits by itself; if it does not within a time, kill it."""
         self.refused = refused
         self._kill_at_s = time.monotonic() + ABORT_GRACE_S
 

@@ -73,8 +73,8 @@ def user_environment(
     interpreter of the container, or of the agent if there is no container. W&B sees all attempts as one run, unless the
     job's envs name a different W&B run.
 
-    An instance of the local cloud inherits its runner's variables, with two exceptions: webhook addresses, which only
-    the runner may have, and secrets, which only the trainer may have.
+    An instance of the local cloud inherits its runner's variables, with two exceptions: webhook addresses, which are
+    for the runner only, and secrets, which are for the trainer only.
     """
     hidden = {AGENT, *(each.variable for each in spec.notify), *kept_from_setup(spec)}
     inherited = {name: value for name, value in os.environ.items() if name not in hidden}
@@ -136,7 +136,7 @@ def _folder_of_python(instance_dir: Path) -> Path:
         return beside
     folder = instance_dir / "bin"
     folder.mkdir(exist_ok=True)
-    # Not a link: Python finds its virtual environment by the path of its interpreter.
+    # Write a script, because a link would not do: Python finds its virtual environment by the path of its interpreter.
     (folder / "python").write_text(f'#!{shutil.which("sh")}\nexec "{sys.executable}" "$@"\n')
     (folder / "python").chmod(0o755)
     return folder
@@ -146,8 +146,9 @@ class TrainerProcess:
     """
     The process of trainer `incarnation` of an attempt. The trainer's output begins at byte `log_start` of the console.
 
-    The trainer's messages are put into the inbox, and finally a letter about its end. The trainer ends when its first
-    process ends; its other processes are then killed.
+    A thread puts the trainer's messages into the agent's inbox and, after the last of them, a letter that says that the
+    trainer has ended. The trainer counts as ended when its first process has ended; all its other processes are then
+    killed.
     """
 
     def __init__(self, incarnation: int, inbox: Inbox, clock: Clock, log_start: int) -> None:
@@ -192,7 +193,7 @@ class TrainerProcess:
 
     def _lead(self, link: TrainerLink) -> None:
         """
-        Use the connection of the process that leads the training, and send the messages that waited for a connection.
+        Take over the connection to the process that leads the training. Send the messages that were waiting for it.
         """
         self._reader = threading.Thread(target=self._read, args=(link,), name="trainer", daemon=True)
         self._reader.start()
@@ -242,7 +243,8 @@ class TrainerProcess:
 
     def terminate(self) -> None:
         """
-        Send SIGTERM to the command. After it has ended, send SIGKILL to the rest of its group. Return without waiting.
+        Send SIGTERM to the command, and return without waiting. A thread waits until the command has ended, and then
+        sends SIGKILL to the processes of its group that remain.
         """
         if self._process is None or self._gone.is_set() or self._termination is not None:
             return
@@ -255,7 +257,10 @@ class TrainerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Send SIGKILL to all of the trainer's processes. Its data-loading workers would exit late on their own."""
+        """
+        Send SIGKILL to all of the trainer's processes, not only to the first. Data-loading workers, for example, would
+        otherwise go on running for a while.
+        """
         self._signal_all(signal.SIGKILL)
 
     def wait(self, timeout_s: float) -> bool:
@@ -296,8 +301,9 @@ class TrainerProcess:
 
 def _state_dir(context: AgentContext) -> Path:
     """
-    Return the state folder. Make it only if it is spotrun's default folder. If the job names another folder, many
-    commands start fresh while it does not exist, and make it with the mode that they want.
+    Return the folder in which a command keeps its state. Make the folder only if it is spotrun's default folder. If the
+    job names another folder, leave that to the command: many commands take a missing folder as the sign that they start
+    from scratch, and make it themselves with the mode that they want.
     """
     folder = context.assignment.work / context.spec.train.state_dir
     if context.spec.train.state_dir == STATE_DIR_OF_OURS:
@@ -308,16 +314,17 @@ def _state_dir(context: AgentContext) -> Path:
 
 def _started_for(address: str) -> list[int]:
     """
-    Return the processes in other groups that a trainer has left. They are found by the environment that they had at
-    their start.
+    Return the processes of a trainer that run outside of its process group. They are found by the address of the
+    trainer's socket, which was in their environment at their start.
     """
     return [*proc.started_with(AGENT, address), *proc.started_with(AGENT, TAKEN + address)]
 
 
 def _command(context: AgentContext) -> list[str]:
     """
-    Return the command of the trainer. If the container has ended, this agent crashes, and the next agent makes a new
-    container. With `train: {run}`, the container needs no Python.
+    Return the command that starts the trainer, in the container if there is one. If the container has ended, raise an
+    AssertionError: the agent crashes, is restarted, and makes a new container. If the job names a command
+    (`train: {run}`), the container does not need Python.
     """
     folder, container = context.assignment.folder, context.container
     if container is None:

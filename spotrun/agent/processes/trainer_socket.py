@@ -1,8 +1,9 @@
 """
 Accepts connections from the processes of one trainer. Each trainer has a separate Unix socket in the instance's folder.
 
-The first process that connects leads the training and keeps the connection. Every other process is refused, and gets
-the reason. If an earlier trainer left a process running, that process finds no socket at the path that it knows.
+The first process that connects leads the training, and keeps the connection. Every other process is refused, and gets
+the reason. Each trainer's socket has a different path. So a process that an earlier trainer has left running cannot
+connect by mistake: there is no socket any more at the path that it knows.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from spotrun.wire import unix_path
 
 NAME = "link-"
 STRANGERS_MAX = 20
-"""Maximum number of strangers that are logged. A stranger that tries forever does not fill the log."""
+"""
+Maximum number of refused connections of strangers (processes that do not belong to the trainer) that are logged. A
+stranger that tries again and again must not fill the log.
+"""
 ONE_TRAINING = f"put each training into a separate job, or call fit() several times in one script; {WITHOUT}"
 
 
@@ -64,7 +68,7 @@ class Entrance:
         Path(self.address).unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Close the connections of the waiting processes. These processes have ended."""
+        """Close the connections of refused processes that got no answer. Call this after these processes have ended."""
         while self._waiting:
             self._waiting.pop().close()
 
@@ -98,8 +102,10 @@ class Entrance:
 
     def _turn_late_one_away(self, link: TrainerLink, pid: int, leader: ProcessMark) -> None:
         """
-        Refuse a process that connected after the leader. If the leader has ended, give the process no answer until it
-        is killed, so that the leader's last output stays the last in the log.
+        Refuse a process that connected after the leader. If the leader still runs, tell the process why.
+
+        If the leader has ended, give the process no answer: it waits, and is killed together with the command. With an
+        answer, it would print an error, and the leader's error would no longer be the last one in the log.
         """
         alone = not _lives(leader)
         self._inbox.put(CameTooLate(self._incarnation, pid, leader.pid, alone))

@@ -14,8 +14,11 @@ from spotrun.run.gang import Meeting
 
 class Trainers:
     """
-    The trainers of an attempt. `spare` was started before the takeover, and waits at the start of its training. In a
-    gang, this member has a `place`, and each trainer starts with the rendezvous that the last call of `arrange` chose.
+    The trainers of an attempt, of which one at a time is running (`current`). `spare` is a trainer process that was
+    started before the takeover and waits where its training would begin.
+
+    In a gang, `place` is this member's place. The caller calls `arrange` before it starts a trainer, to choose the
+    address and port at which the gang's trainers connect to each other.
     """
 
     def __init__(
@@ -43,7 +46,10 @@ class Trainers:
         return self._current
 
     def arrange(self) -> Meeting | UnsetType:
-        """Choose and return the rendezvous of the next trainers. In a run on one instance, return UNSET."""
+        """
+        Choose the address and port at which the gang's next trainers connect to each other, and return them. In a run
+        on one instance, return UNSET.
+        """
         if self._place is not None:
             self._meet = self._place.new_meeting()
         return self._meet
@@ -62,12 +68,15 @@ class Trainers:
         return spare
 
     def spend(self, snapshot: Snapshot) -> None:
-        """Free the common part of the snapshot's arena. The saver no longer needs it."""
+        """
+        Record that the saver no longer needs the common part of the snapshot's arena, so that the trainer can overwrite
+        it.
+        """
         if snapshot.incarnation == self.current.number and snapshot.arena is not None:
             self.current.spend(snapshot.arena)
 
     def release(self, snapshot: Snapshot) -> None:
-        """Free the snapshot's arena and files. The saver no longer needs them."""
+        """Record that the saver no longer needs the snapshot: close its files, and free its arena for the trainer."""
         snapshot.close_files()
         if snapshot.arena is None:
             return
@@ -77,7 +86,7 @@ class Trainers:
             snapshot.arena.close()
 
     def take_newest(self) -> Newest | None:
-        """Return the newest commit of the current trainer with its memory, which the caller then owns."""
+        """Take the current trainer's newest commit with its memory, and return it. The caller then owns the memory."""
         return None if self._current is None else self._current.take_newest()
 
     def forget(self) -> None:

@@ -24,8 +24,9 @@ import os
 COUNT = 2
 OWN_ONE_OF = 3
 """
-The part of an arena that is not shared is one in this many. If it were smaller, a snapshot would have to wait longer
-for an arena, and at the end of a run the training would wait too.
+The part of an arena that it does not share with the other arena is one third of it. A smaller part would save memory,
+but then more of an arena has to be sent before the trainer gets the other one. So a snapshot would wait longer for an
+arena, and so would the training at the end of a run.
 """
 
 
@@ -80,7 +81,7 @@ class Arenas:
         self._arenas: dict[int, Arena] = {}
         self._full: set[int] = set()
         self._spent: set[int] = set()
-        """Full arenas whose common part is no longer needed."""
+        """Full arenas whose common part can be overwritten: it is in the store, or its upload was cancelled."""
         self._current: range = range(0)
         self._given: int | None = None
 
@@ -112,7 +113,7 @@ class Arenas:
         return self._arenas[number]
 
     def spend(self, number: int) -> None:
-        """Record that the common part of a full arena is no longer needed."""
+        """Record that the common part of a full arena can be overwritten. Then the trainer can get the other arena."""
         if number in self._full:
             self._spent.add(number)
 
@@ -122,7 +123,7 @@ class Arenas:
         self._drop_if_unused(number)
 
     def give(self) -> int | None:
-        """Give an arena to the trainer, and return the arena's number. Return None if none can be given now."""
+        """Give an arena to the trainer, and return the arena's number. Return None if no arena can be given now."""
         full = self._full.intersection(self._current)
         if self._given is not None or not full <= self._spent or len(full) == len(self._current):
             return None

@@ -1,9 +1,11 @@
 """
-Copies a command's state while it is at rest: all of it, or nothing.
+Freezes a command's state, that is, copies it as it is at one time: all of it, or nothing.
 
-The files that have changed since the last checkpoint are copied into one unnamed file. This is quick if the file system
-can share blocks. Then all files are surveyed a second time. If anything differs, the copy may mix an older and a newer
-state, and is dropped. This module does not copy a training's files: the trainer freezes them at a step boundary
+The files that have changed since the last checkpoint are copied, one after another, into one file without a name. This
+is quick on a file system on which two files can share the same blocks. Then all files of the state are surveyed a
+second time. If any of them has changed during the copy, the copy may mix an older and a newer state, and is dropped.
+
+The files of a training that reports its steps are not copied here. The trainer itself freezes them between two steps
 (spotrun/training/work_folder/freezing.py).
 """
 
@@ -20,7 +22,7 @@ from spotrun.folder.frozen_files import ContentSource, FrozenFile, FrozenFolder,
 from spotrun.folder.work_files import FileVersion, Stamp, Survey
 
 ALIGNMENT = 4096
-"""Alignment of copies, in bytes. File systems share only whole blocks."""
+"""Alignment, in bytes, of each file's copy. Two files can share only whole blocks of the file system."""
 
 
 class NotAtRest(Exception):
@@ -29,7 +31,8 @@ class NotAtRest(Exception):
 
 class Freezing(NamedTuple):
     """
-    Copies a state. `look` surveys the state. The `known` files are already in the store. Copies are made in `folder`.
+    Copies a state. `look` surveys the state. The `known` files are in the store already, and so are not copied. The
+    copy is made in `folder`.
     """
 
     work: Path

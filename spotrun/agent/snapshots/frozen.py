@@ -1,6 +1,9 @@
 """
-Reads frozen files (spotrun/folder/frozen_files.py). These are copies of a command's state, or a trainer's files. A
-trainer's files may be torn, because training continues.
+Reads frozen files (spotrun/folder/frozen_files.py), that is, files as they were at one time. They belong to a command's
+state, of which copies were made, or to a training.
+
+A training goes on while its files are read. Most of them are not copied but read where they are, so the training may
+change a file before it is read. Such a file is torn, and cannot be used.
 """
 
 from __future__ import annotations
@@ -19,11 +22,11 @@ from spotrun.trainer_link import FilesFrozen
 
 
 class TornFile(Exception):
-    """A file was changed after it was frozen, and the change is not only an appended part."""
+    """A file was changed after it was frozen. A file to which something was only appended is not torn."""
 
 
 class Descriptors(list[int]):
-    """The file descriptors that came with a message. The object that owns them last closes them."""
+    """File descriptors that came with a message. They are closed when no object holds this list any more."""
 
     def close(self) -> None:
         while self:
@@ -34,7 +37,10 @@ class Descriptors(list[int]):
 
 
 class PartialFrozenFolder:
-    """A frozen folder of which some descriptors have not arrived yet."""
+    """
+    A frozen folder that a trainer is still describing: some of the file descriptors have not arrived yet, because they
+    are spread over several messages.
+    """
 
     def __init__(self, message: FilesFrozen, descriptors: Descriptors) -> None:
         self.message = message
@@ -49,22 +55,23 @@ class PartialFrozenFolder:
         Return the whole folder.
 
         Raises:
-            msgspec.MsgspecError, AssertionError: no trainer with spotrun's callback sends this.
+            msgspec.MsgspecError, AssertionError: the message is wrong. spotrun's callback sends no such message.
         """
         assert len(self._descriptors) == self.message.descriptors + 1
         return received(self.message, self._descriptors)
 
 
 def received(message: FilesFrozen, descriptors: Descriptors) -> Frozen:
-    """Return the frozen folder. It then owns the descriptors."""
+    """Return the frozen folder that the trainer has described. It takes over the descriptors, and closes them."""
     index = os.pread(descriptors[0], message.index_bytes, message.index_at)
     return Frozen(msgspec.json.decode(index, type=FrozenFolder), descriptors, message.number)
 
 
 class Frozen:
     """
-    Files as they were at one time, kept until `close` is called. `number` is the step boundary at which a training's
-    files were frozen. `is_whole`: the files are a command's state, so none of them may be left out.
+    Files as they were at one time, kept until `close` is called. For a training's files, `number` identifies the step
+    boundary at which they were frozen; it is None for a command's state. `is_whole` is True for a command's state, of
+    which no file is allowed to be left out.
     """
 
     def __init__(self, folder: FrozenFolder, descriptors: Descriptors, number: int | None = None) -> None:
@@ -87,12 +94,14 @@ class Frozen:
     @contextlib.contextmanager
     def open(self, file: FrozenFile, work: os.PathLike[str]) -> Iterator[FileReader]:
         """
-        Yield the bytes of a file. A file that was neither copied nor kept open is read in the `work` folder.
+        Yield a reader for the bytes of a file. If the file was neither copied nor kept open, it is read in the `work`
+        folder.
 
         Raises:
             OSError: the file cannot be opened.
-            TornFile: the file has to be copied at another step boundary. This may also be raised after all bytes were
-                read, and for a file that the trainer wrongly took to be stored already (KNOWN).
+            TornFile: the file has changed, so it has to be copied at a later step boundary. The error may come only
+                after all bytes were read. It is also raised if the trainer took the file for one that is stored already
+                (KNOWN), and it is not.
         """
         size_bytes = file.stamp.size_bytes
         match file.source:
@@ -114,7 +123,7 @@ class Frozen:
 
 
 class FileReader:
-    """`size_bytes` bytes of the open file `fd`, from byte `start`."""
+    """A reader for a range of the open file `fd`: `size_bytes` bytes from byte `start` on."""
 
     def __init__(self, fd: int, start: int, size_bytes: int) -> None:
         self._fd = fd
@@ -143,7 +152,7 @@ class FileReader:
 
 @contextlib.contextmanager
 def at_place(work: os.PathLike[str], file: FrozenFile) -> Iterator[FileReader]:
-    """Yield the bytes of a file at its place in the `work` folder. Raise the errors of `Frozen.open`."""
+    """Yield a reader for a file at its place in the `work` folder. Raise the same errors as `Frozen.open`."""
     fd = open_at(work, file.place)
     try:
         with unchanged(fd, file) as whole:
@@ -155,8 +164,8 @@ def at_place(work: os.PathLike[str], file: FrozenFile) -> Iterator[FileReader]:
 @contextlib.contextmanager
 def unchanged(fd: int, file: FrozenFile) -> Iterator[FileReader]:
     """
-    Yield the bytes of the open file `fd`. Check before and after whether the file was changed since it was frozen; if
-    so, raise TornFile.
+    Yield a reader for the open file `fd`. Check before and after the `with` block whether the file has changed since it
+    was frozen; if so, raise TornFile.
     """
     _check(fd, file)
     yield FileReader(fd, 0, file.stamp.size_bytes)
@@ -165,7 +174,8 @@ def unchanged(fd: int, file: FrozenFile) -> Iterator[FileReader]:
 
 def _check(fd: int, file: FrozenFile) -> None:
     """
-    Raise TornFile if the file's time or size has changed, unless the file has only grown. A removal changes neither.
+    Raise TornFile if the file has changed since it was frozen. A file that was kept open may have grown, as long as a
+    sample of its old content is unchanged. It may also have been removed, because it can still be read.
     """
     now, then = Stamp.of(os.fstat(fd)), file.stamp
     if file.source is ContentSource.PLACE:

@@ -14,12 +14,12 @@ from spotrun.trainer_link import SnapshotTaken
 @dataclass(frozen=True)
 class Snapshot:
     """
-    A snapshot that a trainer has taken. It is a full arena; if files belong to the snapshot, it also has the work
-    folder at the same step boundary (`frozen`). A command's snapshot has no arena, and its files are the command's
-    state.
+    A snapshot that a trainer has taken. `arena` holds the training's state. If the checkpoint includes files, `frozen`
+    has the files of the work folder at the same step boundary. The snapshot of a command has no arena; `frozen` has the
+    files of the command's state.
 
-    `sequence` counts a trainer's snapshots. `stalled_s` is the run time for which the trainer has paused for snapshots,
-    including this one.
+    `sequence` is the number of the snapshot among the trainer's snapshots, from 0. `stalled_s` is the run time for
+    which the trainer has paused for snapshots so far, including this one.
     """
 
     attempt: int
@@ -40,11 +40,14 @@ class Snapshot:
 
     @property
     def unsent_bytes(self) -> int:
-        """Number of bytes that have to be stored for this snapshot, as far as it is known."""
+        """
+        Number of bytes to send for this snapshot: for a training, the size of its arena's content (less will be sent if
+        parts of it are unchanged); for a command, the size of the changed files.
+        """
         return self.taken.size_bytes if self.state is None else self.state.changed_bytes
 
     def close_files(self) -> None:
-        """Close the files, because they are stored or never will be."""
+        """Close the files. Call this when they are stored, or when the snapshot is dropped."""
         if self.frozen is not None:
             self.frozen.close()
 
@@ -56,11 +59,11 @@ class Snapshot:
 
 class Stalls:
     """
-    Computes the stall of each commit: all stalls since the previous commit, including stalls for snapshots that were
-    dropped.
+    Computes the stall of each commit: for how long the trainer has paused for snapshots since the commit before. Pauses
+    for snapshots that were dropped are included.
 
-    The stall is computed when the snapshot becomes a commit, not when the snapshot is taken. When it is taken, an
-    earlier snapshot may still be in flight, and it is unknown whether that one will become a commit.
+    The stall can be computed only when a snapshot becomes a commit. When the snapshot is taken, an earlier one may
+    still be in flight, and it is unknown whether that one will become the commit before.
     """
 
     def __init__(self) -> None:
@@ -73,5 +76,5 @@ class Stalls:
         return snapshot.stalled_s - known_s
 
     def accounted(self, snapshot: Snapshot) -> None:
-        """Record that the snapshot became a commit."""
+        """Record that the snapshot became a commit, so that the next commit's stall counts from here."""
         self._trainer, self._accounted_s = (snapshot.attempt, snapshot.incarnation), snapshot.stalled_s

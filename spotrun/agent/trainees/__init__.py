@@ -1,4 +1,4 @@
 """
-The kinds of program that an attempt may run: a training with snapshots, a command that keeps its state in files, or a
-command that keeps no state.
+The three kinds of program that an attempt can run: a training of which snapshots are taken, a command that keeps its
+state in files, and a command whose state spotrun does not save.
 """

@@ -1,6 +1,6 @@
 """
-A command whose state is not kept: it runs, gets SIGTERM before the cloud takes its instance, and starts from the
-beginning on another instance.
+A command whose state spotrun does not save. It runs, gets SIGTERM before the cloud takes its instance, and starts from
+the beginning on the next instance.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ PLACE = "the state of the command"
 
 class Command:
     """
-    A command that `trainer` runs, and whose state is not kept. If the run has checkpoints of a training, the command
-    counts as that training once it says hello.
+    A command that `trainer` runs, and whose state spotrun does not save.
+
+    This class is also used for a run that has checkpoints of a training, until its process says hello. From then on,
+    the process counts as the training.
     """
 
     def __init__(self, context: AgentContext, trainer: Trainer, journal: AttemptJournal) -> None:
@@ -37,7 +39,7 @@ class Command:
 
     @property
     def _has_state(self) -> bool:
-        """True if the job names state files, or if a checkpoint has state files."""
+        """True if the job names state files. Subclasses may know of other state files."""
         return bool(self._context.spec.train.state)
 
     # -- what can be saved now
@@ -49,7 +51,7 @@ class Command:
         self.discard(letter)
 
     def discard(self, letter: StateFrozen) -> None:
-        """Close a copy of the state that comes too late."""
+        """Close a copy of the command's state, because it will not become a checkpoint."""
         if letter.state is not None:
             letter.state.close()
 
@@ -67,8 +69,8 @@ class Command:
 
     def _say_that_it_began(self, *, unprotected: bool = False) -> None:
         """
-        Write when the command began. `unprotected`: the command's state is not kept, because the job names no state
-        files.
+        Write to the ledger when the command began. `unprotected` is True if nothing of the command is saved, because it
+        is a Python program without spotrun's callback, and the job names no state files. Then also warn the user.
         """
         if self._has_begun:
             return

@@ -1,8 +1,9 @@
 """
-A command that keeps its state in files. The files become a checkpoint in three cases: when a checkpoint is due and the
-files are at rest, after a notice, and after the command has ended.
+A command that keeps its state in files, which spotrun saves. The files become a checkpoint in three cases: when a
+checkpoint is due and the files are at rest, after a notice, and after the command has ended.
 
-The files of a training belong to the training's checkpoints (commit_files.py).
+This does not apply to a training that reports its steps: its files become part of its own checkpoints
+(commit_files.py).
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ BEGUN_AFTER_S = float(os.environ.get("SPOTRUN_BEGUN_AFTER_S", "60"))
 """System seconds without a hello after which a command counts as not using spotrun's callback."""
 IMPORTS_SHARE, IMPORTS_AT_MOST = 0.5, 5
 """
-On a busy machine, a Python process may still be importing after BEGUN_AFTER_S. If it has used the processor for less
-than IMPORTS_SHARE of BEGUN_AFTER_S, the agent waits longer, up to IMPORTS_AT_MOST times as long. To import torch and a
-framework takes 10 to 20 s of processor time.
+Limits for a longer wait for the hello of a Python process. On a busy machine, the process may still be importing after
+BEGUN_AFTER_S: to import torch and a framework takes 10 to 20 s of processor time. So if the process has used less
+processor time than IMPORTS_SHARE of BEGUN_AFTER_S, the agent waits on, up to IMPORTS_AT_MOST times BEGUN_AFTER_S.
 """
 
 
 class StateCommand(Command):
     """
-    A command whose state is kept. The state consists of the files at the paths that the job names, and the files in
-    $SPOTRUN_STATE_DIR.
+    A command whose state spotrun saves. The state consists of the files at the paths that the job names, and the files
+    in $SPOTRUN_STATE_DIR.
     """
 
     def __init__(

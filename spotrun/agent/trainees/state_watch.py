@@ -29,7 +29,10 @@ running.
 
 
 class CopyRequest(NamedTuple):
-    """A request for a copy of the state of command `incarnation`. `is_last`: the command has ended."""
+    """
+    A request for a copy of the state of command `incarnation`. `is_last` is True if the command has ended, so that no
+    later copy follows.
+    """
 
     incarnation: int
     is_last: bool
@@ -55,8 +58,8 @@ class StateWatch:
 
     def want(self, wish: CopyRequest) -> None:
         """
-        Request a copy; a repeated request changes nothing. One StateFrozen letter follows, unless the request is
-        dropped before.
+        Request a copy. When it is made, the thread puts a StateFrozen letter into the agent's inbox, unless the request
+        was dropped before. To repeat a request before its letter has come changes nothing.
         """
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="state", daemon=True)
@@ -69,8 +72,8 @@ class StateWatch:
 
     def put_back(self) -> None:
         """
-        Record that the work folder now has the state of the newest checkpoint. Call this before the command starts,
-        because a command may end immediately.
+        Record that the work folder now has the state of the newest checkpoint, so that this state is not copied again.
+        Call this before the command starts: as soon as it runs, it may change the files.
         """
         self.stored = self.look().survey
 
@@ -151,8 +154,8 @@ class StateWatch:
 
     def _copied(self, before: TimedSurvey, now: TimedSurvey) -> Frozen | None:
         """
-        Return a copy of the state; None if nothing has changed, or if the state is not at rest. `trouble` is set only
-        once, at the end, because the main loop may read it at any time.
+        Return a copy of the state; None if nothing has changed, or if the state is not at rest. Set `trouble` to the
+        reason, or to None. It is set in one step at the end, because the main loop may read it at any time.
         """
         state, trouble = None, None
         try:

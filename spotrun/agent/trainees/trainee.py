@@ -1,8 +1,9 @@
 """
-The port for the program that an attempt runs. The program is a training that takes snapshots, a command that keeps its
-state in files, or a command whose state is not kept.
+The port for the program that an attempt runs, with one implementation for each of the three kinds: a training of which
+snapshots are taken, a command that keeps its state in files, and a command whose state spotrun does not save.
 
-Every program starts as a command. It becomes a training when it says hello.
+Every program starts as a command. It becomes a training when it says hello: spotrun's callback in it sends this message
+when it connects to the agent.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ class Trainee(Protocol):
         ...
 
     def frozen(self, letter: StateFrozen) -> None:
-        """Accept a copy of a command's state, or close the copy if it comes too late."""
+        """Save a copy of a command's state. If the copy comes too late, close it."""
         ...
 
     def given_up(self, reason: str) -> None:
-        """Report that the state contains files that may not be stored."""
+        """Report that the command's state contains files that are not allowed to be stored."""
         ...
 
     def unwritten(self, detail: str) -> None:
@@ -45,7 +46,7 @@ class Trainee(Protocol):
         ...
 
     def make_way(self) -> None:
-        """Stop other uploads, so that the last snapshot has the whole network, if the program will take one."""
+        """If the program is about to take a last snapshot, stop other uploads, so that it has the whole network."""
         ...
 
     def leave(self, now_s: float) -> None:

@@ -137,8 +137,8 @@ class Training:
 
     def _make_room(self) -> None:
         """
-        Make room for the trainer's next snapshot. Before a deadline, the trainer's last snapshot is worth more than an
-        older snapshot that is not durable yet.
+        Make room for the trainer's next snapshot: drop the snapshot that waits for its upload. If there is a deadline,
+        also cancel the upload in flight, because the trainer's last snapshot is worth more than an older one.
         """
         self._trainer.wants_room()
         self._saver.drop_waiting()
@@ -173,8 +173,8 @@ class Training:
 
     def _let_a_newer_one_in(self, now_s: float) -> None:
         """
-        Drop a held snapshot, so that the trainer can use its arena for a newer one. Do this as late as possible: if the
-        trainer died after the drop, it would have no snapshot newer than the last commit.
+        Drop a held snapshot, so that the trainer can use its arena for a newer one. Do this as late as possible. If the
+        trainer dies between the drop and the newer snapshot, all steps since the last commit are lost.
         """
         snapshot, at, pace = self._saver.held, self._trainer.progress, self._pace
         if snapshot is None or at is None:
@@ -221,8 +221,9 @@ class Training:
 
     def is_done(self, exited: Exited) -> bool:
         """
-        Return True if the final checkpoint of the last fit() is durable, and the script then ended with success, or
-        hung at its end. In a run without checkpoints, a script that never trained is done when it ends with success.
+        Return True if the run is complete. That is so if the final checkpoint of the last fit() is durable, and the
+        script then ended with exit code 0, or hung at its end. A script that never trained, in a run without training
+        so far, is also done if it ends with exit code 0.
         """
         trainer = self._trainer
         if trainer.finished is not None:
@@ -247,9 +248,9 @@ class Training:
 
 def figures(state: RunState, now: datetime, attempt: int, epochs_ended: int) -> Figures:
     """
-    Return the run's figures at `now`, computed from the ledger. `epochs_ended` is the number of epochs whose last step
-    is done, even if that step is not durable. When a training resumes, its loggers return to the state of the
-    checkpoint, and so do the logged figures.
+    Return the run's figures at `now`, for the script's loggers. `epochs_ended` is the number of epochs whose last step
+    is done, even if no checkpoint includes that step yet. If the step is lost, this does no harm: the loggers too
+    return to the state of the checkpoint from which the training resumes.
     """
     total = summarise(state, now).total
     return Figures(
