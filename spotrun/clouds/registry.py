@@ -2,7 +2,8 @@
 Finds clouds by name.
 
 To add a cloud, make a package `spotrun.clouds.NAME` whose `cloud.py` has a `CLOUD`, and add the name to
-`spotrun.spec.clouds`. A cloud outside spotrun is an object of the same kind that an entry point names:
+`spotrun.spec.clouds`. A cloud of another package is an object like `CLOUD`, which that package declares as an entry
+point:
 
     [project.entry-points."spotrun.clouds"]
     acme = "acme_cloud:CLOUD"
@@ -45,5 +46,5 @@ def clock_of(spec: RunSpec) -> ScaledClock:
 
 
 def nights_of(night: Night) -> Nights:
-    """Return the service that calls the runner of a night's run."""
+    """Return the service of the night's cloud that installs nights and calls their runners."""
     return cloud_named(night.cloud).nights(night.region, RunSpec.from_dict(night.spec))

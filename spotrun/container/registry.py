@@ -60,11 +60,14 @@ class ImageRefused(SpecInvalid):
 
 
 class NotForThisUser(ImageRefused):
-    """A cloud's registry refuses this identity. Its rights may be too new, or another identity may succeed."""
+    """
+    A cloud's registry refuses this machine's identity. A retry may help if the identity's rights were granted only just
+    now; another identity may also succeed.
+    """
 
 
 class RegistryUnavailable(SpotrunError):
-    """The registry gives no usable answer now, or none to this machine."""
+    """The registry gives no usable answer: it is down, or this machine cannot reach it."""
 
 
 class RegistryImage(NamedTuple):
@@ -76,7 +79,8 @@ class RegistryImage(NamedTuple):
 
 def find(image: Image, credentials: Credentials | None, machine: str = "x86_64") -> RegistryImage:
     """
-    Return the image that the registry has now, for the processor `machine`.
+    Return the digest and size of the image that the registry now has under this name. Check that the image can run on
+    the processor `machine`.
 
     Raises:
         ImageRefused: the image does not exist, this user may not pull it, or it is for other processors.
