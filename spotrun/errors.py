@@ -55,7 +55,8 @@ def unless_no_room() -> Iterator[None]:
 
 class SpotrunError(Exception):
     """
-    A failure. The user reads what failed, with the values that matter, and what to type next.
+    A failure that is shown to the user. The message says what failed, with the relevant values; the hint says what to
+    do next.
 
     `hint` is printed after "try: ", on a separate line. `key` is the path of the job's key that is at fault, if any.
     """
@@ -247,8 +248,8 @@ class CloudNotInstalled(NotInstalled, CloudError):
 @contextmanager
 def needs_extra(extra: str, what: str, error: type[NotInstalled] = NotInstalled) -> Iterator[None]:
     """
-    Convert a failed import into `error`. Only the extra `extra` of pyproject.toml installs the package; `what` needs
-    it.
+    Convert an ImportError in the enclosed block into `error`. The block imports a package that only the extra `extra`
+    in pyproject.toml installs. `what` names the part of spotrun that needs the package.
 
     Raises:
         error: a package is not installed. The hint is the command that installs the extra.
@@ -263,8 +264,9 @@ def needs_extra(extra: str, what: str, error: type[NotInstalled] = NotInstalled)
 
 def command_for(extra: str) -> str:
     """
-    Return the command that adds an extra to this installation of spotrun. Because no package index has spotrun, the
-    command names the place that spotrun was installed from, or the packages of the extra.
+    Return the command that adds an extra to this installation of spotrun. spotrun is not on a package index, so
+    `spotrun[EXTRA]` alone would not work. The command installs spotrun from the folder or address that it was installed
+    from before, or else only the packages of the extra.
     """
     import shlex
     import sys
@@ -284,7 +286,10 @@ def command_for(extra: str) -> str:
 
 
 def _with_uv_tool(receipt: Path, extra: str) -> list[str]:
-    """Return the `uv tool` command. It repeats the installed requirements, because uv installs a tool from scratch."""
+    """
+    Return the `uv tool install` command that adds an extra. The command repeats the other packages that were installed
+    with spotrun, because uv installs a tool from scratch.
+    """
     import tomllib
 
     told = tomllib.loads(receipt.read_text())["tool"]["requirements"]
@@ -294,7 +299,10 @@ def _with_uv_tool(receipt: Path, extra: str) -> list[str]:
 
 
 def installer() -> list[str]:
-    """Return the words of a command that installs packages for this Python, even if its environment is not active."""
+    """
+    Return the beginning of a command that installs packages for this Python. The command also works if this Python's
+    virtual environment is not active.
+    """
     import shutil
     import sys
     from importlib.util import find_spec
@@ -311,8 +319,8 @@ def installer() -> list[str]:
 
 def _origin(extra: str) -> list[str]:
     """
-    Return the arguments with which pip and uv install spotrun and an extra from the place that it was installed from;
-    [] if that place is gone or was a package index.
+    Return the arguments for pip or uv that install spotrun, with an extra, from the folder or address that it was
+    installed from before. Return [] if that folder is gone, or if spotrun came from a package index.
 
     See https://packaging.python.org/specifications/direct-url.
     """
