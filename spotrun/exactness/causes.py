@@ -123,8 +123,8 @@ def likely_cause(found: Difference, evidence: Evidence) -> str:
     Return the likely cause in words. Facts that the run reported come first.
 
     Causes that do not fit the evidence are left out. If the interrupted training had done the same batch correctly
-before it was killed, then the cause cannot be one that makes any two trainings differ. If the trainings agree up to a
-resume, the cause is probably not that kernels are nondeterministic.
+    before it was killed, then the cause cannot be one that makes any two trainings differ. If the trainings agree up to
+    a resume, the cause is probably not that kernels are nondeterministic.
     """
     causes = _CAUSES[found.kind]
     by_itself = causes.by_itself

@@ -73,12 +73,12 @@ def pattern_of(
 ) -> Pattern:
     """
     Return the pattern for the places of the family `kind` that vary. The pattern leaves out as many positions as
-possible from `kept`. `known` has all places of the family, and `varying` those that vary.
+    possible from `kept`. `known` has all places of the family, and `varying` those that vary.
 
     A position is left out if, for most of its numbers, most places with this number vary. The rule is stricter in two
-cases: if several positions are left out, and if the place is in a record. Then the places must vary for each of the
-position's numbers (unless there are more than LONG). A place whose last index is a position in a list counts as in a
-record; with `is_record`, every place does.
+    cases: if several positions are left out, and if the place is in a record. Then the places must vary for each of the
+    position's numbers (unless there are more than LONG). A place whose last index is a position in a list counts as in
+    a record; with `is_record`, every place does.
     """
     is_record = is_record or kind.endswith("[]")
     count = len(next(iter(varying)))

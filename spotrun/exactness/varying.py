@@ -25,15 +25,15 @@ def unnumbered(name: str) -> str:
 class Varying:
     """
     The parts of one file in which two uninterrupted trainings differ. They are left out when the file is compared with
-that of an interrupted training. To be useful there, they have to be generalized:
+    that of an interrupted training. To be useful there, they have to be generalized:
 
     - If a field of a record differs, such as a cell of a table, then this field is left out in all records.
     - If a word of a line differs, then this word is left out in all similar lines. Lines are similar if they have the
-    same words and separators apart from their numbers.
+      same words and separators apart from their numbers.
     - There is no generalization if two lines are not similar to each other: if only single words differ, these words
       are left out in this line; if the separators differ too, this whole line is left out.
     - If a part exists in only one of the trainings, all parts are left out whose names differ from its name only in
-    numbers.
+      numbers.
     """
 
     def __init__(self, straight: Parts, again: Parts) -> None:

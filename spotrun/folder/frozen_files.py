@@ -66,7 +66,7 @@ class FrozenFile(NamedTuple):
 class FrozenFolder(NamedTuple):
     """
     The work folder between two steps. `refused` has the reason for each path that cannot be stored. `gone` are files
-    that an earlier checkpoint stored and that no longer exist.
+    that existed before the script began and do not exist any more.
     """
 
     files: tuple[FrozenFile, ...]

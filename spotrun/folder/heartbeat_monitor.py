@@ -8,10 +8,7 @@ from spotrun.clock import Clock
 from spotrun.folder.status_objects import BEAT_EVERY_MIN_S, BEAT_EVERY_S, AgentStatus
 
 MISSED = 2
-"""
-Number of heartbeat intervals. If no new status has come for so many intervals, the agent has missed at least one
-heartbeat.
-"""
+"""Number of heartbeat intervals after which an agent without a new status has certainly missed a heartbeat."""
 
 
 class GangHeartbeatMonitor:

@@ -103,7 +103,8 @@ class OwnMachine:
         """
         Return the instances on the user's own machine. On another machine, return none.
 
-        Raises: CloudUnavailable: this is another machine, and `must_see` names the home.
+        Raises:
+            CloudUnavailable: this is another machine, and `must_see` names the home.
         """
         if not self.is_here:
             if must_see is not None and HOME in must_see:
