@@ -1,26 +1,38 @@
 """
 Defines every failure that a user of spotrun can meet, with its exit code.
 
-    SpotrunError 1 the base of all below ├── SpecInvalid 2 the YAML or a flag is wrong; nothing was started ├──
-    RunNotFound 3 no run of that id, name or address ├── RunEnded 4 the run failed, or was stopped, before it was
-    complete ├── StoreError 5 the object store cannot be used │ ├── StoreUnavailable a passing fault: retry until a
-    deadline │ │ ├── LoginExpired the user has to log in again: report it, and wait │ │ └── WritesRefused full, over
-    quota, read-only: tell the user immediately to make room, and wait │ ├── ObjectMissing no object of that name │ ├──
-    RunCopied two folders of a store hold one run │ ├── RunMisnamed the name of a folder is not the name of the run in
-    it │ ├── LedgerFlooded another program appends too many entries: end that program │ ├── LedgerVersionUnknown another
-    version of spotrun wrote the ledger: read it with that version │ └── LedgerDamaged 8 an entry is missing, moved or
-    changed: no writer may append │ └── RunGone the run's folder was moved or deleted while a runner attended to the run
-    ├── CheckpointDamaged 6 no checkpoint can be read back intact ├── Unreckonable 1 a result cannot be computed from
-    stored figures, although each is in its bounds ├── FiguresDiffer 1 published figures of a cost study are not
-    reproduced ├── NotIdentical 9 an interrupted training differs from the uninterrupted one ├── LimitExceeded 10 the
-    condition of fail_if holds for the report ├── NightUnderWay 11 the last nightly run is still in progress: no run was
-    started ├── BillUnexplained 12 the cloud charged an amount that the ledger cannot explain ├── NotInstalled 13 a
-    package or a program is not installed └── CloudError 7 the cloud refused a request ├── InsufficientCapacity this
-    offering has no capacity -> try another offering ├── QuotaExceeded a quota of the account is full -> another region
-    may work ├── CloudUnavailable throttled, 5xx, network -> try again later │ ├── LoginNeeded the user has to log in
-    again -> report it, and wait │ └── IdentityPending nothing was requested yet: the role is missing or unknown -> wait
-    ├── AccessDenied credentials or permissions -> the user has to fix it: report it ├── IdentityUnknown the instance's
-    role is unknown -> wait, if the role is new └── LaunchTokenSpent the token's instance is gone -> that launch is over
+    SpotrunError                 1   the base of all below
+    ├── SpecInvalid              2   the YAML or a flag is wrong; nothing was started
+    ├── RunNotFound              3   no run of that id, name or address
+    ├── RunEnded                 4   the run failed, or was stopped, before it was complete
+    ├── StoreError               5   the object store cannot be used
+    │   ├── StoreUnavailable         a temporary fault: retry until a deadline
+    │   │   ├── LoginExpired         the user has to log in again: report it, and wait
+    │   │   └── WritesRefused        full, over quota, read-only: tell the user immediately to make room, and wait
+    │   ├── ObjectMissing            no object of that name
+    │   ├── RunCopied                two folders of a store hold one run
+    │   ├── RunMisnamed              the name of a folder is not the name of the run in it
+    │   ├── LedgerFlooded            another program appends too many entries, or too fast: end that program
+    │   ├── LedgerVersionUnknown     another version of spotrun wrote the ledger: read it with that version
+    │   └── LedgerDamaged        8   an entry is missing, moved or changed: no writer may append
+    │       └── RunGone              the run's folder was moved or deleted while a runner attended to the run
+    ├── CheckpointDamaged        6   no checkpoint can be read back intact
+    ├── Unreckonable             1   a result cannot be computed from stored figures, although each is in its bounds
+    ├── FiguresDiffer            1   published figures of a cost study are not reproduced
+    ├── NotIdentical             9   an interrupted training differs from the uninterrupted one
+    ├── LimitExceeded           10   the condition of fail_if holds for the report
+    ├── NightUnderWay           11   the last nightly run is still in progress: no run was started
+    ├── BillUnexplained         12   the cloud charged an amount that the ledger cannot explain
+    ├── NotInstalled            13   a package or a program is not installed
+    └── CloudError               7   the cloud refused a request
+        ├── InsufficientCapacity     this offering has no capacity   -> try another offering
+        ├── QuotaExceeded            a quota of the account is full  -> another region may work
+        ├── CloudUnavailable         throttled, 5xx, network         -> try again later
+        │   ├── LoginNeeded              the user has to log in again    -> report it, and wait
+        │   └── IdentityPending          nothing was requested yet: the role is missing or unknown -> wait
+        ├── AccessDenied             credentials or permissions      -> the user has to fix it: report it
+        ├── IdentityUnknown          the instance's role is unknown   -> wait, if the role is new
+        └── LaunchTokenSpent         the token's instance is gone    -> that launch is over
 
 Exit code 130 is an interrupt by Ctrl-C, 129 by SIGHUP, 143 by SIGTERM. A bug raises an assertion, which is not listed.
 """

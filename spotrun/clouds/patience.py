@@ -49,7 +49,7 @@ ASIDE = Patience(connect_s=2.0, read_s=5.0, tries_for_s=2.0)
 class PatientClient(ABC):
     """
     A client of a cloud that repeats calls after temporary faults, after a random pause. It counts the errors of unknown
-    cause, and each such error's message says how many errors of its kind came before.
+    cause, separately for each kind of error, and adds the count to the error's message.
     """
 
     def __init__(self, clock: Clock, patience: Patience) -> None:

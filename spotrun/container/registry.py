@@ -1,5 +1,6 @@
 """
-Looks up an image in its registry, as engines do before a pull: its digest, and whether this user may pull it.
+Looks up an image in its registry, as engines do before a pull: its digest, and whether this user has the right to pull
+it.
 
 The protocol is https://github.com/opencontainers/distribution-spec; tokens are obtained according to
 https://distribution.github.io/distribution/spec/auth/token. Only the image's manifest is read.
@@ -56,7 +57,7 @@ class Credentials(NamedTuple):
 
 
 class ImageRefused(SpecInvalid):
-    """The image does not exist, or this user may not pull it. A retry would not help."""
+    """The image does not exist, or this user has no right to pull it. A retry would not help."""
 
 
 class NotForThisUser(ImageRefused):
@@ -83,7 +84,7 @@ def find(image: Image, credentials: Credentials | None, machine: str = "x86_64")
     the processor `machine`.
 
     Raises:
-        ImageRefused: the image does not exist, this user may not pull it, or it is for other processors.
+        ImageRefused: the image does not exist, this user has no right to pull it, or it is for other processors.
         RegistryUnavailable: the registry gives no usable answer.
     """
     kind, data = _ManifestRequest(image, credentials).manifest()

@@ -38,7 +38,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChecksFailed(SpotrunError):
-    """A check has failed, so nothing may be launched. This error has the exit code of the first failure."""
+    """A check has failed, so the job must not be launched. This error has the exit code of the first failure."""
 
     def __init__(self, failures: Sequence[Finding]) -> None:
         names = ", ".join(dict.fromkeys(failure.name for failure in failures))

@@ -29,8 +29,8 @@ class Heartbeats:
         self, store: Store, clock: Clock, erased: Callable[[], None] = lambda: None, pace: PollIntervals = ALL_THE_TIME
     ) -> None:
         """
-        Call `erased` later if a heartbeat that this process wrote has disappeared from the store, before anything is
-        written.
+        Measure in `store`. If a heartbeat that this process wrote has disappeared from the store, `erased` is called
+        before this process writes another one.
         """
         self._erased = erased
         self._store = store

@@ -129,6 +129,8 @@ def pinned(environment: Mapping[str, str]) -> Pin | None:
 
 def require_pin(environment: Mapping[str, str]) -> Pin:
     """
+    Read the pin from the environment of a function that must have one.
+
     Raises:
         NotPinned: the pin is missing, or cannot be read.
     """

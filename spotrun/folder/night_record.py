@@ -5,7 +5,7 @@ the user's machine is off.
     nights/NAME/night.json               what is installed
     nights/NAME/work/SHA256.tar.gz       its work folder
     nights/NAME/begun/00000017.json      the 18th night that began: when it was due, and its run
-    nights/NAME/notified/…               news that was sent about a night that did not begin, as in a run's folder
+    nights/NAME/notified/…               notifications about a night that did not begin, as in a run's folder
 
 Each night that begins gets the next number. To begin a night, a process reads the numbers that exist, and then writes
 an object under the next number with put-if-absent. So if two processes begin a night at the same time, one succeeds,
@@ -44,8 +44,8 @@ BY_HAND = "by-hand-"
 """Prefix of the name of a night that a person started. The start time follows the prefix."""
 DUE_AGAIN = 8
 """
-Number of records that are read, the newest first, to find out whether a night has begun already. This happens if the
-cloud calls for it twice, or late.
+Number of records that are read, the newest first, to find out whether a night has begun already. A night has begun
+already if the cloud calls for it a second time, or late.
 """
 _BEGUN = re.compile(r"begun/(\d{8})[.]json", re.ASCII)
 _NIGHT = "night.json"

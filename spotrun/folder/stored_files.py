@@ -85,8 +85,8 @@ class Folder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 class Link(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """
     A link at `path` to `target`. `target` is relative to the link's folder, and inside the work folder. `absolute` is
-    True if the script made the link with an absolute path into the work folder. Such a link is made with the path of
-    the work folder on each instance, which may differ.
+    True if the script made the link with an absolute path into the work folder. When such a link is restored on an
+    instance, its path begins with that instance's work folder, which may be another one.
     """
 
     path: str
@@ -131,7 +131,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def flaw(self) -> str | None:
         """
-        Return the reason why nothing may be fetched from this list; None if the list is well formed. Training code
+        Return the reason why this list must not be used to fetch files; None if the list is well formed. Training code
         could write a malicious list.
         """
         if self.format != FORMAT:

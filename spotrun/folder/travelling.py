@@ -1,10 +1,10 @@
 """
 Chooses which files of the user's work folder are uploaded with a run (such files "travel").
 
-Everyone who may read the run's folder in the store can read these files, and so can all instances. So files that look
-like secrets are not uploaded, and neither are files that match the user's `.gitignore` files. The file `.spotrunignore`
-at the top of the work folder overrides both. It has the syntax of `.gitignore`: the line `data/` leaves out that
-folder, and `!.env` includes that file.
+Everyone who has the right to read the run's folder in the store can read these files, and so can all instances. So
+files that look like secrets are not uploaded, and neither are files that match the user's `.gitignore` files. The file
+`.spotrunignore` at the top of the work folder overrides both. It has the syntax of `.gitignore`: the line `data/`
+leaves out that folder, and `!.env` includes that file.
 """
 
 from __future__ import annotations

@@ -82,9 +82,9 @@ class LinkTo(NamedTuple):
 
 class Survey(NamedTuple):
     """
-    What a survey has found, keyed by path. `files` are the files. `links` are the links that can be stored as links.
-    `folders` are all folders, including empty ones, with their permissions. `refused` has the reason why something
-    cannot be stored.
+    The results of a survey, keyed by path. `files` has the version of each file, and `links` those links that can be
+    stored as links. `folders` has the permissions of each folder, including empty ones. `refused` has the reason why
+    something cannot be stored.
     """
 
     files: dict[str, FileVersion]

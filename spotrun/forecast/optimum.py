@@ -20,7 +20,9 @@ def optimum(job: Job, market: Ticks, deadlines_s: list[float], first: int = 0) -
     The used slack is all time without progress: waits (of one tick each) and changeovers. All times are counted in
     units of q = gcd(tick, changeover, work) seconds, so they are whole numbers and the result is exact. g is a tick,
     and d is a changeover. Starts that are lost or stopped during their changeover are not considered: they make no
-    progress, and waiting for the same time costs nothing. Cost[place][u] moves by
+    progress, and waiting for the same time costs nothing.
+
+    From one tick to another, Cost[place][u] moves by
 
         run on     (t, u) -> (t + 1, u)              for the tick's price
         wait       (t, u) -> (t + 1, u + g)          for nothing

@@ -338,7 +338,10 @@ class SimulatedRun:
         return self._now_s if attempt.leaving else inf
 
     def _commit(self, trainer: _Trainer, taken_s: float, *, final: bool = False) -> int | None:
-        """Commit the steps done by `taken_s`. Return the number of the newest commit; None before the first commit."""
+        """
+        Commit the steps that were done by the time `taken_s`. Return the number of the newest commit; None before the
+        first commit.
+        """
         step, number = min(self._steps, trainer.step_at(taken_s)), self._state.next_number
         if step <= trainer.committed:
             newest = self._state.latest_commit()

@@ -98,7 +98,10 @@ class LocalDriver:
                 settling.end_by_force(folder, self._log)
 
     def quotes(self, accelerators: Sequence[str], types: Sequence[str], regions: Sequence[str]) -> Quotes:
-        """Return the prices of offerings with one of `accelerators`, of one of `types`, in one of `regions`."""
+        """
+        Return the prices of the offerings that have one of `accelerators`, are of one of the instance types in `types`,
+        and are in one of `regions`.
+        """
         now = self._clock.now()
         wishes = [*wishes_by_flags(regions, types, accelerators)]
         wanted = [each for each in self.offerings() if all(wish.fits(each) for wish in wishes)]
@@ -111,7 +114,7 @@ class LocalDriver:
         Interrupt a spot instance as the cloud would. `notice` is in run time; None means no notice.
 
         Raises:
-            CloudError: no such instance is running, or it is an on-demand instance, which the cloud may not interrupt.
+            CloudError: no such instance is running, or it is an on-demand instance, which the cloud never interrupts.
         """
         folder, record = self._alive(instance_id)
         if record.instance.offering.capacity_type is not CapacityType.SPOT:

@@ -116,8 +116,9 @@ class Market:
 
         According to AWS, a recommendation can arrive before the notice, or together with it
         (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html). AWS publishes neither how many
-        recommendations come nor how early. So this market assumes three things: the share `recommended` of losses that
-        a recommendation precedes, how long before the loss it comes, and as many false recommendations as true ones.
+        recommendations come nor how early. So this market assumes three things: that a recommendation precedes the
+        share `recommended` of all losses, how long before the notice it comes, and that there are as many false
+        recommendations as true ones.
         """
         loss = self.next_loss(pool, at)
         if loss is None:

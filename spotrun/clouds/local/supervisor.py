@@ -2,7 +2,7 @@
 The process that starts and ends one local instance as a cloud would, even after the instance's launcher is gone.
 
     launcher ── starts ──> (first process: exits immediately, so that the launcher has no child)
-                             └── guardian         arms the time-to-live; ends the instance if its supervisor dies
+                             └── guardian         enforces the time-to-live; ends the instance if its supervisor dies
                                    └── supervisor     boots, serves metadata, follows the market, gives notice
                                          └── init         and all its descendants
 
@@ -330,8 +330,8 @@ class Supervisor:
 
 def guard(supervisor_pid: int, places: CloudPaths, folder: RecordFolder, give_up_at: float) -> None:
     """
-    Wait until the supervisor exits; kill it at `give_up_at`, when the time-to-live is over. If the supervisor has not
-    ended the instance, end the instance here.
+    Wait until the supervisor exits. At `give_up_at`, shortly after the end of the time-to-live, kill the supervisor. If
+    the supervisor has not ended the instance, end the instance here.
     """
     overdue = not _wait_for_exit(supervisor_pid, give_up_at)
     if overdue:

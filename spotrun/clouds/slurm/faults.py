@@ -62,7 +62,7 @@ def require_answer(answer: Answer, what: str) -> str:
     Raises:
         CloudUnavailable: the program failed. Because the program only reads, even a message such as "invalid partition"
         is treated as a temporary fault.
-        AccessDenied: this user may not run the program.
+        AccessDenied: this user has no right to run the program.
     """
     found = fault(answer, what)
     if found is None:

@@ -18,7 +18,7 @@ from spotrun.units import Unreadable, count_of, format_duration
 BY_PARTITION, BY_QOS = "preempt/partition_prio", "preempt/qos"
 _ENDING = {"CANCEL", "REQUEUE"}
 """
-Preemption modes in which Slurm ends a preempted job that must not be requeued, as it must not for spotrun's jobs:
+Preemption modes in which Slurm ends a preempted job if the job must not be requeued, which is so for spotrun's jobs:
 https://slurm.schedmd.com/slurm.conf.html#OPT_PreemptMode
 """
 
