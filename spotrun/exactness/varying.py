@@ -92,7 +92,10 @@ class Varying:
         return _replaced(text, numbers) if numbers else text
 
     def _leaves_something(self, parts: dict[str, str]) -> bool:
-        """Return whether anything remains of the file if what varies is left out."""
+        """
+        Return whether any content of the file remains if what varies is left out. If several parts remain, for example
+        the number of rows, this counts as content even if their texts are left out.
+        """
         left = [text for _, text in self.steady(iter(parts.items()))]
         return len(left) > 1 or any(_WORD.search(_ESCAPE.sub("", text.replace(LEFT_OUT, ""))) for text in left)
 
