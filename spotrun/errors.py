@@ -6,18 +6,18 @@ Defines every failure that a user of spotrun can meet, with its exit code.
     ├── RunNotFound              3   no run of that id, name or address
     ├── RunEnded                 4   the run failed, or was stopped, before it was complete
     ├── StoreError               5   the object store cannot be used
-    │   ├── StoreUnavailable         a passing fault: retry until a deadline
+    │   ├── StoreUnavailable         a temporary fault: retry until a deadline
     │   │   ├── LoginExpired         the user has to log in again: report it, and wait
     │   │   └── WritesRefused        full, over quota, read-only: tell the user immediately to make room, and wait
     │   ├── ObjectMissing            no object of that name
     │   ├── RunCopied                two folders of a store hold one run
     │   ├── RunMisnamed              the name of a folder is not the name of the run in it
-    │   ├── LedgerFlooded            another program appends faster than spotrun, or more than a run may: end it
+    │   ├── LedgerFlooded            another program appends too many entries, or too fast: end that program
     │   ├── LedgerVersionUnknown     another version of spotrun wrote the ledger: read it with that version
     │   └── LedgerDamaged        8   an entry is missing, moved or changed: no writer may append
-    │       └── RunGone              the folder of the run was moved or deleted while it was attended
+    │       └── RunGone              the run's folder was moved or deleted while a runner attended to the run
     ├── CheckpointDamaged        6   no checkpoint can be read back intact
-    ├── Unreckonable             1   stored figures, each within its bounds, lead to a result that cannot be computed
+    ├── Unreckonable             1   a result cannot be computed from stored figures, although each is in its bounds
     ├── FiguresDiffer            1   published figures of a cost study are not reproduced
     ├── NotIdentical             9   an interrupted training differs from the uninterrupted one
     ├── LimitExceeded           10   the condition of fail_if holds for the report
@@ -67,7 +67,8 @@ def unless_no_room() -> Iterator[None]:
 
 class SpotrunError(Exception):
     """
-    A failure. The user reads what failed, with the values that matter, and what to type next.
+    A failure that is shown to the user. The message says what failed, with the relevant values; the hint says what to
+    do next.
 
     `hint` is printed after "try: ", on a separate line. `key` is the path of the job's key that is at fault, if any.
     """
@@ -259,8 +260,8 @@ class CloudNotInstalled(NotInstalled, CloudError):
 @contextmanager
 def needs_extra(extra: str, what: str, error: type[NotInstalled] = NotInstalled) -> Iterator[None]:
     """
-    Convert a failed import into `error`. Only the extra `extra` of pyproject.toml installs the package; `what` needs
-    it.
+    Convert an ImportError in the enclosed block into `error`. The block imports a package that only the extra `extra`
+    in pyproject.toml installs. `what` names the part of spotrun that needs the package.
 
     Raises:
         error: a package is not installed. The hint is the command that installs the extra.
@@ -275,8 +276,9 @@ def needs_extra(extra: str, what: str, error: type[NotInstalled] = NotInstalled)
 
 def command_for(extra: str) -> str:
     """
-    Return the command that adds an extra to this installation of spotrun. Because no package index has spotrun, the
-    command names the place that spotrun was installed from, or the packages of the extra.
+    Return the command that adds an extra to this installation of spotrun. spotrun is not on a package index, so
+    `spotrun[EXTRA]` alone would not work. The command installs spotrun from the folder or address that it was installed
+    from before, or else only the packages of the extra.
     """
     import shlex
     import sys
@@ -296,7 +298,10 @@ def command_for(extra: str) -> str:
 
 
 def _with_uv_tool(receipt: Path, extra: str) -> list[str]:
-    """Return the `uv tool` command. It repeats the installed requirements, because uv installs a tool from scratch."""
+    """
+    Return the `uv tool install` command that adds an extra. The command repeats the other packages that were installed
+    with spotrun, because uv installs a tool from scratch.
+    """
     import tomllib
 
     told = tomllib.loads(receipt.read_text())["tool"]["requirements"]
@@ -306,7 +311,10 @@ def _with_uv_tool(receipt: Path, extra: str) -> list[str]:
 
 
 def installer() -> list[str]:
-    """Return the words of a command that installs packages for this Python, even if its environment is not active."""
+    """
+    Return the beginning of a command that installs packages for this Python. The command also works if this Python's
+    virtual environment is not active.
+    """
     import shutil
     import sys
     from importlib.util import find_spec
@@ -323,8 +331,8 @@ def installer() -> list[str]:
 
 def _origin(extra: str) -> list[str]:
     """
-    Return the arguments with which pip and uv install spotrun and an extra from the place that it was installed from;
-    [] if that place is gone or was a package index.
+    Return the arguments for pip or uv that install spotrun, with an extra, from the folder or address that it was
+    installed from before. Return [] if that folder is gone, or if spotrun came from a package index.
 
     See https://packaging.python.org/specifications/direct-url.
     """

@@ -1,4 +1,7 @@
-"""The archives that night runners are made from, stored next to a store's nights."""
+"""
+Archives with the code of night runners. A night is a job that a cloud starts at a time of day; its runner is a function
+in that cloud, made from such an archive. The archives lie in the store, next to the records of the nights.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _YOUNG = timedelta(days=1)
 
 
 class NightArchives:
-    """The archives of one store. No instance may write them."""
+    """The archives in one store. Instances do not have the right to write them."""
 
     def __init__(self, store: str, clock: Clock) -> None:
         self._store, self._clock = store, clock
@@ -27,8 +30,9 @@ class NightArchives:
 
     def upload(self, data: bytes) -> tuple[str, str]:
         """
-        Upload an archive, and return its bucket and its name. The name follows from the content, so the same code is
-        one object. An existing object is overwritten, because another process may have written something else there.
+        Upload an archive, and return its bucket and its object name. The name contains the digest of the content, so
+        the same code is stored only once. If the object exists, overwrite it all the same, because its content may be
+        wrong: another process may have written it.
         """
         place = address.parse(self._store)
         assert isinstance(place, address.BucketAddress), self._store
@@ -38,9 +42,11 @@ class NightArchives:
 
     def forget(self, needed: Callable[[], Collection[str]], say: Callable[[str], None]) -> None:
         """
-        Delete old archives whose file names are not in `needed()`. Archives younger than a day stay, because another
-        process may be installing their night. A failed deletion is only reported: the archive costs less than a cent a
-        year, and the next installation tries again.
+        Delete the archives whose file names are not in `needed()`. Keep archives younger than a day, because another
+        process may be installing a night from them.
+
+        If a deletion fails, only report it with `say`: an archive costs less than a cent a year, and the next
+        installation tries again.
         """
         young = self._clock.now() - _YOUNG
         try:

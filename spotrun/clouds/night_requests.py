@@ -1,6 +1,6 @@
 """
-Estimates the requests that a night's runner sends to its store, on any cloud. The numbers come from a rehearsed night,
-and tests/cloud/test_night_function.py measures them again.
+Estimates how many requests a night's runner sends to its store, on any cloud. The numbers were measured in a rehearsal
+of a night, and tests/cloud/test_night_function.py measures them again.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from spotrun.run.billing import to_nano
 
 COLD_EVERY_H = Decimal(2)
 """
-Hours between two cold starts. A cloud moves a function after some hours even if it is called each minute; then the
-runner reads the whole ledger again.
+Hours between two cold starts. A cloud moves a function to another machine after some hours, even if the function is
+called each minute. After the move, the runner has an empty memory and reads the whole ledger again.
 """
 
 
@@ -26,15 +26,18 @@ class RequestEstimate(NamedTuple):
 
 
 BEGIN = RequestEstimate(Decimal(40), Decimal(30))
-"""Requests to begin a night, with all its calls in the hour that follows."""
+"""Requests to begin a night, including the repeated calls in the following hour that make sure that it has begun."""
 TICK = RequestEstimate(Decimal("2.7"), Decimal("0.78"))
-"""Requests for each minute of the run."""
+"""Requests per minute while the run lives. The runner is called once a minute."""
 COLD = RequestEstimate(Decimal(70), Decimal(5))
-"""Requests of a cold start, if the ledger holds the commits of one hour or a few."""
+"""Requests of a cold start, if the run has trained for one hour or a few. The longer the ledger, the more requests."""
 
 
 class ExpectedCalls(NamedTuple):
-    """The number of runner calls in a night: one a minute, and the cold starts among them."""
+    """
+    The expected number of calls of a night's runner: `ticks`, one a minute, and how many of them are cold starts
+    (`colds`).
+    """
 
     ticks: Decimal
     colds: Decimal
@@ -61,7 +64,7 @@ def calls_of_a_night(hours: float) -> ExpectedCalls:
 
 def of_all(usd: Decimal, calls: Calls) -> Decimal:
     """
-    Return the cost of all calls, to the nano-dollar. `usd` is the cost of the counted calls; each uncounted call is
-    assumed to cost as much on average.
+    Return the cost of all calls, to the nano-dollar. `usd` is the cost of the calls whose duration is known. Each of
+    the other calls is assumed to cost the average of these.
     """
     return to_nano(usd * (calls.calls + calls.uncounted) / max(calls.calls, 1))

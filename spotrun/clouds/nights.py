@@ -1,4 +1,7 @@
-"""The port to a cloud service that calls a runner, so that a night needs no machine of the user."""
+"""
+The interface to the cloud services that run nights. A night is a job that starts at a time of day. A schedule in the
+cloud calls the night's runner, so the user's machine may be off.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,8 @@ def when_due(night: Night) -> ScheduleTimes:
 
 def when_due_again(night: Night) -> ScheduleTimes:
     """
-    Return the times of a second call: each quarter of the hour after the night's hour. It serves nights that could not
-    begin at first, and nights whose time a clock change skipped, so that the schedule did not fire.
+    Return the times of repeated calls: every 15 minutes in the hour after the night's hour. They begin the night if the
+    first call could not, or if there was no first call because a change of the clock skipped its time of day.
     """
     hour, minute = _time_of(night)
     days = night.days if hour < 23 else tuple(DAYS[(DAYS.index(day) + 1) % len(DAYS)] for day in night.days)
@@ -48,8 +51,9 @@ class Alarm(Protocol):
     An alarm that calls the runner of one night while its run lives. The runner itself switches the alarm on and off.
     Failures are CloudDriver's errors.
 
-    Each call may be repeated. An object remembers the state that it has set. With `again`, it sets the state even if it
-    has set the same state before, because another process may have changed it meanwhile.
+    Each method can be called repeatedly. An Alarm object remembers the state that it has set, and sends no request to
+    set the same state a second time. With `again`, it sends the request in any case, because another process may have
+    changed the state meanwhile.
     """
 
     def on(self, *, again: bool = False) -> None:
@@ -87,7 +91,7 @@ class Nights(Protocol):
 
     def require(self, name: str, store: str) -> None:
         """
-        Check that a night of this name can be installed, before anything is written.
+        Check that a night of this name can be installed. Nothing is written.
 
         Raises:
             SpecInvalid: the name is too long, or a night of another store has that name here.
@@ -95,38 +99,49 @@ class Nights(Protocol):
 
     def addresses(self, places: Mapping[str, Reference]) -> dict[str, str]:
         """
-        Read the addresses of webhooks within seconds, as a night's runner does. Return them by the names of their
-        variables.
+        Read the addresses of webhooks from the places where they are stored in the cloud. Return the addresses keyed by
+        the names of their environment variables. Give up after some seconds, as a night's runner does.
 
         Raises:
             SecretUnreadable, CloudError: an address is missing, not encrypted, or unreadable.
         """
 
     def put_address(self, place: Reference) -> str:
-        """Return the command that replaces the address that is stored at `place`."""
+        """Return the shell command with which the user can store another webhook address at `place`."""
 
     def pinned(self, name: str) -> Pin | None:
-        """Read the pin of a night's runner; None if there is no runner, or an earlier spotrun installed it."""
+        """
+        Read the pin of a night: the variable in its runner's environment that says which job the runner trusts. Return
+        None if there is no runner, or if a version of spotrun without pins installed it.
+        """
 
     def install(self, pin: Pin, store: str, function: Function, say: Callable[[str], None]) -> None:
         """
-        Make or change everything that calls a night's runner, and put the pin into the runner's environment. Incomplete
-        parts from before are removed first; if another installation is under way, wait for its end. The runner is
-        `function`, compared by its digest, whatever the store holds.
+        Create or update the night's runner and everything that calls it, and put the pin into the runner's environment.
+        If another installation is under way, wait for its end. Remove incomplete parts of earlier installations first.
+
+        The runner's code is always `function`, never an archive that happens to be in the store: the code's digest is
+        compared.
         """
 
     def look(self, name: str) -> None:
-        """Call the runner once, to check that it works. If a run lives, the runner attends to it."""
+        """
+        Call the runner once, to check that it works. If a run of the night lives, this call also attends to that run.
+        """
 
     def begin(self, name: str, now: datetime) -> Mapping[str, Any]:
         """Call the runner for a night that is due now, and return its answer."""
 
     def wrong(self, night: Night, store: str) -> str:
-        """Describe in a sentence what is wrong with the parts that call the runner; "" if all are as installed."""
+        """
+        Describe in one sentence what is wrong with the schedules and rights that call the runner; "" if all are as
+        installed.
+        """
 
     def remove(self, name: str, store: str, say: Callable[[str], None]) -> None:
         """
-        Remove everything that `install` made for a night of this store, and whatever no other night of the store needs.
+        Remove everything that `install` made for the night `name`. Also remove what several nights of this store share,
+        if no other night needs it.
         """
 
     def alarm(self, name: str) -> Alarm:
@@ -134,5 +149,6 @@ class Nights(Protocol):
 
     def usd(self, hours: float) -> Decimal:
         """
-        Return the cost of calling the runner in a night whose run lives for `hours`, with its requests to the store.
+        Return the expected cost of a night's runner, including its requests to the store, if the night's run lives for
+        `hours`.
         """

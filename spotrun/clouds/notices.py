@@ -28,7 +28,7 @@ class Blind(Exception):
 class NoticeSource(Protocol):
     """
     A source of notices for an instance. The agent queries it every few seconds, in a separate thread. Some sources do
-    not answer until there is news; these are queried again immediately.
+    not answer until there is something to report; after such an answer the agent queries the source again immediately.
     """
 
     def notices(self) -> Iterator[Notice]:

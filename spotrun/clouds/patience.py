@@ -1,5 +1,6 @@
 """
-Limits how long a call to a cloud may take, how often the call is repeated, and how often the client reads the login.
+Limits how long a call to a cloud may take, how often a failed call is repeated, and how often a client reads the user's
+credentials.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ CHECK_NETWORK = "check this machine's network, its DNS and HTTPS_PROXY, then try
 """Advice if the cloud did not answer at all."""
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 4.0
 RENEWED_EVERY_S = 60.0
-"""Minimum seconds between two readings of the login, because a reading may call a program or a server of the user's."""
+"""
+Minimum seconds between two readings of the user's credentials, because each reading may start a program or call a
+server.
+"""
 
 
 class Patience(NamedTuple):
     """
-    Limits of one call: the maximum seconds to connect and to read, and the seconds after which the call is not
-    repeated.
+    The time limits of one call, in seconds: to connect, to read the answer, and for retries. After `tries_for_s`, a
+    failed call is not repeated.
     """
 
     connect_s: float
@@ -39,13 +43,14 @@ class Patience(NamedTuple):
 
 PATIENT = Patience(connect_s=5.0, read_s=30.0, tries_for_s=20.0)
 ASIDE = Patience(connect_s=2.0, read_s=5.0, tries_for_s=2.0)
-"""
-For calls that are not the main work. After a notice little time is left, and a hanging service must not use it up.
-"""
+"""For less important calls. After a notice only little time is left, and a service that hangs must not use it up."""
 
 
 class PatientClient(ABC):
-    """A client of a cloud. After a temporary fault it repeats a call, with jitter. It counts unexplained errors."""
+    """
+    A client of a cloud that repeats calls after temporary faults, after a random pause. It counts the errors of unknown
+    cause, separately for each kind of error, and adds the count to the error's message.
+    """
 
     def __init__(self, clock: Clock, patience: Patience) -> None:
         self._clock = clock
@@ -54,7 +59,10 @@ class PatientClient(ABC):
         self._unexplained: Counter[str] = Counter()
 
     def _patiently(self, call: Callable[[], T]) -> T:
-        """Return the result of `call`, which is repeated after temporary faults. `call` raises CloudDriver's errors."""
+        """
+        Return the result of `call`. Repeat the call after temporary faults. `call` must raise only the errors that
+        CloudDriver describes.
+        """
 
         def once() -> T:
             try:
@@ -83,10 +91,16 @@ class PatientClient(ABC):
 
     @abstractmethod
     def _drop_login(self) -> None:
-        """Forget this client's login, because the user may have logged in again."""
+        """
+        Forget the credentials that this client has read. The next call reads them again, because the user may have
+        logged in again.
+        """
 
     def _reason_of(self, error: CloudError) -> CloudError:
-        """Return the error to raise in place of `error`, which says that credentials were refused or have expired."""
+        """
+        Return a more precise error for `error`, which says that credentials were refused or have expired. The caller
+        raises the returned error.
+        """
         return error
 
     def _count(self, error: Unexplained) -> NoReturn:

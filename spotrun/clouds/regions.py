@@ -12,15 +12,15 @@ T = TypeVar("T")
 
 REST_FIRST_S, REST_MAX_S = 60.0, 600.0
 """
-Minimum and maximum seconds for which a failed region is not called, because a call that hangs would delay the other
-regions. The time doubles with each failure.
+First and maximum number of seconds for which a region is not called after a failure. The pause doubles with each
+further failure. Without it, each call that hangs in one region would delay the other regions.
 """
 
 
 def regions_of(places: Collection[str] | None, names: Collection[str]) -> Collection[str] | None:
     """
-    Return the regions in `names` that `places` names, or in which a zone of `places` lies; None if `places` is None. A
-    zone's name begins with its region's name.
+    Return the regions among `names` that belong to `places`, which is a mixture of regions and zones. A zone belongs to
+    the region whose name its own name begins with. Return None if `places` is None.
     """
     return None if places is None else {name for name in names if any(_is_in(place, name) for place in places)}
 
@@ -45,7 +45,7 @@ class Regions:
 
     @property
     def left_out(self) -> dict[str, str]:
-        """Reasons why regions were last left out, keyed by region."""
+        """The error message of each region whose last call failed, keyed by region."""
         return {name: rest.error.message for name, rest in self._resting.items()}
 
     def ask(self, question: Callable[[str], T], must_see: Collection[str] | None = None) -> dict[str, T]:
@@ -85,5 +85,5 @@ class Regions:
 
 
 def _mildest(errors: Sequence[CloudError]) -> CloudError:
-    """Return a temporary error if `errors` has one, so that the caller need not give up."""
+    """Return a temporary error if `errors` has one, so that the caller tries again later instead of giving up."""
     return next((error for error in errors if isinstance(error, CloudUnavailable)), errors[0])

@@ -1,14 +1,15 @@
 """
 Finds clouds by name.
 
-To add a cloud, make a package `spotrun.clouds.NAME` whose `cloud.py` has a `CLOUD`, and add the name to
-`spotrun.spec.clouds`. A cloud outside spotrun is an object of the same kind that an entry point names:
+To add a cloud to spotrun, make a package `spotrun.clouds.NAME` whose module `cloud.py` defines the object `CLOUD`, and
+add the name to `spotrun.spec.clouds`. Another package can add a cloud too: it defines such an object, and declares it
+as an entry point:
 
     [project.entry-points."spotrun.clouds"]
     acme = "acme_cloud:CLOUD"
 
 Nothing else has to be changed: a job with `resources.cloud: acme`, `spotrun offers --cloud acme`, `spotrun doctor acme`
-and `spotrun reap --cloud acme` find it here. The tests have a complete example in one file.
+and `spotrun reap --cloud acme` find the cloud by this entry point. The tests have a complete example in one file.
 """
 
 from __future__ import annotations
@@ -45,5 +46,5 @@ def clock_of(spec: RunSpec) -> ScaledClock:
 
 
 def nights_of(night: Night) -> Nights:
-    """Return the service that calls the runner of a night's run."""
+    """Return the service of the night's cloud that installs nights and calls their runners."""
     return cloud_named(night.cloud).nights(night.region, RunSpec.from_dict(night.spec))

@@ -1,4 +1,7 @@
-"""A driver that turns an error that need not stop a run into a remark, and tries again later."""
+"""
+A driver for which some errors of the cloud do not stop a run: it reports such an error as a remark, and tries again
+later.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,9 @@ _NONE = _Refusal("", -inf)
 
 class TolerantDriver(WrappedDriver):
     """
-    A driver whose `offerings` and `terminate` raise no errors of the cloud, because training can continue without
-    offerings. One instance that cannot be ended now (because of termination protection or an organisation policy) must
-    not keep a runner from ending other instances.
+    A driver whose `offerings` and `terminate` raise no errors of the cloud. Training can continue without offerings.
+    And if one instance cannot be ended now (because of termination protection or an organisation policy), the runner
+    must still end the other instances.
     """
 
     def __init__(self, driver: CloudDriver, clock: Clock) -> None:

@@ -9,8 +9,8 @@ from spotrun.offering import Pool
 
 FIRST_S, MAX_S = 600.0, 3600.0
 """
-Minimum and maximum seconds for which a pool is left out. The time doubles with each refusal. A pool is left out only
-for a while because a cloud's pools change, and its answers can be wrong.
+First and maximum number of seconds for which a pool is not offered. The time doubles with each refusal. It is limited
+because clouds open new pools, and because a refusal can be wrong.
 """
 
 

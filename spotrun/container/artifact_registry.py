@@ -20,7 +20,8 @@ SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 def login(host: str) -> Credentials | None:
     """
-    Make a login to `host`. Return None if there is no valid Google login: some repositories need no login.
+    Make a login to `host`. If this machine has no valid Google login, return None: the pull is then tried without a
+    login, which some repositories allow.
 
     Raises:
         RegistryUnavailable: Google issues no token now.

@@ -31,7 +31,8 @@ _CONFIG = Config(
 
 def login(host: str) -> Credentials | None:
     """
-    Make a login to `host`. Return None if AWS issues no token for the public registry: it needs no login.
+    Make a login to `host`. If `host` is the public registry and AWS issues no token, return None, because the public
+    registry can be used without a login.
 
     Raises:
         NotForThisUser: there are no credentials, or they do not allow a login.

@@ -1,10 +1,12 @@
 """
 Runs containers on this machine with docker or podman.
 
-A container only provides files: the image's files, with folders of this machine mounted. One process runs in the
-container; it keeps the container open until its input ends. The owner is the process that started the container. It
-runs commands with the container's files (`Container.within`) as child processes of its own, so that signals, exits,
-memory and sockets work as for any other child.
+A container serves only as a file system: the image's files, with folders of this machine mounted. The container's own
+process does nothing; it waits until its input ends.
+
+The process that started the container is called its owner. The owner runs commands in the container's file system
+(`Container.within`), but as its own child processes. So signals, exit codes, memory and sockets work as for any other
+child process.
 
     docker run --rm --interactive …  <── input ──  the owner
 
@@ -134,8 +136,8 @@ class Engine(NamedTuple):
     ) -> list[str]:
         """
         Return the engine's arguments that start the container. A process has the same id inside the container and
-        outside. The container uses this machine's shared memory, because data loaders put their batches there. The
-        image's own command does not run.
+        outside. The container uses this machine's shared memory, because data loaders pass batches through it and a
+        container's own is small. The image's own command does not run.
         """
         return [
             *("run", "--rm", "--interactive", "--pull", "never", "--name", name, "--label", f"{LABEL}={run_uid}"),
@@ -206,7 +208,7 @@ class Engine(NamedTuple):
             raise EngineFailed(f"{self.name} {arguments[0]} did not finish within {within_s:.0f} s") from None
 
     def version(self) -> subprocess.CompletedProcess[str]:
-        """Ask for the engine's version; for docker, its daemon's version."""
+        """Query the engine's version; for docker, the version of its daemon."""
         return self._ask(
             "version", "--format", "{{.Server.Version}}" if self.name == "docker" else "{{.Client.Version}}"
         )
@@ -257,7 +259,8 @@ class Container:
     A container that runs until `close`, or until the process that started it ends.
 
     Raises:
-        EngineFailed: the container's process does not run on this machine.
+        EngineFailed: the container's process does not run on this machine, because the engine is configured to use
+        another machine.
     """
 
     def __init__(self, engine: Engine, name: str, process: subprocess.Popen[bytes], pid: int) -> None:
@@ -279,8 +282,8 @@ class Container:
 
     def within(self, command: Sequence[str], folder: Path) -> list[str]:
         """
-        Return a command line that runs `command` in the folder `folder` of the container's files. The command is a
-        child of the caller, and has the caller's environment.
+        Return a command line that runs `command` with the container's file system, in the folder `folder` of it. The
+        process that executes this line is the command's parent, and the command inherits its environment.
         """
         assert self._holder is not None
         return entering(self._holder.pid, command, folder)
@@ -306,7 +309,10 @@ def entering(holder: int, command: Sequence[str], folder: Path) -> list[str]:
 
 
 class ContainerRecord(msgspec.Struct, frozen=True):
-    """The content of a file that names a container, which may be left over when its owner dies."""
+    """
+    The content of the file that names a container. With this file, another process can remove the container if its
+    owner has died.
+    """
 
     engine: str
     path: str
@@ -314,7 +320,10 @@ class ContainerRecord(msgspec.Struct, frozen=True):
 
 
 def remember(file: Path, engine: Engine, name: str) -> None:
-    """Write a container's name to `file` before its start: if it is left over, another process can then remove it."""
+    """
+    Write a container's name to `file`. This must be done before the container starts. If the container's owner dies,
+    another process can then find and remove the container.
+    """
     temporary = file.with_suffix(".tmp")
     temporary.write_bytes(msgspec.json.encode(ContainerRecord(engine.name, engine.path, name)))
     temporary.replace(file)

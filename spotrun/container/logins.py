@@ -12,10 +12,11 @@ from spotrun.spec.image import PASSWORD, USERNAME, Image
 
 def login_to(image: Image, envs: Mapping[str, str], secrets: Mapping[str, str], cloud: str) -> Credentials | None:
     """
-    Return the login to an image's registry; None if no login is known. `secrets` are the values of the job's secrets.
-    If the job names no user, and `cloud` is the registry's cloud (not ""), log in with this machine's identity there.
+    Return the login to an image's registry; None if no login is known. If the job's variables and `secrets` name a user
+    and a password, return these. Otherwise, if the registry belongs to a cloud, make a login with this machine's
+    identity in that cloud. `cloud` is that cloud, or "" for a registry that belongs to none.
 
-    Each call makes a new login to the cloud, because a login lasts only for hours.
+    Logins to a cloud's registry last only for hours, so each call makes a new one.
 
     Raises:
         NotForThisUser: this machine has no identity for the registry.

@@ -1,5 +1,6 @@
 """
-Looks up an image in its registry, as engines do before a pull: its digest, and whether this user may pull it.
+Looks up an image in its registry, as engines do before a pull: its digest, and whether this user has the right to pull
+it.
 
 The protocol is https://github.com/opencontainers/distribution-spec; tokens are obtained according to
 https://distribution.github.io/distribution/spec/auth/token. Only the image's manifest is read.
@@ -56,15 +57,18 @@ class Credentials(NamedTuple):
 
 
 class ImageRefused(SpecInvalid):
-    """The image does not exist, or this user may not pull it. A retry would not help."""
+    """The image does not exist, or this user has no right to pull it. A retry would not help."""
 
 
 class NotForThisUser(ImageRefused):
-    """A cloud's registry refuses this identity. Its rights may be too new, or another identity may succeed."""
+    """
+    A cloud's registry refuses this machine's identity. A retry may help if the identity's rights were granted only just
+    now; another identity may also succeed.
+    """
 
 
 class RegistryUnavailable(SpotrunError):
-    """The registry gives no usable answer now, or none to this machine."""
+    """The registry gives no usable answer: it is down, or this machine cannot reach it."""
 
 
 class RegistryImage(NamedTuple):
@@ -76,10 +80,11 @@ class RegistryImage(NamedTuple):
 
 def find(image: Image, credentials: Credentials | None, machine: str = "x86_64") -> RegistryImage:
     """
-    Return the image that the registry has now, for the processor `machine`.
+    Return the digest and size of the image that the registry now has under this name. Check that the image can run on
+    the processor `machine`.
 
     Raises:
-        ImageRefused: the image does not exist, this user may not pull it, or it is for other processors.
+        ImageRefused: the image does not exist, this user has no right to pull it, or it is for other processors.
         RegistryUnavailable: the registry gives no usable answer.
     """
     kind, data = _ManifestRequest(image, credentials).manifest()

@@ -1,4 +1,7 @@
-"""Judges the facts that a store reports about itself."""
+"""
+Checks whether a store suits a run, by what the store reports about itself: its region, versioning, free space and
+expiry rules.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ FREE_MIN_BYTES = 1 << 30
 
 def fact_findings(store: Store, wanted_region: str | None) -> Iterator[Finding]:
     """
-    Judge the facts that the store reports about itself. `wanted_region` is the region of the instances; None if
-    unknown.
+    Yield a finding on each fact that the store reports about itself. `wanted_region` is the region of the instances;
+    None if unknown.
 
     Raises:
         StoreError: according to these facts, the store cannot keep a run.
@@ -48,8 +51,8 @@ def _region(facts: StoreFacts, wanted: str | None) -> Iterator[Finding]:
 
 def _covers(region: str, wanted: str) -> bool:
     """
-    Return whether a bucket in `region` also covers `wanted`. Some GCS buckets span continents (`us`, `eu`); the names
-    of the regions in them begin with the bucket's region.
+    Return whether a bucket in `region` stores its data in the region `wanted` or near it. Some GCS buckets span
+    continents (`us`, `eu`); the names of the regions in them begin with the bucket's region.
     """
     return wanted == region or (len(region) == 2 and wanted.startswith(region))
 

@@ -38,7 +38,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChecksFailed(SpotrunError):
-    """A check has failed, so nothing may be launched. This error has the exit code of the first failure."""
+    """A check has failed, so the job must not be launched. This error has the exit code of the first failure."""
 
     def __init__(self, failures: Sequence[Finding]) -> None:
         names = ", ".join(dict.fromkeys(failure.name for failure in failures))
@@ -77,8 +77,10 @@ def _advice_of(error: SpotrunError, otherwise: str) -> str:
 
 class Refusal(NamedTuple):
     """
-    The way to report an error that ends a check. By default, a check is reported as unknown if the caller may not read
-    the facts. `words` go before the error's message, `hint` replaces the error's hint, and `advice` is used if the
+    A rule for errors that end a check: report an error of the class `error` with this `verdict`. By default, the rule
+    reports a check as unknown if the user has no right to read what it checks.
+
+    The text `words` is put before the error's message, `hint` replaces the error's hint, and `advice` is used if the
     error has no hint.
     """
 
@@ -103,8 +105,8 @@ _FAILURE = Refusal(error=SpotrunError, verdict=Verdict.FAILED)
 
 def findings_of(name: str, check: Check, *refusals: Refusal) -> Iterator[Finding]:
     """
-    Yield the findings of a check. If the check raises an error, report it with the first refusal that matches its
-    class, or else as a failure.
+    Yield the findings of a check. If the check raises an error, report it by the first rule in `refusals` for this
+    class of errors. If no rule fits, report a failure.
     """
     try:
         yield from check()
@@ -115,8 +117,9 @@ def findings_of(name: str, check: Check, *refusals: Refusal) -> Iterator[Finding
 
 class Step(NamedTuple):
     """
-    One check, named for what it checks. If a step that this one `needs` is lacking, `otherwise` runs in place of this
-    step. If a vital step fails, no further step runs.
+    One check in a list of checks; `name` says what it checks. `needs` names the steps that must succeed first. If one
+    of these steps failed or was skipped, `check` is skipped too and `otherwise` runs instead. If a step that `is_vital`
+    fails, no further steps run.
     """
 
     name: str
@@ -128,7 +131,7 @@ class Step(NamedTuple):
 
 
 def findings_of_steps(steps: Iterable[Step]) -> Iterator[Finding]:
-    """Yield the findings of each step. A step is lacking if it fails, or if a step that it needs is lacking."""
+    """Run the steps in order, and yield the findings of each."""
     lacking: set[str] = set()
     for step in steps:
         if not lacking.isdisjoint(step.needs):

@@ -1,8 +1,8 @@
 """
 Tests a store with small objects in a separate folder, and removes them afterwards.
 
-A ledger needs a store in which two writers never both create the same object. Documentation does not reliably say
-whether a store is like this.
+A ledger needs a store with this property: if two writers create the same object at the same time, only one of them
+succeeds. The documentation of a store does not reliably say whether it has this property, so it is tried here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ RACES = 3
 SAMPLES = 5
 SAMPLE_BYTES = 1024
 SLOW_S = 1.0
-"""Seconds of a call beyond which a warning is given. A commit makes a dozen calls, and a notice may leave only 30 s."""
+"""
+Seconds for one call above which a warning is given. A commit needs a dozen calls, and after a notice only 30 s may be
+left.
+"""
 SKEW_WARNED = timedelta(seconds=30)
 SKEW_MAX = timedelta(minutes=15)
 """Maximum clock skew. S3 refuses every request with a larger skew (RequestTimeTooSkewed)."""
@@ -36,8 +39,8 @@ SKEW_MAX = timedelta(minutes=15)
 
 class StoreTrial:
     """
-    A trial in one folder with a random name. If the trial creates the store's folder, that folder is removed
-    afterwards.
+    A trial of a store, in one folder with a random name. If the store's folder does not exist yet, the trial creates
+    it, and removes it afterwards.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -51,7 +54,7 @@ class StoreTrial:
         Yield the findings of all trials.
 
         Raises:
-            StoreError: something that every run needs does not work. Trials that depend on it are skipped.
+            StoreError: an operation that every run needs does not work. The remaining trials are then skipped.
         """
         try:
             yield from self._permissions()
@@ -91,10 +94,11 @@ class StoreTrial:
 
     def _protection(self) -> Finding:
         """
-        Check whether these credentials could delete an entry of a ledger. The check deletes an entry that does not
-        exist, because stores check rights first.
+        Check whether these credentials have the right to delete an entry of a ledger. For this, try to delete an entry
+        that does not exist: stores check rights first, so a store that denies this right raises an error all the same.
 
-        Other objects were deleted just before, so a refusal must be due to the entry's name.
+        The trial has just deleted other objects successfully. So if the store refuses here, the reason must be that the
+        object's name is that of a ledger's entry.
         """
         try:
             persist(lambda: self._store.delete(self._key(key_of(0))))
@@ -115,7 +119,10 @@ class StoreTrial:
     # -- creation of absent objects ----------------------------------------------------------------------------------
 
     def _races(self) -> Iterator[Finding]:
-        """Let writers race for one name, as runners do for the next entry of a ledger."""
+        """
+        Let several writers create the same object at the same time, as runners do with the next entry of a ledger.
+        Check that only one succeeds.
+        """
         for number in range(RACES):
             race(self._store, self._key(f"race-{number}"))
         yield ok("creation", f"only absent objects are created ({RACES} races of {RACERS} writers, one winner each)")
@@ -139,8 +146,8 @@ class StoreTrial:
 
     def _skew(self) -> Iterator[Finding]:
         """
-        Compare the store's time for a new object with this machine's, to the second, because stores report no
-        fractions.
+        Compare the time at which the store says that a new object was written with this machine's clock. Differences
+        below a second are ignored, because stores report whole seconds.
         """
         key = self._key("clock")
         before = self._clock.now()
@@ -162,8 +169,8 @@ class StoreTrial:
 
     def _tidy_up(self) -> None:
         """
-        Delete the trial's objects. If an object cannot be deleted, either a check has already reported it, or
-        `_nothing_left` will.
+        Delete the trial's objects. Errors are ignored here, because `_nothing_left` reports the objects that could not
+        be deleted.
         """
         with contextlib.suppress(StoreError):
             for found in self._store.list(f"{self._folder}/"):
@@ -181,7 +188,8 @@ class StoreTrial:
 
 def _absent_folders(uri: str) -> list[Path]:
     """
-    Return the folders that the first object would create, deepest first: the store's folder and its missing parents.
+    Return the folders that do not exist yet and that writing the first object creates, deepest first: the store's
+    folder and its missing parents.
     """
     place = address.parse(uri)
     above = (Path(place), *Path(place).parents) if isinstance(place, str) else ()

@@ -25,7 +25,10 @@ def money(usd: Decimal) -> str:
 
 
 def assumptions(study: CostStudy) -> list[str]:
-    """Return the assumptions that the study states and those of every estimate, then those about the study's places."""
+    """
+    Return all assumptions in this order: those that the study states, those that every estimate makes, and those about
+    each of the study's places.
+    """
     dated = f"prices are those of {study.as_of}" if study.as_of else "the study gives no date for its prices"
     return [
         *study.assumptions,
@@ -73,7 +76,10 @@ def _machine(machine: Machine) -> str:
 
 
 def _never_interrupted(study: CostStudy) -> Iterator[str]:
-    """Yield one line for all places without interruptions, because a study may have dozens of such places."""
+    """
+    Yield a sentence that names the places whose spot capacity is assumed to have no interruptions. It is one sentence
+    for all of them, because a study may have dozens.
+    """
     names = [name for name, place in study.places.items() if place.spot is not None and not place.spot.lost_share]
     if names:
         yield f"an interruption of spot costs no time at {', '.join(names)}"

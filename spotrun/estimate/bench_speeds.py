@@ -19,7 +19,10 @@ class BenchedSpeed(NamedTuple):
 
 
 def with_benches(study: CostStudy, found_for: Callable[[str, Measured], BenchedSpeed]) -> CostStudy:
-    """Return the study with its benched speeds. `found_for` returns the speed for a place's name and entry."""
+    """
+    Return the study with each `measured` speed replaced by the number that `spotrun bench` has measured. `found_for`
+    looks up that number; it is called with the place's name and the value of `measured`.
+    """
     told: list[str] = []
 
     def measured(name: str, place: Place) -> Place:

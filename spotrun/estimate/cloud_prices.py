@@ -12,7 +12,10 @@ from spotrun.offering import CapacityType
 
 
 def with_prices(study: CostStudy, quotes_of: Callable[[str, Rented], Quotes]) -> CostStudy:
-    """Return the study with its rented prices. `quotes_of` returns the quotes for a place's name and entry."""
+    """
+    Return the study with each `rented` price replaced by the prices that the cloud reports. `quotes_of` fetches these
+    prices; it is called with the place's name and the value of `rented`.
+    """
 
     def priced(name: str, place: Place) -> Place:
         return place if place.rented is None else _priced(place, place.rented, quotes_of(name, place.rented))
@@ -22,9 +25,9 @@ def with_prices(study: CostStudy, quotes_of: Callable[[str, Rented], Quotes]) ->
 
 def _priced(place: Place, rented: Rented, found: Quotes) -> Place:
     """
-    Return the place with its prices. The on-demand price is the cheapest zone's. The spot prices are the mean, the
-    lowest and the highest of the last days in the zone with the lowest mean. For a zone whose past prices are unknown,
-    its current price stands for all three.
+    Return the place with its prices. The on-demand price is that of the cheapest zone. The spot prices are the mean,
+    the lowest and the highest price over the last `rented.days` days, in the zone whose mean is lowest. If a zone's
+    past prices are unknown, its current price is taken as its mean.
     """
     quotes = found.quotes
     on_demand = [quote for quote in quotes if quote.offering.capacity_type is CapacityType.ON_DEMAND]

@@ -140,7 +140,10 @@ class Subscription(Model):
 
 
 class Rented(Interrupted):
-    """Prices that a cloud reports when the study is read: on demand, the current one; on spot, those of `days` days."""
+    """
+    Prices that are fetched from a cloud when the study is read: the current on-demand price, and the spot prices of the
+    last `days` days.
+    """
 
     cloud: fields.CloudName
     instance_type: fields.CloudName
@@ -150,8 +153,8 @@ class Rented(Interrupted):
 
 class Listed(Interrupted):
     """
-    The price of `count` instances of a type, from one of spotrun's price lists. Without a `region`, the first region in
-    the list counts.
+    The price of `count` instances of a type, from one of spotrun's price lists. Without a `region`, the price in the
+    list's first region is taken.
     """
 
     table: fields.Text
@@ -171,8 +174,9 @@ class Measured(Model):
 
 class Like(Model):
     """
-    A speed that is derived from another `place`: that place's speed, times `devices`, and times the mean of the
-    training's ratios in `times`. `faster` says by what factor some parts of a step are faster than at that place.
+    A speed that is computed from the speed of another `place`. That speed is multiplied by `devices`, and by the mean
+    of the numbers that `times` has for the training. If only some parts of a step are faster than at that place,
+    `faster` gives the factor for each of these parts.
     """
 
     place: fields.Text
@@ -186,8 +190,10 @@ _PRICES = ("usd_per_hour", "parts", "own", "subscription", "rented", "listed")
 
 class Place(Model):
     """
-    A place to train. It has a price in one of six ways, or only a spot price. Its speed for each training is stated,
-    measured by a bench, or derived from another place. `source` and `as_of` describe its prices.
+    A place to train, with prices and speeds. One of the six fields from `usd_per_hour` to `listed` gives its price;
+    only a place with a `spot` price can do without. Its speed for a training is given by a number
+    (`samples_per_second`), by `spotrun bench` (`measured`), or in relation to another place (`like`). `source` and
+    `as_of` say where its prices come from, and when they were valid.
     """
 
     usd_per_hour: Amount | None = None
@@ -223,8 +229,8 @@ class Place(Model):
 
 class Published(Model):
     """
-    A published figure, to be compared with the same figure of the study. `differs` says why the two differ; if it is
-    None, they have to agree.
+    A published figure, which is compared with the same figure as computed from the study. `differs` is the reason why
+    the two differ. If it is None, they have to agree.
     """
 
     figure: Annotated[Quantity, BeforeValidator(lambda value: _known(value, get_args(Quantity)))]
@@ -306,8 +312,8 @@ def _loose_like(study: CostStudy, name: str, like: Like) -> Iterator[Problem]:
 
 def _ancestors(study: CostStudy, name: str) -> list[str]:
     """
-    Return the places from which the speed of `name` is derived: the place that `name` refers to, the place that this
-    one refers to, and so on. The last place is unknown, has a stated speed, or refers to a place in the list.
+    Return the places from which the speed of the place `name` is computed, by following `like` from place to place. The
+    list ends with a place that has no `like` or does not exist, or when the next place is already in the list.
     """
     met: list[str] = []
     while (place := study.places.get(name)) is not None and place.like is not None and place.like.place not in met:

@@ -44,7 +44,10 @@ def load_study(path: Path) -> CostStudy:
 
 @contextlib.contextmanager
 def placed_in(path: Path, name: str) -> Iterator[None]:
-    """Add the file, and a place's line in it, to an error raised in the `with` block."""
+    """
+    Add to an error that is raised in the `with` block the name of the file, and the line at which the place `name`
+    stands in it.
+    """
     try:
         yield
     except SpotrunError as error:

@@ -44,8 +44,9 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The days a month on which the machine `own` has to compute so that a sample costs as much there as at `rival`; None
-    if the machine's power alone already costs more than `rival`.
+    The break-even between a machine of the user, `own`, and a place to rent, `rival`. If `own` computes on
+    `days_per_month` days of a month, a sample costs as much there as at `rival`; on more days it costs less.
+    `days_per_month` is None if the power for `own` alone costs as much as `rival`, or more.
     """
 
     own: str
@@ -67,7 +68,10 @@ def costs(study: CostStudy) -> Iterator[Cost]:
 
 
 def costs_at(study: CostStudy, place: str, training: str) -> Iterator[Cost]:
-    """Yield the costs on demand and on spot, as far as the place has these prices; none if its speed is unknown."""
+    """
+    Yield the costs of a training at a place: one for its ordinary price and one for its spot price, if it has these
+    prices. Yield nothing if the training's speed there is unknown.
+    """
     base = next(_costs(study, base_of(study), training), None)
     for cost in _costs(study, place, training):
         yield replace(
@@ -138,7 +142,10 @@ def drag(spot: Spot) -> Decimal:
 
 
 def break_evens(study: CostStudy) -> Iterator[BreakEven]:
-    """Yield each own machine's break-even with each rented place, for each training whose speed is known at both."""
+    """
+    Yield the break-even between each machine of the user and each place to rent, for each training whose speed is known
+    at both.
+    """
     for own, machine in study.places.items():
         rivals = [name for name, place in study.places.items() if place.own is None] if machine.own is not None else []
         for training in study.trainings:
@@ -155,7 +162,8 @@ def _against(study: CostStudy, own: str, rival: str, training: str) -> Iterator[
 
 def break_even_days(study: CostStudy, own: str, rival: Cost) -> Decimal | None:
     """
-    Return the break-even in days a month; None if the own machine's power alone costs as much as the rival.
+    Return the break-even of `BreakEven` in days a month; None if the power for `own` alone costs as much as the rival,
+    or more.
 
         fixed dollars a month / (hours a day * gain)
         gain = what the rival costs for the samples of one hour on `own` - dollars of power an hour

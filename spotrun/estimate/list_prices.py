@@ -10,7 +10,10 @@ from spotrun.estimate.price_lists import ListPrice
 
 
 def with_list_prices(study: CostStudy, price_of: Callable[[str, Listed], ListPrice]) -> CostStudy:
-    """Return the study with its listed prices. `price_of` returns the price for a place's name and entry."""
+    """
+    Return the study with each `listed` price replaced by the number in spotrun's price list. `price_of` looks up that
+    number; it is called with the place's name and the value of `listed`.
+    """
 
     def priced(name: str, place: Place) -> Place:
         return place if place.listed is None else _priced(place, place.listed, price_of(name, place.listed))

@@ -52,7 +52,10 @@ def _bars(rows: Sequence[Cost]) -> Markup:
 
 
 def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
-    """Draw a machine's hourly price by its days of use, and what an hour's samples would cost at the cheapest rival."""
+    """
+    Draw two curves over the days of use a month: the price of an hour on the user's machine, and the price of the same
+    number of samples at the cheapest place to rent.
+    """
     prices = [machine.usd_per_hour(Decimal(day)) for day in range(1, DAYS_MAX + 1)]
     rival, rented = _rival(study, place)
     most = max([*prices, rented]) or Decimal(1)
@@ -66,8 +69,9 @@ def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
 
 def _rival(study: CostStudy, own: str) -> tuple[str, Decimal]:
     """
-    Return the title of the machine `own`'s cheapest rival, and the rival's price for the samples that `own` trains in
-    an hour; "" and 0 if there is no rival. The two are compared for the first training whose speed is known at both.
+    Return the title of the place to rent at which samples are cheapest, and the price there of the samples that the
+    user's machine `own` trains in an hour. The speeds are those of the first training for which they are known at `own`
+    and at a place to rent. Return "" and 0 if there is no such training.
     """
     for training, rows in groupby(costs(study), key=lambda cost: cost.training):
         speed = samples_per_second(study, own, training)

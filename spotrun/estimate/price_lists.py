@@ -1,10 +1,11 @@
 """
 Lists prices of capacity that spotrun does not rent: TPUs, SageMaker training jobs, Colab.
 
-The prices in tpu.json, sagemaker.json and colab.json were read on 2026-11-27 from dated sources. Two kinds are left
-out: prices without a dated source (such as that of ml.p4d.24xlarge), and TPU spot prices above the same source's
-on-demand price. All are list prices in dollars, without tax, and some are years old: check today's price before you
-pay.
+The prices in tpu.json, sagemaker.json and colab.json were read on 2026-11-27 from dated sources. They are list prices
+in dollars, without tax. Some are years old, so check today's price before you pay.
+
+Two kinds of prices are left out: those without a dated source (such as that of ml.p4d.24xlarge), and TPU spot prices
+for which the same source has a lower on-demand price.
 """
 
 from __future__ import annotations
@@ -75,7 +76,10 @@ def _by_place(file: str) -> Iterator[ListPrice]:
 
 
 def _colab() -> Iterator[ListPrice]:
-    """Yield each GPU's prices on Colab, from its compute units an hour, which may change (read in California)."""
+    """
+    Yield the prices of each GPU on Colab. Colab sells compute units, and each GPU uses a number of them per hour. These
+    numbers, read in California, may change.
+    """
     units, plans, included, alone = price_tables(__package__, "colab.json")
     source = f"{units.source} (units an hour), {plans.source} (the prices on Colab's page on {plans.as_of})"
     for gpu, per_hour in units.prices.items():
@@ -103,4 +107,4 @@ PRICE_LISTS: Mapping[str, tuple[ListPrice, ...]] = {
     "sagemaker": tuple(_by_place("sagemaker.json")),
     "colab": tuple(_colab()),
 }
-"""The price lists by name. If a study names no region, a type's first row counts."""
+"""The price lists by name. If a study names no region, the first row of a type is taken."""

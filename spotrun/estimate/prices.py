@@ -11,8 +11,9 @@ HOURS_PER_DAY = 24
 
 def usd_per_hour(place: Place) -> Decimal:
     """
-    Return the price of an hour: on demand, on the user's own machine, or of a subscription whose hours are all used.
-    For a place that has no such price, return the spot price. `rented` and `listed` prices have to be filled in first.
+    Return the ordinary price of an hour at a place: on demand, on the user's own machine, or as part of a subscription
+    whose hours are all used. If the place has only a spot price, return that price. `rented` and `listed` prices must
+    have been replaced by numbers before.
     """
     if place.own is not None:
         return place.own.usd_per_hour()
@@ -27,7 +28,10 @@ def usd_per_hour(place: Place) -> Decimal:
 
 
 def usd_per_month(study: CostStudy, place: Place) -> Decimal:
-    """Return a month's price: at a rented place, of all its hours; on the user's own machine, of the hours of use."""
+    """
+    Return the price of a month. At a place to rent, the month counts all its hours; on the user's own machine, only the
+    hours of use.
+    """
     if place.own is not None:
         return usd_per_hour(place) * place.own.days_per_month * place.own.hours_per_day
     if place.subscription is not None:

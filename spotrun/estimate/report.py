@@ -19,7 +19,10 @@ from spotrun.units import count_of
 
 BAR_WIDTH = 20
 BREAK_EVENS_MAX = 20
-"""Maximum rows for each machine: one for each of its cheapest rivals."""
+"""
+Maximum number of rows for each machine of the user. Each row compares the machine with a place to rent, the cheapest
+place first.
+"""
 DIGITS = 4
 """Number of significant digits in figures that are not dollars."""
 

@@ -14,7 +14,8 @@ def samples_per_second(study: CostStudy, place: str, training: str) -> Decimal |
 
         the other place's speed * devices * mean of the training's `times` * speedup of the parts that are faster
 
-    If the other place is `like` a third place, the parts that are faster at the other place count too.
+    If the other place is `like` a third place, the computation starts from the third place, and all factors are
+    multiplied.
     """
     times, faster = Decimal(1), dict[str, Decimal]()
     while (like := study.places[place].like) is not None:
@@ -31,7 +32,10 @@ def samples_per_second(study: CostStudy, place: str, training: str) -> Decimal |
 
 
 def mean_of_times(like: Like, training: str) -> Decimal | None:
-    """Return a training's mean ratio; 1 if `like` has no ratios at all, None if it has ratios only for others."""
+    """
+    Return the mean of the numbers that `like.times` has for a training. Return 1 if `times` is empty, and None if it
+    has numbers only for other trainings.
+    """
     if not like.times:
         return Decimal(1)
     times = like.times.get(training)

@@ -1,6 +1,6 @@
 """
-Compares an array's numbers by rows and columns, so that a column of times, which always differs, hides no other
-difference.
+Splits an array into rows and columns for a comparison. If one column holds times, it always differs; the other columns
+can still be compared.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ SPLIT_MAX = 32
 ITEMS_MAX = 1 << 18
 """Maximum items of an array that is compared by rows and columns. A larger array has one digest."""
 VALUES = ", its values"
-"""Suffix of the name of the part that is the digest of a whole array."""
+"""Suffix of a part's name if the part is a whole array."""
 _ITEM = re.compile(r"[<>|=]?[a-zA-Z?](\d+)?")
 
 
 def slices(shape: Sequence[int]) -> Iterator[tuple[str, tuple[int | None, int | None]]]:
     """
-    Yield the name of each part of an array that is compared separately, with the part's row or column.
+    Yield the parts into which an array is split: the name of each, and the number of its row or column (the other
+    number is None).
 
-    An array with too many rows and columns has one part, `, its values`. With more than two dimensions, a row is an
-    item of the first dimension, and a column an item of the last.
+    An array with too many rows and too many columns is not split: its one part is named `, its values`. In an array
+    with more than two dimensions, the rows are the items of the first dimension, and the columns those of the last.
     """
     found: list[tuple[str, tuple[int | None, int | None]]] = []
     if shape and 0 < prod(shape) <= ITEMS_MAX:
@@ -78,8 +79,8 @@ def parts_of_npy(content: bytes) -> Iterator[tuple[str, str]]:
 
 def in_order_of_c(shape: Sequence[int], content: bytes, is_fortran: bool) -> tuple[Sequence[int], bytes]:
     """
-    Return a shape and a content in C order. For an array in Fortran order, these are the shape and the content of its
-    transpose.
+    Return the shape and the content of an array in C order. An array in Fortran order is returned as its transpose,
+    which has the same bytes in C order.
     """
     return (tuple(reversed(shape)) if is_fortran else shape), content
 

@@ -11,10 +11,10 @@ from spotrun.exactness.difference import Difference, DifferenceKind
 @dataclass(frozen=True)
 class Evidence:
     """
-    Facts besides the difference. `resumes` is the number of trainers that continued from a checkpoint. `not_carried`
-    names changed state that, as the run reported, no checkpoint holds. `written_outside` are files that the training
-    wrote outside its work folder. `varies` is False if two uninterrupted trainings are known to agree where the
-    difference is.
+    Facts that help to find the cause of a difference. `resumes` is the number of trainers that continued from a
+    checkpoint. `not_carried` names objects of the script that, as the run reported, have changed although no checkpoint
+    holds them. `written_outside` are the files that the training wrote outside its work folder. `varies` is False if
+    two uninterrupted trainings were compared, and agree in the object that differs here.
     """
 
     resumes: int
@@ -26,7 +26,8 @@ class Evidence:
 @dataclass(frozen=True)
 class _Causes:
     """
-    The meaning of a difference, its likely cause after a resume, and a cause that would make any two trainings differ.
+    Three texts about one kind of difference: what it means (`seen`), its likely cause if the training was resumed
+    before (`after_resume`), and a cause by which any two trainings of the script would differ (`by_itself`).
     """
 
     seen: str
@@ -121,8 +122,9 @@ def likely_cause(found: Difference, evidence: Evidence) -> str:
     """
     Return the likely cause in words. Facts that the run reported come first.
 
-    If the same batch agreed before the kill, no cause is named that would make any two trainings differ. If everything
-    before a resume agreed, nondeterministic kernels are not named.
+    Causes that do not fit the evidence are left out. If the interrupted training had done the same batch correctly
+    before it was killed, then the cause cannot be one that makes any two trainings differ. If the trainings agree up to
+    a resume, the cause is probably not that kernels are nondeterministic.
     """
     causes = _CAUSES[found.kind]
     by_itself = causes.by_itself

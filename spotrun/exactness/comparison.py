@@ -39,9 +39,9 @@ def differences(
     Yield all differences, the earliest first; none if the trainings are bit for bit the same. There is a trace for each
     rank. `straight` is an uninterrupted training, and so is `again`.
 
-    Every pass of `interrupted` over a batch is compared, and every batch of `straight` must be in `interrupted`. Of
-    several passes over one batch, the first one that differs counts. Differences are ignored where `again` differs from
-    `straight`.
+    Every batch of `straight` must be in `interrupted`. A batch may be there several times, because each resume repeats
+    some batches. All of these are compared with `straight`, and the first that differs is reported. If `again` differs
+    from `straight` in an object, differences in that object are ignored.
     """
     varying = varying_names(straight, again)
     for found in _all(straight, interrupted):
@@ -206,8 +206,9 @@ def _steady(
     wanted: Ended | ProcessEnded, done: Ended | ProcessEnded, varying: VaryingPlaces
 ) -> tuple[dict[str, str], dict[str, str]]:
     """
-    Return the places of both trainings that can be compared. Two kinds are left out: places that vary without an
-    interruption, and places that only one training could inspect. The latter are reported as not compared.
+    Return the places of both trainings, without those that cannot be compared: places that vary even without an
+    interruption, and places that could be inspected in only one of the trainings. (The places that could not be
+    inspected are reported as not compared.)
     """
     unread = {*(wanted.unread or ()), *(done.unread or ())}
     one, other = (
@@ -220,12 +221,18 @@ def _steady(
 
 
 def _is_left_out(place: str, varying: VaryingPlaces) -> bool:
-    """Return whether a place varies, or has the number of members of a set whose members vary."""
+    """
+    Return whether the comparison leaves out a place, because its content varies, or because it holds the size of a set
+    whose members vary.
+    """
     return place in varying or f"{place}{MEMBERS}" in varying
 
 
 def varying_places(straight: Trace, interrupted: Trace) -> VaryingPlaces:
-    """Return the places whose content differed before any interruption, such as a time or the name of a process."""
+    """
+    Return the places whose contents differ already before any interruption, for example because they hold a time or the
+    name of a process.
+    """
     found, known = set[str](), set[str]()
     here, there = straight.noted(), interrupted.noted()
     for moment in here.keys() & there.keys():
@@ -240,9 +247,12 @@ def varying_places(straight: Trace, interrupted: Trace) -> VaryingPlaces:
 
 def _of_results(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
     """
-    Yield the differences in results. Each process of the interrupted training must have produced the same results as
-    the uninterrupted training, in the same order: the last process all of them, and earlier processes the first ones.
-    Variables are compared only as the last process left them, because the earlier processes were ended by an error.
+    Yield the differences in the results of `test`, `validate` and `predict`. The last process of the interrupted
+    training must have produced the same results as the uninterrupted training, in the same order. An earlier process
+    may have been interrupted after some of them; these must be the first ones.
+
+    The variables of the script are compared only at the end of the last process, because the earlier processes did not
+    reach the end of the script.
     """
     given, again = straight.of_each_process(), interrupted.of_each_process()
     wanted = given[-1] if given else ()

@@ -32,7 +32,7 @@ PIECE_BYTES = 1 << 20
 TEXT_MAX_BYTES = 256 << 20
 """Maximum bytes of a text that is compared line by line. For a longer text, digests are compared."""
 BESIDE_ROW = {"step", "epoch"}
-"""Columns of CSVLogger that are not metrics."""
+"""Columns that CSVLogger writes in each row in addition to the metrics."""
 
 
 def parts_of_file(path: Path, clean: Clean) -> Parts:
@@ -152,8 +152,8 @@ def _of_value(value: Any, path: str, clean: Clean, name: str = "") -> Parts:
 
 def _of_table(content: bytes, clean: Clean) -> Parts:
     """
-    Yield the fields of a table, row by row. Columns and rows that contain only spotrun's metrics are left out, because
-    CSVLogger adds columns for these metrics, and rewrites its file when a new metric appears.
+    Yield the fields of a table, row by row. Columns and rows that contain only metrics of spotrun are left out:
+    CSVLogger adds a column for each metric that is logged, and spotrun's metrics differ between trainings.
 
     If the first row has numbers, the file has no column names, and is compared as text.
     """
@@ -261,7 +261,10 @@ def parts_of_events(paths: list[Path], clean: Clean) -> Parts:
 
 
 def _records(path: Path) -> Iterator[bytes]:
-    """Yield the content of each record (length, checksum, content, checksum). Reading ends at a torn record."""
+    """
+    Yield the content of each record (length, checksum, content, checksum). Stop at a record that was not written
+    completely.
+    """
     with path.open("rb") as file:
         while len(head := file.read(12)) == 12:
             (size,) = struct.unpack("<Q", head[:8])

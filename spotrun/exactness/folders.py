@@ -48,8 +48,9 @@ class Folder:
 
     def files_of(self, name: str) -> list[Path]:
         """
-        Return the files that are compared together under this name: a single file, or all event files of a folder,
-        because each process names its event file after the time.
+        Return the files that are compared together under this name. That is one file, except for TensorBoard's event
+        files: each process writes a new one whose name contains a time, so all event files of a folder are compared as
+        one.
         """
         if not name.endswith(EVENTS):
             path = self.root / name
@@ -84,7 +85,7 @@ def names_of(paths: Iterable[str]) -> set[str]:
 
 
 def tracker_of(name: str) -> str | None:
-    """Return the name of the tracker that wrote the file, if that tracker gives each run a new name; else None."""
+    """Return the name of the tracker (MLflow, W&B) to whose folder the file belongs. Return None for any other file."""
     return next((OF_TRACKERS[part] for part in name.split("/") if part in OF_TRACKERS), None)
 
 

@@ -84,8 +84,8 @@ class Memory:
 
     def tensor(self, path: str, offset: int, size: Sequence[int], stride: Sequence[int]) -> Parts:
         """
-        Yield the parts of a tensor, without the rest of its memory: a restored optimizer's memory is the whole
-        checkpoint.
+        Yield the parts of a tensor. Only the tensor's own bytes are read, because its block of memory may be much
+        larger: after a restore, the tensors of an optimizer share one block with the whole checkpoint.
         """
         if self.item_bytes is None:
             yield path, f"{self.text()} {offset} {tuple(size)} {tuple(stride)}"
@@ -140,8 +140,8 @@ def parts_of_pickle(content: bytes, clean: Clean, storage: Storage) -> Parts:
 
 def _older(stream: io.BytesIO) -> Any:
     """
-    Read the format that torch.save used before it wrote zip files, and that a pickled tensor still uses: four pickles,
-    of which the last names blocks of memory, and then these blocks.
+    Read the format that torch.save used before it wrote zip files, and that a pickled tensor still uses. It consists of
+    four pickles, followed by blocks of memory. The last of the pickles lists the names of the blocks.
     """
     pieces: dict[str, bytes] = {}
     sizes: dict[str, int] = {}
@@ -261,7 +261,7 @@ def _name(kind: Any) -> str:
 
 
 def text_of(value: Any, clean: Clean) -> str:
-    """Return a text for a plain value that is the same in each process."""
+    """Return a text for a number, text or other simple value. Equal values give the same text in every process."""
     if isinstance(value, type):
         return _name(value)
     if isinstance(value, float):

@@ -1,4 +1,7 @@
-"""Generalizes from places that vary to similar places: to the same column in every row, but not to other columns."""
+"""
+Generalizes from places that vary to similar places. For example, if a column of a table varies in most rows, the whole
+column is taken to vary, but no other column.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ Indices = tuple[int, ...]
 """The numbers of items and rows in a place, outermost first."""
 Kept = tuple[int, ...]
 """
-The positions, in a place's indices, of the numbers that identify what varies, such as a column's number. The other
-numbers only count rows.
+Those positions in a place's indices whose numbers matter, such as the number of a column. The numbers at the other
+positions only count rows.
 """
 _NUMBER = re.compile(r"\[(\d+)\]|\b(row|line|step|statement|object) (\d+)")
 LONG = 16
@@ -21,7 +24,7 @@ Maximum length of a list that may be a record, such as `[time, epoch, loss]`. A 
 per step.
 """
 AXES_MAX = 5
-"""Maximum number of indices of a place that is generalized to other rows."""
+"""Maximum number of indices in a place. Places with more indices are not generalized."""
 
 
 def family(place: str) -> str:
@@ -35,8 +38,8 @@ def indices(place: str) -> Indices:
 
 class Pattern:
     """
-    Those places of one family whose numbers at the positions `kept` are one of `values`. All other numbers may have any
-    value.
+    A set of places of one family. A place is in the set if its numbers at the positions `kept` are one of `values`. Its
+    other numbers do not matter.
     """
 
     def __init__(self, kept: Kept, values: Collection[Indices]) -> None:
@@ -47,7 +50,10 @@ class Pattern:
         return tuple(place[axis] for axis in self.kept) in self.values
 
     def names(self, kind: str) -> Iterator[str]:
-        """Yield a name for each value, with the kept numbers filled in."""
+        """
+        Yield a text for each of `values`: the name of the family `kind`, in which only the numbers at the positions
+        `kept` are given.
+        """
         for values in sorted(self.values):
             numbers = dict(zip(self.kept, values, strict=True))
             yield named(kind, numbers)
@@ -66,11 +72,13 @@ def pattern_of(
     kind: str, varying: Collection[Indices], known: Collection[Indices], *, is_record: bool = False
 ) -> Pattern:
     """
-    Return the widest pattern of the family `kind` whose places mostly vary. `known` has all places.
+    Return the pattern for the places of the family `kind` that vary. The pattern leaves out as many positions as
+    possible from `kept`. `known` has all places of the family, and `varying` those that vary.
 
-    A number may have any value in the pattern if most of the places that differ only in this number vary. All of these
-    places have to vary in a record, or if several numbers may have any value. A place that ends in a short list counts
-    as a record; with `is_record`, every place does.
+    A position is left out if, for most of its numbers, most places with this number vary. The rule is stricter in two
+    cases: if several positions are left out, and if the place is in a record. Then the places must vary for each of the
+    position's numbers (unless there are more than LONG). A place whose last index is a position in a list counts as in
+    a record; with `is_record`, every place does.
     """
     is_record = is_record or kind.endswith("[]")
     count = len(next(iter(varying)))
@@ -86,8 +94,8 @@ def pattern_of(
 
 def _choices(count: int) -> Iterator[tuple[int, ...]]:
     """
-    Yield sets of positions whose numbers may have any value. The largest sets come first. Of equally large sets, those
-    with inner positions come first, because their rule is stricter.
+    Yield the sets of positions that a pattern can leave out, in the order in which they are tried: large sets first.
+    Among sets of the same size, inner positions come first, because the rule for them is stricter.
     """
     for size in range(count, 0, -1):
         yield from reversed(list(combinations(range(count), size)))
@@ -96,7 +104,10 @@ def _choices(count: int) -> Iterator[tuple[int, ...]]:
 def _slabs(
     kept: Kept, values: Collection[Indices], varying: Collection[Indices], known: Collection[Indices]
 ) -> list[dict[Indices, bool]]:
-    """Return, for each of `values`, the places that have this value, and whether each of these places varies."""
+    """
+    Return a mapping for each of `values`. Its keys are the places whose numbers at the positions `kept` are that value;
+    True means that the place varies.
+    """
     slabs: dict[Indices, dict[Indices, bool]] = {each: {} for each in values}
     differing = frozenset(varying)
     for place in differing.union(known):

@@ -29,7 +29,7 @@ Suffix of the place that has the digest of a set's members. The place without th
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """A trainer process begins, at the state after `step` optimizer steps."""
+    """A trainer process begins. Its state is that after `step` optimizer steps."""
 
     pid: int
     step: int
@@ -62,7 +62,10 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True)
 class Validated:
-    """A validation within the training has ended, after this batch. `metrics` are all metrics logged so far."""
+    """
+    A validation within the training has ended. It took place after the given batch. `metrics` are all metrics logged so
+    far.
+    """
 
     epoch: int
     batch: int
@@ -83,7 +86,10 @@ class Improved:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectsRecorded:
-    """The contents of objects early in a training. If two trainings differ in these, no interruption is the cause."""
+    """
+    The contents of objects at a `moment` early in a training. If two trainings differ already here, an interruption is
+    not the cause.
+    """
 
     moment: str
     places: dict[str, str]
@@ -104,7 +110,7 @@ class Evaluated:
 
 @dataclass(frozen=True, kw_only=True)
 class StoppedForKill:
-    """The trainer stops after `step`, and waits to be killed."""
+    """The trainer pauses after the step `step` and waits until the test kills it."""
 
     step: int
 
@@ -112,7 +118,8 @@ class StoppedForKill:
 @dataclass(frozen=True, kw_only=True)
 class Ended:
     """
-    The `fit`-th fit() is over: digests of weights, parts of optimizers and generators, by name.
+    The end of the process's call number `fit` of fit(), with digests of the weights, the parts of optimizers and the
+    generators, keyed by name.
 
     `unread` maps the place of each object that could not be inspected to its class. `metrics`, `places` and `unread`
     are None in a trace of an earlier spotrun.
@@ -159,8 +166,8 @@ def encode_record(record: TraceRecord) -> bytes:
 
 def decode_record(line: bytes) -> TraceRecord | None:
     """
-    Decode a line; None if the writer was killed while it wrote the line. (Its step is then repeated, or found to be
-    missing.)
+    Decode a line. Return None if the line is incomplete because its writer was killed. (The comparison needs no record
+    of that step: a later pass repeats the step, or the step is reported as missing.)
     """
     try:
         fields = json.loads(line)

@@ -24,13 +24,16 @@ def unnumbered(name: str) -> str:
 
 class Varying:
     """
-    The parts of one file in which two uninterrupted trainings differ.
+    The parts of one file in which two uninterrupted trainings differ. They are left out when the file is compared with
+    that of an interrupted training. To be useful there, they have to be generalized:
 
-    - A field of a record, such as a column of a table, is left out in all records.
-    - A word of a line is left out in all lines that have the same words and separators, if numbers are ignored.
-    - A word that contains a number in only one of the trainings is left out only in the line where it was found. If the
-      separators of a line differ, only that whole line is left out.
-    - A part that exists in only one of the trainings is left out, whatever number its name contains.
+    - If a field of a record differs, such as a cell of a table, then this field is left out in all records.
+    - If a word of a line differs, then this word is left out in all similar lines. Lines are similar if they have the
+      same words and separators apart from their numbers.
+    - There is no generalization if two lines are not similar to each other: if only single words differ, these words
+      are left out in this line; if the separators differ too, this whole line is left out.
+    - If a part exists in only one of the trainings, all parts are left out whose names differ from its name only in
+      numbers.
     """
 
     def __init__(self, straight: Parts, again: Parts) -> None:
@@ -59,14 +62,17 @@ class Varying:
         self._fields = VaryingPlaces(fields, one)
         known = _of_shapes(one) if words else {}
         self._words = {key: _Words(*key, by_place, known[key]) for key, by_place in words.items()}
-        """The varying words, keyed by the place's family and the text's shape."""
+        """
+        The words that vary, keyed by the family of the place (its name without numbers) and the shape of the text (its
+        words and separators without numbers).
+        """
         self.is_whole = not self._leaves_something(one)
 
     def __bool__(self) -> bool:
         return bool(self._absent or self._fields or self._words or self._places)
 
     def steady(self, parts: Parts) -> Parts:
-        """Yield the `parts` of this file in any one training, without what varies."""
+        """Yield `parts`, the parts of this file in some training, without those that vary."""
         for place, text in parts:
             if not self._is_absent(place):
                 yield place, LEFT_OUT if place in self._fields else self._masked(place, text)
@@ -86,7 +92,10 @@ class Varying:
         return _replaced(text, numbers) if numbers else text
 
     def _leaves_something(self, parts: dict[str, str]) -> bool:
-        """Return whether the file has any content that does not vary. The number of its rows counts as content."""
+        """
+        Return whether any content of the file remains if what varies is left out. If several parts remain, for example
+        the number of rows, this counts as content even if their texts are left out.
+        """
         left = [text for _, text in self.steady(iter(parts.items()))]
         return len(left) > 1 or any(_WORD.search(_ESCAPE.sub("", text.replace(LEFT_OUT, ""))) for text in left)
 
@@ -103,7 +112,10 @@ class Varying:
 
 
 class _Words:
-    """The words that vary in the texts of one shape: those at the positions `numbers`, at the places of a pattern."""
+    """
+    The words that vary in texts of one shape. In each text that stands at one of the pattern's places, these are the
+    words at the positions `numbers`.
+    """
 
     def __init__(self, kind: str, shape: str, differing: dict[str, set[int]], known: set[Indices]) -> None:
         self.numbers = set[int]().union(*differing.values())
@@ -130,8 +142,9 @@ def _of_shapes(parts: dict[str, str]) -> dict[tuple[str, str], set[Indices]]:
 
 def _absent(one: dict[str, str], other: dict[str, str]) -> dict[str, set[Indices]]:
     """
-    Return where only one of the two files has parts: for each family (without numbers), the indices of the lists that
-    are longer in one file. If most lists of a family are longer, the only indices are (), which stand for all lists.
+    Return the lists that have more items in one of the two files. They are given by the family of their items, without
+    numbers, and the indices of each list. If most lists of a family are longer in one file, all lists of the family are
+    meant, and the only indices are ().
     """
     found: dict[str, set[Indices]] = {}
     for these, those in ((one, other), (other, one)):

@@ -18,7 +18,9 @@ Figure = TypeVar("Figure", int, float)
 
 
 class AgentStatuses:
-    """The status objects of a run's agents. Each is read at most once between two calls of `forget`."""
+    """
+    The status objects of a run's agents. Each object is read from the store at most once, until `forget` is called.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -50,8 +52,9 @@ class AgentStatuses:
 
     def last_step(self, state: RunState, lost: MemberName) -> int | None:
         """
-        Return the newest step that was lost with the instance `lost`; None if the instance's agent has not begun an
-        attempt.
+        Return the last step that the training had done when the instance `lost` was lost; None if no agent there had
+        begun an attempt. If the instance was a member of the current attempt's gang, the statuses of all members are
+        used.
         """
         current = state.current
         names = (lost,) if current is None or lost not in current.names else current.names
@@ -77,16 +80,16 @@ class AgentStatuses:
 
     def steps_total(self, state: RunState) -> float | None:
         """
-        Return the total number of the training's steps, from the newest agent that reported it. The number remains
-        known if a status object is missing later.
+        Return the total number of steps of the training, as the newest agent that knows it has reported it. This object
+        remembers the number, in case the status object is missing later.
         """
         self._steps_total = self._newest(state, lambda status: status.steps_total, self._steps_total)
         return self._steps_total
 
     def epochs_total(self, state: RunState) -> int | None:
         """
-        Return the total number of epochs, from the newest agent that reported it. Return None if the run has no budget,
-        because only a forecast of the budget needs the number.
+        Return the total number of epochs, as the newest agent that knows it has reported it. Return None if the run has
+        no budget, because the number is needed only to forecast whether the budget suffices.
         """
         if state.created.budget_usd is not None:
             self._epochs_total = self._newest(state, lambda status: status.epochs or None, self._epochs_total)
@@ -96,8 +99,8 @@ class AgentStatuses:
         self, state: RunState, figure: Callable[[AgentStatus], Figure | None], known: Figure | None
     ) -> Figure | None:
         """
-        Return `figure` of the newest agent that reports it. If the figure is already `known`, read only the newest
-        status.
+        Return the figure that `figure` reads from a status, for the newest agent that reports it. If an earlier call
+        found the figure (`known`), only the newest agent's status is read.
         """
         for attempt in reversed(list(state.attempts.values())):
             status = self.of(attempt.names[0])

@@ -1,6 +1,6 @@
 """
-Determines which runner attends to a run: the one that writes the run's runner status object, as its heartbeat. While
-this runner is alive, no other runner writes the object. After it has died, another runner may replace it.
+Determines which runner attends to a run. That runner regularly writes the run's runner status object as its heartbeat.
+While it is alive, no other runner writes the object. After it has died, another runner may take its place.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from spotrun.store.port import Store
 UNATTENDED_AFTER = timedelta(minutes=1)
 """System time without a heartbeat after which a run counts as unattended. Most runners write a heartbeat every 15 s."""
 UNATTENDED_AFTER_MAX = timedelta(minutes=6)
-"""Maximum of the time after which a run counts as unattended, whatever interval a runner reports."""
+"""
+A run counts as unattended after this time without a heartbeat, even if its runner announced a longer interval between
+heartbeats.
+"""
 HOST_VARIABLE = "SPOTRUN_HOST"
 """
-Variable that replaces the machine's name in heartbeats. It is for a runner whose processes run on machines with
-different names.
+Environment variable that replaces the machine's name in heartbeats. It is for a runner whose process is started on a
+different machine each time, such as a function in a cloud.
 """
 
 
@@ -36,10 +39,11 @@ def lasts(status: RunnerStatus) -> timedelta:
 
 def other_runner(store: Store, clock: Clock) -> RunnerStatus | None:
     """
-    Return the live runner, other than this process, that attends to the run; None if there is no such runner. `clock`
-    is the run's clock.
+    Return the live runner that attends to the run, if it is not this process; otherwise None. `clock` is the run's
+    clock.
 
-    If a process started this one in the background, it does not count, because it hands the run over to this one.
+    This process's parent does not count either. If the parent is a runner, it has started this process in the
+    background, to hand the run over to it.
     """
     status = read_status(store, RUNNER_KEY, RunnerStatus)
     if status is None or abs(clock.now() - status.at) >= lasts(status) * clock.scale:
@@ -51,8 +55,8 @@ def other_runner(store: Store, clock: Clock) -> RunnerStatus | None:
 
 def has_died(status: RunnerStatus) -> bool:
     """
-    Return True if the runner is certainly dead. A process on another machine cannot be checked, so the result is then
-    False.
+    Return True if the runner is certainly dead. For a runner on another machine, return False, because its process
+    cannot be checked from here.
     """
     import psutil
 

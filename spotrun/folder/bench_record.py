@@ -24,7 +24,7 @@ from spotrun.store.port import Store
 FOLDER = "bench"
 """Folder of the measurements. No run's folder can have this name, because the name of a run's folder ends in a uid."""
 OTHERS_MAX = 30
-"""Maximum number of records, the newest first, that are searched for a measurement of the job with other arguments."""
+"""Number of records that are read, the newest first, to find a measurement of the same job with other arguments."""
 
 
 class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,13 +32,13 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     A measurement of a job on instances of a `kind`, made by the run `run`. A field that is None is unknown.
 
     `step_s` is the time of a step, `work_s` the time of the whole training without validations and starts, and
-    `samples` the number of samples in a step. `doubt` is the share by which `step_s` may be wrong, judged from the
-    scatter of the measurement. `start_s` is the time from the request for the instance to the first step;
-    `usual_boot_s` is the boot time that was expected as a part of it.
+    `samples` the number of samples in a step. `doubt` is the share by which `step_s` may be wrong, estimated from how
+    much single measurements differ. `start_s` is the time from the request for the instance to the first step.
+    `usual_boot_s` is the part of `start_s` that such an instance usually needs to boot.
 
-    `otherwise` describes the values that the bench used in place of the job's values; `args` are the script's arguments
-    (or `command` is the command) with the bench's values. `job` is the digest of the job without the arguments that a
-    bench varies; "" in an older record.
+    A bench may replace some values of the job. `otherwise` describes these values; `args` are the resulting arguments
+    of the script (or `command` is the resulting command). `job` is the digest of the job without the arguments that a
+    bench can replace; "" in an older record.
     """
 
     kind: str
@@ -80,8 +80,8 @@ def benched(store: Store, spec: RunSpec) -> dict[str, BenchResult]:
 
 def benched_otherwise(store: Store, name: str, job: str, kind: str) -> BenchResult | None:
     """
-    Return the newest measurement on `kind` of the job with this name and digest. Which values the bench used does not
-    matter. Return None if no record matches.
+    Return the newest measurement on `kind` of the job with this name and digest, whatever values the bench used. Return
+    None if there is none among the OTHERS_MAX newest records.
 
     Raises:
         StoreError: the store cannot be read.
@@ -96,8 +96,9 @@ def benched_otherwise(store: Store, name: str, job: str, kind: str) -> BenchResu
 
 def benched_steps(store: Store, spec: RunSpec, scale: float) -> dict[str, float]:
     """
-    Return the measured seconds of a step for each kind that a run of `spec` may choose, on a clock that is `scale`
-    times as fast.
+    Return the measured seconds of a step for each kind of instance that a run of `spec` can choose from. The seconds
+    are in the run time of a clock that is `scale` times as fast as the one of the measurement. If `spec` leaves no
+    choice, return {}.
 
     Raises:
         StoreError: the measurements cannot be read.
@@ -110,8 +111,9 @@ def benched_steps(store: Store, spec: RunSpec, scale: float) -> dict[str, float]
 
 def steps_of_the_first(kinds: Iterable[Kind], known: dict[str, BenchResult]) -> dict[str, float]:
     """
-    Return, for each measured kind, the seconds that it takes for a fixed number of samples: those in one step of the
-    first measured kind. This makes kinds comparable, because a step on more devices may have more samples.
+    Return the seconds that each measured kind of instance takes for the same number of samples. The number is that of
+    one step on the first of `kinds` that was measured. The times of single steps could not be compared, because a step
+    on more devices may have more samples.
     """
     found = [known[str(kind)] for kind in kinds if str(kind) in known]
     base = found[0].samples if found else None

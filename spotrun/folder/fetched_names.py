@@ -1,6 +1,6 @@
 """
-Names of files that `spotrun fetch` leaves in the store, because tools execute or obey files with such names. The
-training code chooses the names, so the names cannot be trusted.
+Names of files that `spotrun fetch` leaves in the store, because tools on the user's machine execute or obey files with
+such names. The training code chooses the names of its files, so these names cannot be trusted.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Unfetched(StrEnum):
 
     @property
     def is_refused(self) -> bool:
-        """True for a reason for which agents refuse to store a script's file."""
+        """True if agents do not even store a file of the script for this reason."""
         return self in (Unfetched.GIT, Unfetched.NEVER)
 
     @property
     def tools(self) -> str:
-        """The tools that execute or obey files in a user's folder that has this name."""
+        """The tools that execute or obey the files in a folder, if the folder's name has this reason."""
         known = {
             Unfetched.GIT: "git or another version control",
             Unfetched.HIDDEN: "a shell, an editor or another tool",
@@ -129,7 +129,7 @@ Characters that terminals obey, and a hyphen at the beginning: when a shell expa
 an option.
 """
 _BLANK_LETTERS = "\u115f\u1160"
-"""Hangul fillers: letters that file systems ignore in the same way as marks and format characters."""
+"""Hangul fillers. They are letters, but invisible, and some file systems ignore them."""
 _UNSEEN = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Me", "Mn"})
 """Unicode categories of invisible characters: controls, formats, unassigned characters, and marks on other letters."""
 _NAMES_MAX = 1 << 14
@@ -149,7 +149,7 @@ def unfetched(path: str) -> Unfetched | None:
 
 def unfetched_below(name: str) -> Unfetched | None:
     """
-    Return the reason why no file is written below a user's folder with this name; None if files are written there.
+    Return the reason why `spotrun fetch` writes no files below a folder of the user with this name; None if it does.
     """
     plain = _folded(name)
     if _VERSION_CONTROL.fullmatch(plain):
@@ -190,8 +190,8 @@ def _short(name: str) -> re.Match[str] | None:
 
 def _is_short_of_obeyed(name: str) -> bool:
     """
-    Return True for a short name such as `PYPROJ~1.TOM`, if a refused name such as `pyproject.toml` may have that short
-    name.
+    Return whether `name` may be the short name under which Windows finds a file that a tool obeys. For example,
+    `PYPROJ~1.TOM` may stand for `pyproject.toml`.
     """
     if (short := _short(name)) is None:
         return False
@@ -207,14 +207,15 @@ def _is_short_of_obeyed(name: str) -> bool:
 @lru_cache(_NAMES_MAX)
 def _folded(name: str) -> str:
     """
-    Return the name in the form in which the most tolerant file system compares it. On NTFS, a name ends at a colon.
+    Return the form of a name that is the same for all names that any file system treats as equal. For example, the part
+    after a colon is dropped, because on NTFS a file's name ends there.
     """
     return re.sub(r"[\s.]+$", "", _visible(name).partition(":")[0])
 
 
 @lru_cache(_NAMES_MAX)
 def _visible(name: str) -> str:
-    """Return the letters of a name that all file systems compare, in a single case and a single Unicode form."""
+    """Return a name without the characters that some file systems ignore, in lower case and in one Unicode form."""
     letters = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", name).casefold())
     seen = (each for each in letters if unicodedata.category(each) not in _UNSEEN and each not in _BLANK_LETTERS)
     return "".join(seen).lstrip()

@@ -1,11 +1,10 @@
 """
-Stores the line that `spotrun status` prints for an ended run. It is one small object, so that `spotrun status` need not
-fold the run's ledger.
+Stores the line that `spotrun status` prints for an ended run, in one small object. With it, `spotrun status` does not
+have to read and fold the run's ledger.
 
-A runner writes the object when the run has ended and its instances too. It is a status object: the ledger is the truth,
-and an object that does not match the ledger is ignored. It contains the digest of the last entry, and a digest of the
-ledger's listing (the names, sizes and times of all entries). So a reader notices a replaced or truncated entry without
-reading the entry.
+A runner writes the object once the run and all its instances have ended. If the object does not match the ledger, it is
+ignored. To allow this check, the object contains the digest of the last entry, and a digest of the ledger's listing
+(the names, sizes and times of all entries). So a reader notices a replaced or truncated entry without reading it.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from spotrun.store.port import Store, StoredObject
 KEY = f"{FOLDER}summary.json"
 SUMMARY_BYTES_MAX = 1 << 20
 """
-Maximum bytes of the object that are read. If the object is longer, the rest is cut off, so it does not match its
-checksum.
+Maximum bytes of the object that are read. A longer object is read only in part, so it does not match its checksum and
+is ignored.
 """
 VERSION = 5
 """
@@ -52,9 +51,10 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     `detail` describes the end. `files` is the number of the script's stored files. `gaps` are the parts of the
     training's state that no checkpoint contains. `forged` counts the `voids` that lack the owner's signature.
 
-    For a command, `usd_per_kept_hour` is the cost of an hour of its time that was not lost. `keeps_nothing`: so far the
-    command has kept nothing, so after an interruption it would start from the beginning. `unprotected`: the training in
-    the command has not found its agent.
+    Three fields are for jobs that run a command. `usd_per_kept_hour` is the cost of the run divided by the hours of its
+    work that were not lost. `keeps_nothing` is True if no checkpoint exists yet, so the command would start from the
+    beginning after an interruption. `unprotected` is True if the training in the command has not connected to its
+    agent, so its state is not saved.
     """
 
     state: str

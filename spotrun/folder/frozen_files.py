@@ -1,10 +1,11 @@
 """
-Files frozen at one point in time. For a training, they are the work folder between two steps, and the trainer passes
-them to its agent. For a command, they are the command's state, and the agent copies them.
+The state of some files at one point in time, as it is handed to an agent for a checkpoint. For a training, these are
+the files in the work folder between two steps, and the trainer hands them over. For a command, these are the files that
+make up its state, and the agent itself copies them.
 
-A file without a name (the "memory") holds the bytes of a training's small files, followed by the index that this module
-defines. For a command, the memory holds all files of the state. A training's large files are passed as open
-descriptors: an open file stays readable even if it is removed or replaced.
+Small files are copied into a file without a name, which is called the memory; it ends with the index that this module
+defines. For a command, all files are copied into the memory. Large files of a training are not copied: the trainer
+passes them as open descriptors, because an open file stays readable even if it is removed or replaced.
 """
 
 from __future__ import annotations
@@ -28,25 +29,26 @@ class ContentSource(StrEnum):
 
     KNOWN = "known"
     """
-    The agent already has the bytes: the file has not changed since the last step boundary that is known to be durable.
+    From nowhere: the file has not changed since the last checkpoint that is durably stored, so the agent already has
+    the bytes.
     """
     MEMORY = "memory"
     """In the memory, beginning at byte `at`."""
     OPEN = "open"
     """
-    In the file, which is open as descriptor `at`. If the file has grown, its sample shows whether the bytes before the
-    growth are unchanged.
+    In the file, which is open as descriptor `at`. If the file has grown since the last checkpoint, its `sample` shows
+    whether the earlier bytes are unchanged.
     """
     COPY = "copy"
     """In a copy, which is open as descriptor `at`."""
     PLACE = "place"
-    """In the file at `place`. It is not kept open, because too many files would be open."""
+    """In the file at `place`. The file is not passed open, because too many files would be open at the same time."""
 
 
 class FrozenFile(NamedTuple):
     """
-    One file at a step boundary. Its bytes are at `place`. `place` differs from `path` if `path` is a link that cannot
-    be stored as a link. `sample` contains the file's first and last bytes.
+    One file between two steps. The checkpoint stores it under `path`, and its bytes are read from `place`. The two
+    differ if `path` is a link that cannot be stored as a link. `sample` contains the file's first and last bytes.
     """
 
     path: str
@@ -63,8 +65,8 @@ class FrozenFile(NamedTuple):
 
 class FrozenFolder(NamedTuple):
     """
-    The work folder at a step boundary. `refused` has the reason for each path that cannot be stored. `gone` are the
-    uploaded files that no longer exist.
+    The work folder between two steps. `refused` has the reason for each path that cannot be stored. `gone` are files
+    that existed before the script began and do not exist any more.
     """
 
     files: tuple[FrozenFile, ...]

@@ -8,7 +8,7 @@ from spotrun.clock import Clock
 from spotrun.folder.status_objects import BEAT_EVERY_MIN_S, BEAT_EVERY_S, AgentStatus
 
 MISSED = 2
-"""Number of intervals without a new status after which an agent has missed at least one heartbeat."""
+"""Number of heartbeat intervals after which an agent without a new status has certainly missed a heartbeat."""
 
 
 class GangHeartbeatMonitor:
@@ -20,8 +20,8 @@ class GangHeartbeatMonitor:
 
     def beat(self, statuses: Iterable[AgentStatus | None]) -> bool:
         """
-        Return True if each agent still writes its status. Check every status on every call, to record when each was
-        last new.
+        Return True if each agent still writes its status. `statuses` has the status of every agent, as it was just
+        read, because this object notes when each of them changes.
         """
         found = [
             self._pulses.setdefault(at, HeartbeatMonitor(self._clock)).beats(one) for at, one in enumerate(statuses)
@@ -39,7 +39,10 @@ class HeartbeatMonitor:
         self._read_s = 0.0
 
     def beats(self, status: AgentStatus | None) -> bool:
-        """Return True if `status`, which was just read, is newer than the one that was read two intervals ago."""
+        """
+        Return True if the agent has written a new status within the last two intervals. `status` is the agent's status,
+        as it was just read.
+        """
         if status is None:
             return False
         now_s, newest = self._clock.monotonic(), (status.launch, status.sequence)

@@ -1,6 +1,7 @@
 """
-Measures how long each agent of a run has been silent, on the store's clock. To read that clock, a runner reads the time
-at which the store received the runner's own heartbeat.
+Measures how long each agent of a run has been silent. All times are those at which the store received a heartbeat, so
+only the store's clock matters. The current time on that clock is known from the runner's own heartbeat, which the
+runner writes to the store too.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ from spotrun.store.port import Store
 
 class Heartbeats:
     """
-    The silence of each agent, as one runner has measured it. The values change only when the runner reads the
-    heartbeats.
+    The time for which each agent has been silent, as one runner has measured it. The heartbeats are read only at
+    intervals; in between, the values do not change.
     """
 
     def __init__(
         self, store: Store, clock: Clock, erased: Callable[[], None] = lambda: None, pace: PollIntervals = ALL_THE_TIME
     ) -> None:
-        """If a heartbeat that this process wrote is missing, `erased` is called before anything is written."""
+        """
+        Measure in `store`. If a heartbeat that this process wrote has disappeared from the store, `erased` is called
+        before this process writes another one.
+        """
         self._erased = erased
         self._store = store
         self._clock = clock
@@ -43,13 +47,14 @@ class Heartbeats:
 
     def silent(self, message: str = "", blind: Blindness | None = None) -> dict[MemberName, timedelta]:
         """
-        Return for each member how long its agent's heartbeat has not changed. Only time in which this runner's
-        heartbeats reached the store counts. A member without a heartbeat is absent. `message` and `blind` go into this
-        runner's heartbeat.
+        Return for each member the time for which its agent's heartbeat has not changed. Members without a heartbeat are
+        absent. Periods in which this runner's own heartbeats did not reach the store do not count, because the agents'
+        heartbeats may not have reached it either.
 
-        The agents' heartbeats are read before this runner's heartbeat is written. Otherwise, after this machine has
-        slept for a night, every agent would seem silent. While another runner attends to the run, that runner's
-        heartbeat takes the place of this runner's.
+        If a reading is due, read the heartbeats, and then write this runner's own heartbeat, which contains `message`
+        and `blind`. The order matters: if this machine has slept for a night, a new heartbeat written first would make
+        every agent seem silent for the night. If another runner attends to the run, that runner's heartbeat is used,
+        and none is written.
 
         Raises:
             StoreUnavailable: nothing was read; the next call tries again.
@@ -66,7 +71,8 @@ class Heartbeats:
     @property
     def open_for(self) -> timedelta:
         """
-        The time for which this runner's heartbeats have reached the store without a gap; 0 if they do not reach it now.
+        The time for which this runner's heartbeats have reached the store without interruption; 0 if they do not reach
+        it now.
         """
         if self._newest is None or abs(self._clock.now() - self._got_through_at) > self._pace.gap * self._clock.scale:
             return timedelta()

@@ -1,18 +1,18 @@
 """
-Keeps the key with which a run's owner signs (protocol 31).
+Stores the key with which a run's owner signs entries of the ledger (protocol 31).
 
-The public half is in entry 0. The private half is an object next to the runs of the store, because a runner can reach
-that store from any machine, but the role of an instance can reach only the folder of its run. Ed25519 is defined in
-RFC 8032.
+The public half of the key is in entry 0. The private half is an object in the store, outside the run's folder. So every
+runner can read it, on any machine, but instances cannot: the role of an instance can reach only the folder of its run.
+The keys are Ed25519 keys, as in RFC 8032.
 
     keys/UID-PUBLIC     the private half; its name contains the public half in hex
     keys/UID            the same, of a run that an earlier spotrun created
 
-Because the name contains the public half, each process that creates a run stores and uses only the key that it made. It
-never signs with a key that another process has stored.
+The name contains the public half so that two processes that create the same run at the same time store two objects.
+Each process signs only with the key that it made itself.
 
-The key of a `Signer` is in no store. A night's function has such a key, and recognizes the records that it wrote by
-their signatures.
+A `Signer` has a key that is not in any store. The function that runs a night has such a key. It signs the records that
+it writes, and later recognizes them by the signature.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ def make(runs: Store, run_uid: str) -> str:
 
 
 def remove(runs: Store, run_uid: str) -> None:
-    """Delete the key of a run, and the keys of other processes that tried to create the run and failed."""
+    """
+    Delete the keys of a run: the owner's key, and those of processes that tried to create the run at the same time and
+    failed.
+    """
     old = key_of(run_uid)
     for stored in persist(lambda: runs.list(old)):
         if stored.key == old or stored.key.startswith(f"{old}-"):
@@ -72,8 +75,8 @@ def remove(runs: Store, run_uid: str) -> None:
 
 class Signer:
     """
-    Signs the records of one program that creates runs, and later recognizes these records. `key` is an Ed25519 private
-    key in hex.
+    Signs records that one program writes, so that the program later recognizes them as its own. `key` is an Ed25519
+    private key in hex.
     """
 
     def __init__(self, key: str) -> None:

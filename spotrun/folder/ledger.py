@@ -52,16 +52,22 @@ from spotrun.store.retrying import persist, through_faults
 
 FOLDER = "ledger/"
 RETRY_FOR_S = 60.0
-"""System time for which a call to the store is retried after a passing fault. After that, its error is raised."""
+"""
+Seconds of system time for which a call to the store is retried after a temporary fault. After that, the call's error is
+raised.
+"""
 READERS = 8
 FIRST_ENTRIES = 2
-"""Number of entries, counted from 0, that no agent writes: the creation of the run, and its first launch."""
+"""
+Number of entries at the beginning of a ledger that an agent never writes: entry 0, which creates the run, and entry 1,
+which is its first launch.
+"""
 READS_MAX = 5
 """Maximum reads of an entry if each read returns different bytes."""
 READ_ON_MAX = 100
 """Maximum new entries that are read one by one. If there are more, they are listed, and then read in parallel."""
 RACE_FOR_S = 30.0
-"""System seconds for which an append is retried if other processes always write the next entry first."""
+"""Seconds of system time for which an append is retried if, each time, another process writes the next entry first."""
 ENTRIES_MAX = 1_000_000
 """Maximum entries of a ledger. It is enough for commits at the shortest interval for a year."""
 
@@ -69,7 +75,10 @@ FORGED = "the run's owner has not signed the entry"
 
 
 def forged(state: RunState) -> int:
-    """Return the number of entries that lack a signature although only the run's owner may write them."""
+    """
+    Return the number of entries that are void because only the run's owner is allowed to write them, and the owner has
+    not signed them.
+    """
     return sum(void.reason == FORGED for void in state.voids)
 
 
@@ -211,8 +220,8 @@ class Ledger:
     @property
     def newest_sha256(self) -> str | None:
         """
-        The digest of the newest entry's object. None if the only known entry is entry 0 and the caller passed it as
-        `first`.
+        The digest of the object that contains the newest entry. None if no object was read yet, because the only known
+        entry is the one that the caller passed as `first`.
         """
         return hashlib.sha256(self._newest).hexdigest() if self._newest else None
 
@@ -224,8 +233,8 @@ class Ledger:
     def refresh(self) -> RunState:
         """
         Read and fold all new entries. If the ledger is damaged, `state` is the fold of the entries before the damage.
-        If there are many new entries, those that arrive meanwhile may be left for the next call, because a node may
-        write faster than this process reads.
+        If there are very many new entries, leave those that are written meanwhile for the next call. Otherwise this
+        call might never end, because an instance may write faster than this process reads.
 
         Raises:
             RunNotFound: entry 0 is missing, or does not create a run.
@@ -253,7 +262,7 @@ class Ledger:
             return self._first
 
     def first_sha256(self, event: RunCreated) -> str:
-        """Return the digest of the object that `create` writes."""
+        """Return the digest of the object that `create` writes for entry 0."""
         entry = self.first(event)
         return hashlib.sha256(encode_entry(entry, self._signer_of(entry))).hexdigest()
 
@@ -278,14 +287,14 @@ class Ledger:
         """
         Write the event that `decide` returns for the newest state. If `decide` returns None, write nothing.
 
-        Each time another writer's entry comes first, `decide` is called with the new state. `decide` must not append
-        anything.
+        If another writer writes the next entry first, call `decide` again with the new state, and so on. `decide` must
+        not append anything itself.
 
         Raises:
             EntryRefused: the event would be void on the newest state.
-            LedgerDamaged, KeyMissing: the event would rent an instance, but entries that were read, or the key, no
-                longer exist.
-            LedgerFlooded: for half a minute, other writers were always faster.
+            LedgerDamaged, KeyMissing: the event is a launch, and an entry that was read before, or the owner's key,
+                does not exist any more.
+            LedgerFlooded: for RACE_FOR_S, other writers always wrote the next entry first.
             RunNotFound, LedgerDamaged, LedgerVersionUnknown, StoreUnavailable: as in `refresh`; the event may have been
                 written or not.
         """
@@ -307,9 +316,10 @@ class Ledger:
 
     def is_gone(self) -> bool:
         """
-        Return True if the run's folder was moved or deleted: its first entries are missing, but the store still has the
-        run's key. Later entries may exist, because an agent that has not noticed may still write. If the whole store is
-        absent for a while, for example a disk that is not mounted, the key is missing too, so the result is False.
+        Return True if the run's folder was moved or deleted. The folder counts as gone if the first entries of the
+        ledger are missing while the store still has the run's key. (Later entries may exist: an agent that has not
+        noticed may have written them.) If the key is missing too, the whole store is probably absent, for example
+        because a disk is not mounted, and the result is False.
 
         Raises:
             StoreUnavailable: as in `refresh`.
@@ -329,11 +339,11 @@ class Ledger:
 
     def _require_whole(self, listed: Iterable[StoredObject]) -> None:
         """
-        Before money is spent, check that each entry that was read still exists and has the same size, and that the
-        owner's key exists.
+        Check that each entry that was read still exists with the same size, and that the owner's key exists. This is
+        done before each launch.
 
-        If an entry is missing, no command can stop the runner through the ledger: `spotrun down` would end an instance,
-        and the runner would rent another one.
+        The reason: if an entry is missing, other programs cannot read or write the ledger any more, so `spotrun down`
+        cannot stop the runner. It could only end an instance, and the runner would rent another one.
 
         Raises:
             LedgerDamaged: an entry is gone, or was replaced.
@@ -386,8 +396,8 @@ class Ledger:
 
     def _signer_of(self, entry: Entry) -> Sign | None:
         """
-        Return the function that signs `entry`; None if the entry is not signed. Entry 0 is signed if this writer can
-        sign.
+        Return the function that signs `entry`; None if the entry needs no signature. Entry 0 is signed if this writer
+        has a key.
         """
         if isinstance(entry.event, RunCreated):
             return self._sign
@@ -456,7 +466,7 @@ class Ledger:
         return bool(public_key) and is_of_owner(entry.event) and not is_signed(public_key, *parted(data))
 
     def _read_all(self) -> None:
-        """Read a ledger of which only entry 0 is known: list it once, then read its entries in parallel."""
+        """Read all entries that are not known yet: list the ledger once, then read the entries in parallel."""
         first = self._next
         keys = [stored.key for stored in self._list(after=key_of(first - 1) if first else "")]
         if not keys and not first:
@@ -465,8 +475,8 @@ class Ledger:
             _require_possible(first + len(keys) - 1)
         end = next((number for number, key in enumerate(keys, first) if key != key_of(number)), first + len(keys))
         self._read_range(first, end)
-        # If others write during the listing, it may contain n + 1 without n. Entry n counts as missing only if it
-        # cannot be read either.
+        # If other programs write while the store makes the listing, the listing may contain entry n + 1 but not entry
+        # n. So entry n counts as missing only if it cannot be read either.
         if end < first + len(keys) and self._read(end) is None:
             raise _missing(end, keys[end - first])
 

@@ -1,5 +1,6 @@
 """
-Shares runs' observations of a market with other runs, as objects next to the runs' folders in the store.
+Shares what a run has observed about a market (losses, for example) with other runs in the same store. The observations
+are objects next to the runs' folders.
 
     market/CLOUD/REGION/20261121T200632.123456Z_lost_ZONE_TYPE_spot_1800_RUN_17
 
@@ -7,8 +8,8 @@ Each observation is one small object, which is created once and never changed. T
 so one listing reads a whole region. In a gang, 17.1 is the second member of launch 17. If a run has two runners, both
 create the same object, so nothing is overwritten.
 
-The record is only advice: if a part of it is lost or damaged, a run requests offerings in a worse order. Runs on a
-faster clock use a separate record, because their markets change faster.
+Runs use the record only to decide which offerings to request first, so no harm is done if a part of it is lost. Runs on
+a faster clock use a separate record, because their markets change faster.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ FOLDER = "market"
 """Folder of the record. No run's folder can have this name, because the name of a run's folder ends in a uid."""
 KEPT = timedelta(days=2)
 """
-Maximum age of an observation, in run time. An older one would have less than 1/40 of its original weight, so it is
-deleted.
+Maximum age of an observation, in run time. The older an observation is, the less weight it has in a run's decisions.
+After this time its weight would be below 1/40 of the original one, so it is deleted.
 """
 READ_EVERY = timedelta(minutes=1)
 READ_SYSTEM_MIN = timedelta(seconds=5)
@@ -101,8 +102,7 @@ class MarketRecord:
 
     def _forget(self, prefix: str, created: RunCreated, now: datetime) -> None:
         """
-        Delete the observations of all runs that are too old to count. If another run deletes the same ones, this does
-        no harm.
+        Delete observations that are too old to count, of any run. Other runs may delete the same ones at the same time.
         """
         oldest = f"{prefix}{_system_time(now - KEPT, created):{_AT}}"
         old = [stored.key for stored in self._store.list(prefix) if stored.key < oldest and _NAME.search(stored.key)]
@@ -156,7 +156,8 @@ def _read(stored: StoredObject, created: RunCreated) -> Observation | None:
 
 def _system_time(at: datetime, created: RunCreated) -> datetime:
     """
-    Return the system time at which a run's clock shows `at`. Runs whose clocks have different speeds share system time.
+    Return the system time at which a run's clock shows `at`. Observations are stored in system time, because the clocks
+    of two runs may show different times.
     """
     return created.clock_epoch + (at - created.clock_epoch) / created.time_scale
 

@@ -1,10 +1,11 @@
 """
-A night as it is installed: the job with its times, and its pin.
+A night: a job that a function in the cloud starts at a certain time of day, even if the user's machine is off. This
+module defines the night's record, which is stored, and its pin, which protects the record.
 
-The pin is a variable in the environment of the night's function. A process that can only write to the store cannot
-change it. The store has the night's record, its work folder and its numbers. The pin contains the digest of the record,
-and the record contains the digest of the work folder. Everything that the function itself stores is signed with the
-pin's key. The function trusts nothing else.
+The store has the record, the job's work folder, and a numbered list of the nights that began. But other processes may
+be able to write to the store. So the function trusts only its pin, a variable in its own environment. The pin contains
+the digest of the record, and the record contains the digest of the work folder. With the key in the pin, the function
+signs whatever it stores itself.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ Day = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(DAYS)})$")]
 Offset = Annotated[int, msgspec.Meta(gt=-86_400, lt=86_400)]
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]+$", max_length=64)]
 _LATE = timedelta(hours=6)
-"""Maximum delay of a call: for a night, it comes up to two hours late, and summer time adds one hour."""
+"""
+Maximum delay with which a call can come and still belong to its night. Calls for a night come up to two hours late, and
+summer time adds one hour.
+"""
 
 
 class Night(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,8 +43,8 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
     A job that is trained at a time of day (`at`, HH:MM) in a time `zone`, on `days` (mon, tue, …).
 
     `spec` is the job as it is launched, except for its work folder. `winter_offset_s` is the zone's offset from UTC in
-    seconds, without summer time. The night's schedule and function are in `region` of `cloud`; the function may read
-    the addresses at `webhooks`.
+    seconds, without summer time. The night's schedule and function are in `region` of `cloud`. `webhooks` are the
+    places of the webhook addresses that the function has the right to read.
     """
 
     name: str
@@ -63,8 +67,8 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
 
     def due(self, called_at: datetime) -> str:
         """
-        Return the night that a call belongs to, as the date of its evening: the same for all its calls, even if they
-        come twice or late, or the clock changes in that night.
+        Return the night to which a call of the function belongs, as the date of its evening. All calls for a night give
+        the same date, even if a call comes twice or late, or if the clock changes in that night.
         """
         hours, minutes = (int(part) for part in self.at.split(":"))
         local = called_at + timedelta(seconds=self.winter_offset_s)
@@ -82,8 +86,8 @@ class NotPinned(SpotrunError):
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
     """
     The pin of a night. `sha256` is the digest of the night's record. `key` is a private Ed25519 key in hex (see
-    Signer), which stays the same when the night is installed a second time. `night` is the night with a job that
-    contains only its webhooks. With it, the function can send notifications even if the stored record was replaced.
+    Signer); a second installation of the night keeps it. `night` is a copy of the night's record, whose job is reduced
+    to its webhooks. With this copy, the function can still notify the user if the stored record was replaced.
     """
 
     sha256: str
@@ -125,6 +129,8 @@ def pinned(environment: Mapping[str, str]) -> Pin | None:
 
 def require_pin(environment: Mapping[str, str]) -> Pin:
     """
+    Read the pin from the environment of a function that must have one.
+
     Raises:
         NotPinned: the pin is missing, or cannot be read.
     """
@@ -137,8 +143,9 @@ def require_pin(environment: Mapping[str, str]) -> Pin:
 
 def _telling(night: Night) -> dict[str, Any]:
     """
-    Return a job that contains only a night's webhooks and the places of their addresses: Lambda allows only 4 KB of
-    environment. On Google Cloud, the project is the one of the function's login.
+    Return the night's job, reduced to its webhooks and the places of their addresses. It has to be small, because
+    Lambda allows only 4 KB of environment variables. The Google Cloud project is left out: the function uses that of
+    its own credentials.
     """
     job = night.spec
     notify = job.get("notify") or []

@@ -5,15 +5,16 @@ the user's machine is off.
     nights/NAME/night.json               what is installed
     nights/NAME/work/SHA256.tar.gz       its work folder
     nights/NAME/begun/00000017.json      the 18th night that began: when it was due, and its run
-    nights/NAME/notified/…               news that was sent about a night that did not begin, as in a run's folder
+    nights/NAME/notified/…               notifications about a night that did not begin, as in a run's folder
 
-To begin a night, a process reads all numbers, and then writes the next number with put-if-absent. So if two processes
-begin a night at the same time, one succeeds, and the other finds the first one's run in the record. If a night is due
-while the last night's run still continues, no second run begins.
+Each night that begins gets the next number. To begin a night, a process reads the numbers that exist, and then writes
+an object under the next number with put-if-absent. So if two processes begin a night at the same time, one succeeds,
+and the other finds that process's run in the record. If a night is due while the last night's run still continues, no
+second run begins.
 
-The folder is next to the runs of the store, so no instance may read or write it. An attacker who can write there cannot
-change what runs: a reader with a pin (night.py) accepts only the installed night.json and work folder, and skips each
-number that the night's function has not signed.
+Instances do not have the right to read or write this folder, because it is outside the folder of their run. Even an
+attacker who can write there cannot change which code is started: a reader that has the pin (night.py) accepts only the
+installed night.json and work folder, and skips each number that the night's function has not signed.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ BYTES_MAX = 1 << 20
 BY_HAND = "by-hand-"
 """Prefix of the name of a night that a person started. The start time follows the prefix."""
 DUE_AGAIN = 8
-"""Maximum records, the newest first, that are searched for a night whose call comes twice or late."""
+"""
+Number of records that are read, the newest first, to find out whether a night has begun already. A night has begun
+already if the cloud calls for it a second time, or late.
+"""
 _BEGUN = re.compile(r"begun/(\d{8})[.]json", re.ASCII)
 _NIGHT = "night.json"
 SEE_WHO = f"{AGAIN}; then see who may write in that store"
@@ -54,8 +58,8 @@ class NightStrange(StoreError):
 
 class BegunNight(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A night that began. `run` is the uid of the night's run. `carried`: an earlier night began that run, and this night
-    continues it. The night's function has signed this record with the key of its pin.
+    A night that began. `run` is the uid of the night's run. `carried` is True if an earlier night began that run, and
+    this night only continues it. The night's function has signed this record with the key of its pin.
     """
 
     due: str
@@ -82,8 +86,8 @@ class NumberedNight(msgspec.Struct, frozen=True):
 
 class NightRecord:
     """
-    The nights of one name in a store of runs. With the `pin` of a night, the record accepts only that night, and only
-    the numbers that the night's function has signed.
+    The record of the nights of one name in a store. With the `pin` of a night, it accepts only the night that the pin
+    describes, and only numbered objects that the night's function has signed.
     """
 
     def __init__(self, runs_uri: str, name: str, pin: Pin | None = None) -> None:
@@ -154,8 +158,8 @@ class NightRecord:
 
     def newest(self) -> list[NumberedNight]:
         """
-        Return the newest records, oldest first, at most DUE_AGAIN of them. These are enough to find a night for which
-        the cloud calls twice.
+        Return the DUE_AGAIN newest records, oldest first. These are enough to find out whether a night has begun
+        already.
         """
         listed = persist(lambda: self.store.list("begun/"))
         numbers = [int(parts[1]) for each in listed if (parts := _BEGUN.fullmatch(each.key))]

@@ -1,4 +1,4 @@
-"""The intervals between a runner's requests that each cost money."""
+"""The intervals at which a runner sends requests that cost money."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 class PollIntervals(NamedTuple):
     """
-    The intervals of one kind of runner. `look_every_s` is the run time between two readings of the heartbeats; each
-    reading makes a list and a write request. `market_every` is the run time between two readings of the market's
-    record.
+    The intervals of one kind of runner. `look_every_s` is the run time between two readings of the agents' heartbeats;
+    each reading sends a list request and a write request. `market_every` is the run time between two readings of the
+    market's record.
 
-    `gap` is a system time. If this runner's heartbeats failed to arrive for longer, that time does not count as silence
-    of the agents: the store may have refused the agents' heartbeats too, or this machine slept. The shortest silence
-    that has consequences exceeds `gap` by more than an agent's write may hang, so a running agent's heartbeat arrives
-    in time.
+    `gap` is in system time. If the store has received no heartbeat of this runner for longer than `gap`, that period
+    does not count as silence of the agents: the store may have refused their heartbeats too, or this machine slept.
+    `gap` is clearly shorter than the silence after which an agent counts as lost. The difference is longer than an
+    agent's write to the store can hang, so an agent that runs has time to send its next heartbeat.
     """
 
     look_every_s: float
@@ -28,6 +28,6 @@ ALL_THE_TIME = PollIntervals(15.0, timedelta(minutes=2), timedelta(minutes=1))
 BY_THE_MINUTE = PollIntervals(170.0, timedelta(seconds=200), timedelta(minutes=15))
 """
 The intervals of a runner that is called once a minute. It reads the heartbeats in every third call, so that a month of
-nights costs only cents. `gap` is shorter than the shortest silence that has consequences, and long enough for an agent
-to write between two readings.
+nights costs only cents. `gap` is shorter than the silence after which an agent counts as lost, and longer than the time
+between two readings.
 """

@@ -1,5 +1,6 @@
 """
-Checks the paths of files in a folder: whether a path stays inside the folder, and whether the file may be a result.
+Checks the paths of files in a folder: whether a path stays inside the folder, and whether a list of files can contain
+it.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ NEVER = frozenset(
     }
 )
 """
-Names that no rule includes: caches, environments, version control, and the schema for editors that `spotrun init`
-writes.
+Names of files and folders that are never stored, whatever the user's rules say: caches, environments, version control,
+and the schema for editors that `spotrun init` writes.
 """
 
 

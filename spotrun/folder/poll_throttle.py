@@ -17,8 +17,9 @@ AT_LEAST_S = 1.0
 
 class PollThrottle:
     """
-    Schedules polls. The first poll is due immediately. A poll that failed stays due: the caller then does not call
-    `taken`. Two clocks are compared, because the monotonic clock may stop while a machine sleeps.
+    Schedules polls. The first poll is due immediately. After each successful poll the caller calls `taken`. After a
+    failed poll it does not, so the poll stays due. The time since the last poll is measured on two clocks, because the
+    monotonic clock may stop while a machine sleeps.
     """
 
     def __init__(self, clock: Clock, every_s: float = EVERY_S) -> None:

@@ -24,9 +24,9 @@ def remove(store: Store, folder: str) -> None:
     """
     Delete all objects of a run's folder.
 
-    The ledger is deleted last, and of the ledger, the first entry goes first. So if the deletion stops before the
-    ledger, the run still exists and can be removed by a second try. If it stops later, no command takes the rest of the
-    ledger for a run.
+    The ledger is deleted last, beginning with its first entry. If the deletion is interrupted before the ledger, the
+    run still exists, and can be removed by a second try. If it is interrupted in the ledger, entry 0 is already
+    missing, so no command mistakes the remaining entries for a run.
 
     Raises:
         StoreError: an object could not be deleted.

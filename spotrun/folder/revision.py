@@ -10,7 +10,10 @@ from pathlib import Path
 from spotrun.run.events import Revision
 
 TIMEOUT_S = 5.0
-"""Maximum system seconds for each git command. A launch waits for it, although only the report shows its result."""
+"""
+Maximum seconds of system time for each git command. It is short because the user's launch waits for git, although the
+commit is only shown in reports.
+"""
 _HARMLESS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 _ENVIRONMENT = {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
 _TRUSTED = ("system", "global")
@@ -20,8 +23,8 @@ _TRUSTED = ("system", "global")
 def revision_of(folder: Path) -> Revision | None:
     """
     Return the commit that `folder` has checked out. Return None outside of git, before the first commit, or if git does
-    not work. The repository's settings cannot be trusted, so git is called in a way that runs no program that they
-    name.
+    not work. The settings of the repository cannot be trusted: they may name programs that git would run. So git is
+    called in a way that runs none of them.
     """
     commit = (_asked(folder, "rev-parse", "HEAD") or "").strip()
     return Revision(commit=commit, changed=_changed(folder)) if re.fullmatch("[0-9a-f]{40,64}", commit) else None
@@ -37,7 +40,10 @@ def _changed(folder: Path) -> bool | None:
 
 
 def _asked(folder: Path, *question: str, no_match: bool = False) -> str | None:
-    """Return the output of git; None if git fails. With `no_match`, exit status 1 does not count as a failure."""
+    """
+    Return the output of git; None if git fails. With `no_match`, exit status 1 does not count as a failure, because
+    `git config` returns it if no setting matches.
+    """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | _ENVIRONMENT
     command = ["git", "--no-pager", *_HARMLESS, "-C", str(folder), *question]
     try:

@@ -1,12 +1,13 @@
 """
-Counts the calls of a night's function for a run: their number, their duration, and their requests to the store. The
-cost of the function as a runner is computed from these counts. Each environment of the function keeps separate counts,
-and overwrites a separate object at intervals.
+Counts how often the cloud calls a night's function for a run, how long the calls take, and how many requests they send
+to the store. The cost of the runner is computed from these counts. The cloud executes the function in several
+environments (processes), one after another or at the same time. Each environment keeps its own counts in memory, and
+writes them at intervals to its own object.
 
     calls/ENVIRONMENT.json
 
-When the cloud removes an environment, the environment's counts since its last write are lost. A call comes every
-minute, so the number of lost calls is the number of minutes without a counted call.
+When the cloud removes an environment, the counts since its last write are lost. The number of lost calls is still
+known: the function is called once a minute, so it is the number of minutes without a counted call.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ ENVIRONMENTS_MAX = 200
 
 class Calls(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Counts between two times. `seconds` is the duration of the calls on the function's clock. `starting_s` is the part
-    of `seconds` before everything was imported. Of the `calls`, `ticks` came from the schedule, once a minute, and
-    `events` came from EC2. `reads` and `writes` are requests to the store. `uncounted` is the number of calls about
-    which nothing else is known.
+    Counts of calls between two times. `seconds` is the duration of the calls on the function's clock. `starting_s` is
+    the part of `seconds` in which Python imported its modules. Of the `calls`, `ticks` came from the schedule, once a
+    minute, and `events` came from EC2. `reads` and `writes` are requests to the store. `uncounted` is the number of
+    further calls, whose counts were lost.
     """
 
     began_at: Moment

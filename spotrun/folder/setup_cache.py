@@ -1,14 +1,14 @@
 """
-Stores the environment that a run's `setup` command made, as an archive in the run's folder, so that the next instance
-only unpacks it.
+Stores what a run's `setup` command has installed as an archive in the run's folder. The run's next instance unpacks the
+archive instead of running the command.
 
     environments/KEY.json              describes the parts of one archive; written once, after all parts
     environments/KEY/LAUNCH/000000     a part: 32 MiB of the archive
 
-KEY identifies the inputs of the set-up (spotrun.agent.machine.environment). The description is written last, with
-put-if-absent. So a packed set-up is either complete or missing. If two instances pack the same set-up, the first one
-counts. A packed set-up is kept as long as the run's folder, unless `spotrun checkpoints prune` removes it after the
-run's end.
+KEY identifies the inputs of the set-up (spotrun.agent.machine.environment). An archive with its description is called a
+packed set-up. The description is written last, with put-if-absent. So a packed set-up is either complete or missing,
+and if two instances pack the same set-up, the archive of the first is used. It is kept as long as the run's folder,
+unless `spotrun checkpoints prune` removes it after the run's end.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from spotrun.store.retrying import through_faults
 FOLDER = "environments"
 SIDE_BY_SIDE = 8
 WITHIN_S = 300.0
-"""Maximum system seconds for which a fault of the store is retried."""
+"""Maximum seconds of system time for which calls to the store are retried after faults."""
 
 
 class SetupUnusable(SpotrunError):
-    """The stored archive differs from the archive that was packed. The set-up command has to run."""
+    """The stored archive is damaged, so the `setup` command has to run."""
 
 
 class PackedPart(msgspec.Struct, frozen=True):

@@ -1,8 +1,9 @@
 """
-Surveys the state of a command: which files are at the state's paths in the work folder now.
+Surveys the state of a command. A job that runs a command names the paths of its state; a survey lists the files that
+are there now.
 
-A folder is surveyed with all its content, whatever the names are. A link is stored as a link if its target is state
-too. Anything that cannot be stored, such as a pipe, is listed with the reason.
+A folder is surveyed with all its content, whatever the names are. A link is stored as a link if its target belongs to
+the state too. Anything that cannot be stored, such as a pipe, is listed with the reason.
 """
 
 from __future__ import annotations
@@ -22,28 +23,32 @@ NO_STATE = "it is a link to something that is not state"
 
 
 def has_too_many(survey: Survey) -> bool:
-    """Return True if the survey has more files than a list of files may name."""
+    """Return True if the survey has more files, or more folders and links, than can be stored."""
     return len(survey.files) > STATE_FILES_MAX or len(survey.folders) + len(survey.links) > STATE_FILES_MAX
 
 
 class StateAt(NamedTuple):
     """
-    The paths of a command's state. `is_none` returns True for a path below them that does not belong to the state.
+    The paths of a command's state. `is_none` is a function that returns True for paths below these that do not belong
+    to the state.
     """
 
     paths: tuple[str, ...]
     is_none: Callable[[str], bool] = lambda _: False
 
     def covers(self, path: str) -> bool:
-        """Return True if a path of the work folder is state, judged by its name."""
+        """
+        Return True if a path of the work folder belongs to the state. Only the path's text matters; the file need not
+        exist.
+        """
         inside = any(path == each or path.startswith(f"{each}/") for each in self.paths)
         return inside and not self.is_none(path)
 
 
 def survey(work: Path, state: StateAt) -> Survey:
     """
-    Survey the state's paths. The survey is empty if none of the paths exists. It stops soon after it has found too many
-    files.
+    List all files at the state's paths and below them. The survey is empty if none of the paths exists. If there are
+    too many files to be stored, stop early.
     """
     root = os.path.realpath(work)
 

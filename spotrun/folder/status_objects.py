@@ -19,9 +19,9 @@ from spotrun.store.port import Store
 
 class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The state of the trainer on a gang's member that is not the lead. The trainer is running, or it ended at `at` with
-    `exit_code` and with the last message `reason`. `damaged`: the trainer never began, because the store lacks an
-    object of the commit that it should start from.
+    The state of a trainer on a member of a gang, for the gang's lead. While the trainer runs, `exit_code` and `at` are
+    None. When it has ended, they say how and when, and `reason` is its last message. `damaged` is True if the trainer
+    did not begin at all, because an object of the commit to start from is missing in the store.
     """
 
     attempt: Count
@@ -34,8 +34,9 @@ class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A question that a gang's lead puts to the other members: which state files has your trainer of this `incarnation`
-    written that are not in the list at `key`? Each question has a different `word`.
+    A question of a gang's lead to the other members. The object at `key` lists the state files that the lead is about
+    to store. Each member answers whether its own trainer of this `incarnation` has written other state files. Each
+    question has a different `word`.
     """
 
     attempt: Count
@@ -47,8 +48,9 @@ class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The answer to the question with this `word`: the number of such files, and the first of their paths. `rests`: no
-    process is writing to the files now.
+    A member's answer to the question with this `word`: `count` is the number of its state files that differ from the
+    lead's list, and `unlike` has the first of their paths. `rests` is True if no process is writing to the member's
+    state files now.
     """
 
     word: str
@@ -60,7 +62,7 @@ class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """
     Use of a GPU. `share` is the share of time in which any of the GPU's units computed. It is None if the driver does
-    not report it, as for a slice (MIG). The numbers of bytes are 0 if the GPU has no separate memory.
+    not report it, for example for a part of a GPU (MIG). The numbers of bytes are 0 if the GPU has no separate memory.
     """
 
     share: Share | None = None
@@ -111,9 +113,9 @@ class Busy(msgspec.Struct, frozen=True, kw_only=True):
 
 class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Use of a machine while it trained. A second in which a quarter of the memory was used counts as a quarter of a
-    second in `memory`; processors and GPUs are counted in the same way. `waited` is the time in which the training
-    waited for data. Validations do not count.
+    Use of a machine while it trained. If a quarter of the memory was used during a second, a quarter of a second is
+    added to the busy time of `memory`; it is the same for processors and GPUs. `waited` is the time in which the
+    training waited for data. Time in validations is left out.
     """
 
     cpu: Busy = Busy()
@@ -188,8 +190,8 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def steps_total(self) -> float | None:
         """
-        The number of steps of the whole training, estimated from the steps so far; None if the training does not report
-        its length.
+        The total number of steps of the training; None if the training does not report its length. The number is
+        estimated from the steps so far, because a step may consist of several batches.
 
             steps / (epoch + batch / batches) * epochs      for any number of batches in a step
         """
@@ -208,8 +210,8 @@ class Blindness(msgspec.Struct, frozen=True, kw_only=True):
 
 class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The status of the runner that attends to the run. `message` is the reason why the run cannot continue, if there is
-    one. `blind` is None while the runner can list the run's instances. `every_s` is the time from this heartbeat to the
+    The status of the runner that attends to the run. `message` is the reason why the run cannot continue now; "" if it
+    can. `blind` is None while the runner can list the run's instances. `every_s` is the time from this heartbeat to the
     next one.
     """
 

@@ -1,4 +1,4 @@
-"""Checks whether a store that had no room for a run has room now."""
+"""Checks whether a store has room again, after a run could not save a checkpoint for lack of room."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from spotrun.store.port import Inspectable, Store
 TRIAL = "trial"
 TRIAL_MAX_BYTES = 16 << 20
 """
-Maximum bytes of a test object. It has the size of a checkpoint's part, because a full disk may still accept small
-objects.
+Maximum bytes of the object that is written as a test. It is as large as a part of a checkpoint, because a full disk may
+still accept small objects.
 """
 SMALLEST_BYTES = 1 << 20
 """Assumed size of a checkpoint, in bytes, before the first one."""
 
 
 class StoreCapacity:
-    """Tests for a runner, at intervals, whether the store has room. Between two tests, the result does not change."""
+    """
+    Tests at intervals, for a runner, whether the store has room. Between two tests, the result of the last one is
+    returned.
+    """
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -30,8 +33,8 @@ class StoreCapacity:
 
     def refused(self, state: RunState) -> str:
         """
-        Return the reason why an attempt could not save now, with a hint; "" if it could save. The store is tested only
-        if the last attempt ended because the store had no room.
+        Return the reason why a new attempt could not save its checkpoints, with a hint; "" if it could. The store is
+        tested only if the last attempt ended because the store had no room.
         """
         last = next(reversed(state.attempts.values()), None)
         if last is None or last.end is None or last.end.cause is not Cause.STORE_FULL:
@@ -54,11 +57,11 @@ class StoreCapacity:
 
 def shortage(store: Store, state: RunState) -> str:
     """
-    Return the reason why a running run cannot save its next checkpoint, with a hint; "" if it can, or if that is
-    unknown.
+    Return the reason why a run cannot save its next checkpoint, with a hint. Return "" if it can, if this is unknown,
+    or if the run has ended.
 
-    This is for commands that only read, so it writes nothing. It recognizes a full disk, but not an exhausted quota. A
-    bucket's space is unlimited, so a bucket is not checked.
+    This function is for commands that only read, so it does not write a test object. It recognizes a full disk, but not
+    an exhausted quota. A bucket's space is unlimited, so a bucket is not checked.
     """
     if state.terminal is not None or isinstance(parse(store.uri), BucketAddress):
         return ""

@@ -4,9 +4,11 @@ The files that a script wrote, stored by content next to the checkpoints, and th
     outputs/ATTEMPT/list-BLAKE3.json    the files of one moment: the path of each, and its pieces in order
     outputs/ATTEMPT/BLAKE3              a piece, of at most 16 MiB, under the digest of its bytes
 
-Stored files count only once an `OutputsStored` in the ledger names their list and the list's digest. A list may name
-pieces that an earlier attempt has sent. Each attempt writes below its number, so an agent that was replaced but still
-sends or deletes pieces cannot change the pieces of another attempt.
+Files count as stored only once an `OutputsStored` entry in the ledger names their list and the list's digest. A list
+may refer to pieces that an earlier attempt has sent.
+
+Each attempt writes only below its own number. So if an agent was replaced and still sends or deletes pieces, it cannot
+change those of another attempt.
 """
 
 from __future__ import annotations
@@ -82,9 +84,9 @@ class Folder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 class Link(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """
-    A link at `path` to `target`. `target` is relative to the link's folder, and inside the work folder. `absolute`: the
-    link contains an absolute path, which begins with the path of the work folder. That path may differ between
-    instances.
+    A link at `path` to `target`. `target` is relative to the link's folder, and inside the work folder. `absolute` is
+    True if the script made the link with an absolute path into the work folder. When such a link is restored on an
+    instance, its path begins with that instance's work folder, which may be another one.
     """
 
     path: str
@@ -101,8 +103,8 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
     A list of stored files. `left_out` has some of the files that were not stored, each with the reason. `removed` are
-    the uploaded files that the script has removed. `folders` and `links` belong to a checkpoint, or to a command's
-    state.
+    files that came with the job and that the script has removed. Only lists for a checkpoint or for a command's state
+    have `folders` and `links`.
     """
 
     files: tuple[OutputFile, ...]
@@ -119,8 +121,8 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def with_copies(self) -> tuple[OutputFile, ...]:
         """
-        The files of the list. For each link to a file, this also has a copy of that file, because users who fetch want
-        no links.
+        The files of the list, and for each link to a file a copy of that file under the link's path. Users who fetch
+        files want copies instead of links.
         """
         files = {file.path: file for file in self.files}
         links = {link.path: normpath(join(dirname(link.path), link.target)) for link in self.links}
@@ -129,7 +131,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def flaw(self) -> str | None:
         """
-        Return the reason why nothing may be fetched from this list; None if the list is well formed. Training code
+        Return the reason why this list must not be used to fetch files; None if the list is well formed. Training code
         could write a malicious list.
         """
         if self.format != FORMAT:
@@ -174,20 +176,27 @@ class Outcome(StrEnum):
     SAME = "same"
     """An equal file already existed at its path."""
     CHANGED_HERE = "changed_here"
-    """A different file was at its path, and that file was not the one that fetch last wrote there. So it was kept."""
+    """
+    A different file is at its path on the user's machine, and `fetch` did not write that file. So `fetch` does not
+    overwrite it.
+    """
     LEFT = "left"
-    """A tool may obey a file with this name. Scripts often write such files, so fetch leaves the file in the store."""
+    """
+    The file stays in the store, because a tool on the user's machine might obey a file with this name. This is no
+    error: scripts often write such files.
+    """
     REFUSED = "refused"
     """
-    No agent stores a file under such a name, for example `.git`. Or the user's folder at this path belongs to a tool.
+    The file is refused, because agents never store files with such a name, for example `.git`, or because the user's
+    folder at this path belongs to a tool, for example to git.
     """
     FAILED = "failed"
 
 
 class Fetched(NamedTuple):
     """
-    A file, and the result of fetching it. `problem` is the reason why it was not fetched. `damaged`: the file in the
-    store is damaged. `kept_as` is the new name of a longer file that was at the same path.
+    A file, and the result of fetching it. `problem` is the reason why it was not fetched. `damaged` is True if the file
+    in the store is damaged. If a longer file was at the same path, it was renamed to `kept_as` before.
     """
 
     file: OutputFile

@@ -1,14 +1,14 @@
 """
-Records the request that began a sweep, and the runs of the sweep's trials. The records are next to these runs in the
-store.
+Records the request that began a sweep, and which run belongs to which trial of the sweep. The records are in the store
+that also has these runs.
 
     sweeps/NAME.json        the request
     sweeps/NAME/UID/3       the uid of the run of trial 3 of sweep UID
 
-All other state of a sweep is in the ledgers of its runs. A run's uid is random, and the record of its trial is written
-with put-if-absent after the run was created. So if a command is killed, the next command finds the runs of the sweep,
-and two commands do not train the same trial. No other program can prepare a run or a key for the next trial, because
-the next uid is unknown.
+All other state of a sweep is in the ledgers of its runs. For each trial, a command creates a run, and then writes the
+trial's record with put-if-absent. So two commands do not train the same trial, and if a command is killed, the next one
+finds the runs that exist. A run's uid is random. So no other program can guess the uid of the next trial's run, and
+store a run or a key under it in advance.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
     The request of a sweep.
 
-    `wanted` identifies the request: it has the flags by name, and the digest of the job. The sweep began at `began_at`,
-    and its deadline is `deadline_s` of run time later; `deadline` is what the user typed. Run time passes `time_scale`
-    times as fast as system time. `stopped_by` is the user who stopped the whole sweep, or "". `recorded`: each trial
-    that has begun has a record. If it is False, an earlier version created the sweep, and the uids of its runs are
-    computed from the sweep's uid.
+    `wanted` has the flags by name, and the digest of the job; a second command with the same `wanted` continues the
+    sweep. The sweep began at `began_at`, and its deadline is `deadline_s` seconds of run time later; `deadline` is the
+    text that the user typed. Run time passes `time_scale` times as fast as system time. `stopped_by` is the user who
+    stopped the whole sweep, or "". `recorded` is True if each trial that has begun has a record. It is False if an
+    earlier version created the sweep: then the uids of its runs are computed from the sweep's uid.
     """
 
     name: str
@@ -111,8 +111,8 @@ def run_of_trial(store: Store, sweep: SweepRecord, number: int) -> str | None:
 
 def record_trial(store: Store, sweep: SweepRecord, number: int, run_uid: str, *, anyway: bool = False) -> bool:
     """
-    Record the run of a trial. Return False if the trial already has a run. `anyway`: the trial's recorded run was
-    deleted, so replace the record.
+    Record which run trains a trial. If the trial already has another run, change nothing and return False. With
+    `anyway`, replace the record, because the recorded run was deleted.
     """
     key, data = _trial_key(sweep, number), msgspec.json.encode(TrialRecord(run=run_uid))
     if anyway:

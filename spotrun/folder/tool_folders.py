@@ -7,15 +7,15 @@ import stat
 
 _MARKS = {"HEAD": "git", "pyvenv.cfg": "Python", "conda-meta/history": "conda"}
 """
-Files that only git repositories and environments contain, each with its tool. A folder with `HEAD` may need one more
-file before it is git's.
+Files by which a folder of a tool is recognized, each with its tool. A folder with the file `HEAD` may lack other files
+of a git repository, but it is treated as one, because a fetched file could be the missing one.
 """
 
 
 def tool_of(folder: int | str) -> str:
     """
-    Return the tool that obeys the files in a folder, or that would obey them if one more file were added; "" if there
-    is no such tool.
+    Return the tool whose folder this is, or could become with one more file; "" if it is no tool's. The tool would obey
+    any files that were written there.
     """
     return next((tool for mark, tool in _MARKS.items() if _has_file(folder, mark)), "")
 

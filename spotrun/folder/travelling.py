@@ -1,10 +1,10 @@
 """
 Chooses which files of the user's work folder are uploaded with a run (such files "travel").
 
-Everyone who may read the run's folder in the store can read these files, and so can all instances. So files that look
-like secrets are not uploaded, and neither are files that match the user's `.gitignore` files. The file `.spotrunignore`
-at the top of the work folder overrides both. It has the syntax of `.gitignore`: the line `data/` leaves out that
-folder, and `!.env` includes that file.
+Everyone who has the right to read the run's folder in the store can read these files, and so can all instances. So
+files that look like secrets are not uploaded, and neither are files that match the user's `.gitignore` files. The file
+`.spotrunignore` at the top of the work folder overrides both. It has the syntax of `.gitignore`: the line `data/`
+leaves out that folder, and `!.env` includes that file.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def require_script(found: UploadSelection, script: str) -> None:
 
 def told(found: UploadSelection, named: int = NAMED_MAX) -> str | None:
     """
-    Return a note about the files that do not travel, with up to `named` names of each kind; None if all files travel.
+    Return a note for the user about the files that do not travel, with up to `named` names of secrets and of ignored
+    files; None if all files travel.
     """
     if not found.secrets and not found.ignored:
         return None
@@ -151,8 +152,9 @@ def _look(
 
 def _judge(path: Path, name: str, own: GitIgnoreSpec | None, git: Sequence[tuple[Path, GitIgnoreSpec]]) -> str | None:
     """
-    Return the field of `UploadSelection` to which a path belongs; None if the path travels. The rules of the deepest
-    folder come first.
+    Return the field of `UploadSelection` to which a path belongs; None if the path travels. The first rule that applies
+    decides: first those in `.spotrunignore`, then those about secrets, then those in the `.gitignore` files, beginning
+    with the deepest folder.
     """
     if own is not None and (decided := own.check_file(name).include) is not None:
         return "ignored" if decided else None
@@ -168,7 +170,10 @@ def _judge(path: Path, name: str, own: GitIgnoreSpec | None, git: Sequence[tuple
 
 
 def _may_take_along(own: GitIgnoreSpec | None, git: Sequence[tuple[Path, GitIgnoreSpec]]) -> bool:
-    """Return True if a rule may include a file that is inside a folder left out by another rule."""
+    """
+    Return True if any rule begins with `!`. Such a rule may include a file in a folder that another rule leaves out, so
+    the folder has to be searched.
+    """
     return any(
         pattern.include is False for rules in (own, *(each for _, each in git)) if rules for pattern in rules.patterns
     )

@@ -27,8 +27,8 @@ that spotrun writes.
 """
 PATHS_MAX = 1 << 14
 """
-Maximum paths for which the decision whether to store them is cached. The cache is worth while because the folder is
-scanned repeatedly.
+Maximum number of paths for which this module remembers whether to store them. It remembers them because the folder is
+scanned again and again.
 """
 OUTSIDE = "it is a link that leads out of the work folder"
 NOWHERE = "it is a link that leads to nothing, or to itself"
@@ -68,8 +68,8 @@ class FileVersion(NamedTuple):
 
 class LinkTo(NamedTuple):
     """
-    A link's target, relative to the link's folder. `absolute`: the link contains an absolute path, which begins with
-    the work folder's path.
+    A link's target, relative to the link's folder. `absolute` is True if the link itself contains an absolute path,
+    which begins with the work folder's path.
     """
 
     target: str
@@ -82,8 +82,9 @@ class LinkTo(NamedTuple):
 
 class Survey(NamedTuple):
     """
-    The result of one survey, keyed by path: the files; the links that can be stored as links; the folders, including
-    empty ones, with their permissions; and the reason why anything else cannot be stored.
+    The results of a survey, keyed by path. `files` has the version of each file, and `links` those links that can be
+    stored as links. `folders` has the permissions of each folder, including empty ones. `refused` has the reason why
+    something cannot be stored.
     """
 
     files: dict[str, FileVersion]
@@ -138,8 +139,8 @@ def tree(root: str, folder: str = "", never: Collection[str] = ()) -> Iterator[t
 
 def sort_out(found: Iterable[tuple[str, Facts]], link_at: Callable[[str, Survey], LinkTo | None]) -> Survey:
     """
-    Return the survey of these paths. After all other paths, `link_at` judges each link; if it returns None, the link is
-    left out.
+    Sort the paths into a survey. For each link, call `link_at` after all other paths are sorted in. It returns the link
+    as it is to be stored, or None if the link cannot be stored as a link.
     """
     survey = Survey({}, {}, {}, {})
     for path, facts in found:
@@ -161,8 +162,8 @@ def sort_out(found: Iterable[tuple[str, Facts]], link_at: Callable[[str, Survey]
 
 def remember(work: Path, path: Path) -> None:
     """
-    Record at `path` which files exist before the script begins. This is done once per instance. The name of a folder
-    ends with /.
+    Write to the file `path` which files and folders the work folder contains before the script begins. This is done
+    only once on each instance. In the file, the name of a folder ends with a slash.
     """
     if path.exists():
         return
@@ -183,8 +184,12 @@ def _name(path: str, facts: Facts) -> str:
 
 def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool]) -> Survey:
     """
-    Return the chosen files that did not exist `before` or have changed since, and the new folders. Each link's target
-    is also entered in `files` or `refused`, for users who want no links.
+    Survey what the script has made or changed: those files for which `chosen` returns True and that did not exist
+    `before` or differ from then, and the new folders.
+
+    A link is entered in `links` if it can be stored as a link. In addition, the file to which it leads is entered in
+    `files` under the link's path (or the reason why not, in `refused`), because users who fetch files want copies
+    instead of links.
     """
     root = os.path.realpath(work)
     missing = {path for path in before if path[-1:] != "/" and chosen(path)}
@@ -201,8 +206,8 @@ def _new(
     root: str, before: Mapping[str, Stamp], chosen: Callable[[str], bool], missing: set[str]
 ) -> Iterator[tuple[str, Facts]]:
     """
-    Yield the paths that did not exist `before`, or at which the file has changed since. Remove existing paths from
-    `missing`.
+    Yield the chosen paths that did not exist `before`, and those whose file has changed since. Remove from `missing`
+    each path that exists.
     """
     for path, facts in tree(root, never=NEVER):
         name = _name(path, facts)
@@ -216,7 +221,10 @@ def _new(
 
 
 def _take_copy(root: str, path: str, files: dict[str, FileVersion], refused: dict[str, str]) -> None:
-    """Treat a link to a file of the work folder as a copy of that file."""
+    """
+    If the link at `path` leads to a file of the work folder, enter that file in `files` under the link's path.
+    Otherwise enter the reason in `refused`.
+    """
     target = os.path.realpath(os.path.join(root, path))
     if os.path.commonpath((root, target)) != root:
         refused[path] = OUTSIDE
@@ -241,8 +249,8 @@ def _take_copy(root: str, path: str, files: dict[str, FileVersion], refused: dic
 
 def _kept(root: str, path: str) -> LinkTo | None:
     """
-    Return the link if it can be stored as a link. Return None if it might lead elsewhere on another instance, or is not
-    text.
+    Return the link at `path` in the form in which it is stored. Return None if the link might lead to something else on
+    another instance, or if its target is not valid text.
     """
     try:
         text = os.readlink(os.path.join(root, path))

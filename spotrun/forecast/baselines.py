@@ -1,8 +1,9 @@
 """
-The strategies of other tools and of the literature. Simulations compare them with spotrun's strategies; no job can use
-them.
+Strategies of other tools and from the literature. Simulations compare them with spotrun's own strategies; jobs cannot
+use them.
 
-A SafetyNet keeps each of them from missing the deadline, as it does for spotrun's strategies. So only the rules differ.
+To make the comparison fair, each of them is wrapped in a SafetyNet, like spotrun's strategies. So none of them misses a
+deadline, and they differ only in their rules.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ class EagerFallback(msgspec.Struct, frozen=True):
 
 
 class Greedy(msgspec.Struct, frozen=True):
-    """Use spot or wait until R < C + 2d + g, then on-demand to the end (the first baseline of Wu et al., NSDI 2024)."""
+    """
+    Use spot, or wait for it, until R < C + 2d + g; then use on-demand to the end. R is the time left until the
+    deadline, C the work left, d a changeover and g a tick. This is the first baseline of Wu et al., NSDI 2024.
+    """
 
     def choose(self, situation: Situation) -> Choice:
         job = situation.job
@@ -45,11 +49,13 @@ class UniformProgress(msgspec.Struct, frozen=True):
     """
     Keep progress at least in proportion to time (Wu et al., NSDI 2024, "Can't be late").
 
-    The line t * C / R is the progress in proportion to time. Stay on spot while it lasts. Without spot, wait while
-    progress is on or above the line; below it, use on-demand. Go back to spot when it is available and progress has
-    reached the line's value at t + `ahead` changeovers. With `ahead` = 2 this is the paper's hysteresis, in the form
-    that gives the paper's numbers; with 0, go back as soon as progress reaches the line. Near the deadline, act like
-    Greedy.
+    Progress in proportion to time is the line t * C / R, with the job's whole work C and its deadline R. Use spot as
+    long as it lasts. If there is no spot, wait while progress is on or above the line, and use on-demand while it is
+    below. From on-demand, go back to spot once spot is available and progress has reached the value that the line has
+    `ahead` changeovers later. Near the deadline, act like Greedy.
+
+    With `ahead` = 2, going back is delayed by hysteresis as in the paper, in the form that gives the paper's numbers.
+    With `ahead` = 0, there is no such delay.
     """
 
     ahead: float = 2.0
@@ -78,4 +84,4 @@ COMPARED: dict[str, Strategy] = STRATEGIES | {
     "uniform_progress": SafetyNet(UniformProgress()),
     "uniform_progress_no_hysteresis": SafetyNet(UniformProgress(ahead=0.0)),
 }
-"""All strategies that a study may compare and a simulated world may use. Those that a job may name come first."""
+"""All strategies that simulations can compare. Those that a job can use come first."""

@@ -3,15 +3,16 @@ Generates spot markets from a seed: semi-Markov, heavy-tailed, and correlated wi
 
 A zone's capacity lasts UP_MIN + lognormal(UP_MEDIAN, UP_SIGMA), and is then gone for DOWN_MIN + lognormal(DOWN_MEDIAN,
 DOWN_SIGMA). When a zone is lost, each other zone in its region (its siblings) is also lost with probability TOGETHER.
-The figures were fitted to a public record of nine V100 zones (2023). tests/support/market_shape.py measures what the
-fit compares:
+These parameters were fitted to a public record of nine V100 zones (2023), by comparing the following figures, which
+tests/support/market_shape.py measures. "up" is the share of time with capacity. "median" and "mean" are the durations
+of periods with capacity. The next three columns are the shares of zones that have capacity 10 minutes after a loss.
 
                   up     median   mean    10 min after a loss: same zone, sibling, other region    8 h without a loss
     record        0.66   0.54 h   1.97 h  0.24                 0.46               0.71             0.31
     generated     0.67   0.65 h   1.91 h  0.25                 0.48               0.68             0.19
 
-The means cover only stretches that lie completely in a window of 60 h. The record has more zones that are not lost for
-days than generated markets have, so a forecast from generated markets errs on the side of more losses.
+The durations include only periods that lie completely within a window of 60 h. As the last column shows, zones in the
+record are more often not lost for long. So forecasts from generated markets expect somewhat too many losses.
 """
 
 from __future__ import annotations
@@ -24,9 +25,15 @@ UP_MIN_S, UP_MEDIAN_S, UP_SIGMA = 585.0, 2800.0, 2.5
 DOWN_MIN_S, DOWN_MEDIAN_S, DOWN_SIGMA = 350.0, 1000.0, 1.7
 TOGETHER = 0.28
 STRETCH_MAX_S = 96 * 3600.0
-"""Maximum seconds with or without capacity. Heavy tails make a limit necessary; the record itself was 60 h long."""
+"""
+Maximum seconds of a period with or without capacity. A limit is necessary because the distributions have heavy tails.
+(The record is 60 h long.)
+"""
 WARM_UP_S = 2 * 86_400.0
-"""Seconds that the market runs before the job starts, so that the job does not start at the market's beginning."""
+"""
+Seconds for which the market has existed when the job starts. Without them, every job would start at the beginning of
+the zones' first periods.
+"""
 
 
 def generate(regions: Sequence[str], ticks: int, tick_s: float, seed: int) -> np.ndarray:

@@ -1,9 +1,10 @@
 """
-Forecasts a job that may use several kinds of instances. Lifetimes are simulated with all kinds and with each kind
-alone, and the policy of real runs decides in them.
+Forecasts a job that can use several kinds of instances. A lifetime is one simulated run of the job. Lifetimes are
+simulated with all kinds, and with each kind alone; in each of them, the policy of real runs makes the decisions.
 
-In each lifetime every kind has a true speed, drawn around its published speed. The published speed may be wrong by up
-to a factor of three either way (`spotrun.policy.throughput`), so the simulated run has to measure the true speed.
+Each lifetime draws a true speed for every kind, at random within a factor of three of the published speed either way
+(`spotrun.policy.throughput`). The policy knows only the published speed, so the simulated run has to measure the true
+one, like a real run.
 """
 
 from __future__ import annotations
@@ -42,14 +43,20 @@ from spotrun.spec.kinds import AnyOf, Kind, NamedType
 from spotrun.spec.model import RunSpec
 
 LIFETIMES_MAX = 100
-"""Maximum number of lifetimes, because simulating one in which the policy decides takes a third of a second."""
+"""
+Maximum number of lifetimes. It is small because a lifetime takes a third of a second to simulate if the policy of real
+runs makes the decisions.
+"""
 LOOK_MAX_S = 300.0
 CHUNK = 5
 ALL = "all types"
 
 
 class ForecastRow(msgspec.Struct, frozen=True):
-    """A row of the forecast: the job with a set of offerings. A lifetime is given up after `given_up_s` seconds."""
+    """
+    A row of the forecast: the job with a set of offerings. A simulated run that has not ended after `given_up_s`
+    seconds of its time is given up.
+    """
 
     strategy: str
     market: str
@@ -60,8 +67,8 @@ class ForecastRow(msgspec.Struct, frozen=True):
 
 class Choice(msgspec.Struct, frozen=True):
     """
-    The common input for the lifetimes of all rows. `times` maps each kind to its estimated speed relative to the first
-    kind; `types` maps each instance type to its kind.
+    The input that all rows of the forecast (`ways`) share. `times` gives for each kind how many times as fast as the
+    first kind it is expected to be; `types` maps each instance type to its kind.
     """
 
     ways: tuple[ForecastRow, ...]
@@ -88,7 +95,10 @@ def forecast_of_kinds(
     source: Source,
     progressed: Callable[[int, int], None],
 ) -> tuple[list[Forecast], tuple[Share, ...]]:
-    """Return a forecast for each row, all on the same markets and speeds, and the kinds that will do most work."""
+    """
+    Return a forecast for each row, and the kinds that will probably do most of the work, the most probable first. All
+    rows are simulated with the same markets and speeds.
+    """
     found: list[list[LifeOutcome]] = [[] for _ in choice.ways]
     lives = range(min(lifetimes, LIFETIMES_MAX))
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
@@ -112,7 +122,7 @@ def forecast_of_kinds(
 
 
 def lived_by(choice: Choice, lifetimes: Sequence[int], seed: int, source: Source) -> list[list[LifeOutcome]]:
-    """Return, for each row, the results of these lifetimes."""
+    """Simulate the lifetimes with these numbers. Return the results of each row."""
     pools = _pools([each for way in choice.ways for each in way.offerings])
     found: list[list[LifeOutcome]] = [[] for _ in choice.ways]
     for own in (seed_of(seed, number) for number in lifetimes):
@@ -143,8 +153,8 @@ def _pools(offerings: Sequence[Offering]) -> SpotPools:
 
 def _work_s(choice: Choice, seed: int) -> dict[str, float]:
     """
-    Return how many seconds the whole work takes on each instance type in one lifetime. On the first kind this is the
-    job's estimate, varied within its uncertainty.
+    Draw the true speeds of one lifetime. Return the seconds that the whole work takes on each instance type. On the
+    first kind, this is the job's estimate of the work, changed at random within its uncertainty.
     """
     rng = np.random.default_rng((seed, 4))
     off = {kind: log(PUBLISHED_DOUBT) * float(rng.uniform(-1, 1)) for kind in choice.times}
@@ -175,7 +185,10 @@ def choice_of(
     strategy: str,
     checkpoint_bytes: int,
 ) -> Choice:
-    """Return the input for these rows: all kinds, each kind alone (both with `strategy`), and on-demand alone."""
+    """
+    Return the input of a forecast with these rows: all kinds together, each kind alone (both with `strategy`), and all
+    kinds on demand only.
+    """
     kinds = [kind for kind in spec.resources.kinds if any(is_of(each, kind) for each in offerings)]
     times = _believed(spec, offerings, created)
     slower = PUBLISHED_DOUBT**2

@@ -27,11 +27,15 @@ SPAN = 4.0
 """The `span_s` of a job without a deadline, as a multiple of the time for its work and one changeover."""
 MOSTLY = 1.5
 """
-Most lifetimes end within this multiple of the time for the work and one changeover. A market of this length is drawn
-first, and a longer one only if needed: the same seed continues the same market.
+Most lifetimes end within this multiple of the time for the work and one changeover. So a market of this length is drawn
+first. Only if the lifetime has not ended then, a longer market is drawn with the same seed, which has the same
+beginning.
 """
 TICKS = 120
-"""Number of decisions in the planned time. More would add little, because losses happen only at decisions."""
+"""
+Number of decisions in the planned time. More decisions would change the result only little: in the simulation, a loss
+can happen only at the time of a decision, so the strategy never reacts late.
+"""
 TICK_MAX_S = 600.0
 GENERATED = Generated()
 CHUNK = 25
@@ -49,7 +53,7 @@ def span_s(job: Job) -> float:
 
 
 class ForecastRequest(msgspec.Struct, frozen=True):
-    """A row of a forecast. `rule` decides; if it is None, the strategy named `strategy` decides."""
+    """A row of a forecast. The decisions are made by `rule`, or, if it is None, by the strategy named `strategy`."""
 
     strategy: str
     market: SpotPools
@@ -58,10 +62,11 @@ class ForecastRequest(msgspec.Struct, frozen=True):
 
 class JobUncertainty(msgspec.Struct, frozen=True):
     """
-    The uncertainty of the job's figures. Each lifetime draws values within it.
+    The uncertainty of a job's figures. Each lifetime draws its true figures at random within these limits.
 
-    The work may be wrong by up to the share `work_share` either way. A changeover takes one of `changeovers_s` (without
-    any, the job's figure), multiplied or divided by up to `changeover_factor`.
+    The work differs from the estimate by up to the share `work_share`, either way. The changeovers of a lifetime take
+    one of the measured `changeovers_s` (or the job's estimate if there are none), multiplied or divided by up to
+    `changeover_factor`.
     """
 
     work_share: float = 0.0
@@ -76,7 +81,10 @@ class JobUncertainty(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(job, work_s=job.work_s * share, changeover_s=changeover_s * factor)
 
     def believed(self, job: Job) -> Job:
-        """Return the job as its strategy sees it: as in real runs, with changeovers that are somewhat too long."""
+        """
+        Return the job as its strategy sees it. As in real runs, the strategy assumes changeovers that are somewhat too
+        long, to be on the safe side.
+        """
         return msgspec.structs.replace(job, changeover_s=job.changeover_s * self.changeover_factor)
 
 
@@ -108,8 +116,8 @@ class Forecast(msgspec.Struct, frozen=True):
 
 class Inputs(msgspec.Struct, frozen=True):
     """
-    The input of a forecast: its questions, the job as known before it runs, and the conditions of its lifetimes. Each
-    lifetime replaces the notices in `standby`.
+    The input of a forecast: its rows (`questions`), the job as it is known before it runs, and the conditions of its
+    lifetimes. Which losses have a notice is drawn for each lifetime, and replaces the notices in `standby`.
     """
 
     questions: tuple[ForecastRequest, ...]
@@ -131,8 +139,8 @@ def forecast(
     """
     Return one forecast per question, in their order.
 
-    For each lifetime, one market is drawn, with the pools of the question that has the most. These must include the
-    pools of all other questions, which use the same market. The same seed gives the same markets.
+    For each lifetime, one market is drawn and used for all questions. It has the pools of the question with the most
+    pools, which must include the pools of all other questions. The same seed gives the same markets.
     """
     outcomes: list[list[Outcome]] = [[] for _ in asked.questions]
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
@@ -183,7 +191,10 @@ def seed_of(seed: int, number: int) -> int:
 
 
 def horizons(job: Job) -> tuple[int, int]:
-    """Return two lengths of a market, in ticks. The first is usually long enough, the second always."""
+    """
+    Return two lengths of a market, in ticks. Most lifetimes end within the first; at the end of the second, a lifetime
+    is given up.
+    """
     whole_s, mostly_s = HORIZON * span_s(job), MOSTLY * (job.work_s + job.changeover_s)
     return ceil(min(whole_s, mostly_s) / job.tick_s), ceil(whole_s / job.tick_s)
 

@@ -20,7 +20,9 @@ from spotrun.offering import CapacityType, Pool
 from spotrun.units import format_duration
 
 WARNED_MAX = 64
-"""The pattern of notices in a lifetime repeats after this many losses."""
+"""
+Number of losses in a lifetime for which it is drawn whether they have a notice. For later losses, the pattern repeats.
+"""
 STANDBY = Standby(NOTICE.total_seconds(), (True,))
 NOT_OFFERED = -1.0
 ORIGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -28,10 +30,12 @@ ORIGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 class SpotPools(msgspec.Struct, frozen=True):
     """
-    A choice of spot pools: their names, regions and prices (USD per hour), in the order in which they are requested.
+    A set of spot pools: their names, regions and prices (USD per hour), in the order in which they are requested.
 
-    `sending` is the cost of traffic in each pool, in USD per hour in addition to the price; it may be empty. `tolls` is
-    the cost of one start's traffic in USD, keyed by pool or on-demand; places where it costs nothing are left out.
+    In a pool whose region is not that of the bucket, the traffic of checkpoints costs money. `sending` is the cost of
+    saving checkpoints in each pool, in USD per hour, in addition to the price; it may be empty. `tolls` is the cost of
+    fetching the checkpoint at one start, in USD. Its keys are names of pools, and on-demand; pools where it costs
+    nothing are left out.
     """
 
     name: str
@@ -53,7 +57,7 @@ class Drawn(msgspec.Struct, frozen=True):
 
 
 class Source(Protocol):
-    """A source of markets. `words` describe it: they end the sentence "spot comes and goes …"."""
+    """A source of markets. `words` is a text that describes it. It completes the sentence "spot comes and goes …"."""
 
     @property
     def words(self) -> str: ...
@@ -75,8 +79,8 @@ class Generated(msgspec.Struct, frozen=True):
 class Replayed(msgspec.Struct, frozen=True):
     """
     Markets with generated capacity and replayed prices. Capacity is generated because prices carry no information about
-    it. The price histories of all pools are replayed from the same random time on; after their end, they continue from
-    their beginning. A pool without a history keeps its current price.
+    it. The price histories of all pools are replayed from the same time on, which is chosen at random. At their end,
+    the replay continues from their beginning. A pool without a history keeps its current price.
     """
 
     histories: dict[str, tuple[PriceSegment, ...]]
@@ -113,11 +117,11 @@ class Replayed(msgspec.Struct, frozen=True):
 
 class Recorded(msgspec.Struct, frozen=True):
     """
-    Markets that replay recorded windows in random order, each window from a random time to its end. Each pool replays
-    one recorded zone, and all pools replay the same times.
+    Markets that are replayed from a record, which consists of windows of time. Windows are chosen at random; each is
+    replayed from a random time in it to its end, and then the next. Each pool replays one recorded zone, and all pools
+    replay the same times. If there are more pools than zones, the remaining pools replay the same zones at other times.
 
-    If there are more pools than zones, the surplus pools replay the same zones at different times. A pool's price moves
-    around its current price as its zone's price moved around its mean.
+    A pool's price is its current price, multiplied by the ratio of the zone's recorded price to its mean.
     """
 
     name: str
@@ -135,7 +139,7 @@ class Recorded(msgspec.Struct, frozen=True):
         return Drawn(up.astype(bool), relative * np.array(market.prices))
 
     def _column(self, zone: int, ticks: int, tick_s: float, seed: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-        """Return, for each tick, whether a zone is up and its price as a multiple of its mean price."""
+        """Return for each tick whether a zone has capacity, and the zone's price as a multiple of its mean price."""
         rng, record = np.random.default_rng(seed), self.windows
         mean = record.price[:, :, zone].mean() or 1.0
         parts: list[tuple[np.ndarray, np.ndarray]] = []
@@ -151,7 +155,10 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 class Local(msgspec.Struct, frozen=True):
-    """The market that the local cloud generates, with moving prices, from other seeds than the run's."""
+    """
+    Markets that the local cloud generates, with prices that move. Their seeds differ from the run's, so a forecast does
+    not know the run's own market.
+    """
 
     config: MarketConfig
 
@@ -181,7 +188,10 @@ def _tick(moment: datetime, tick_s: float) -> int:
 
 
 def standby_of(standby: Standby, seed: int) -> Standby:
-    """Return `standby` with one lifetime's notices. The same share of losses has a notice as on the local cloud."""
+    """
+    Return a copy of `standby` in which the losses of one lifetime that have a notice are drawn at random. Their share
+    is the same as on the local cloud.
+    """
     rng = np.random.default_rng((seed, 1))
     warned = rng.random(WARNED_MAX) >= local.UNANNOUNCED_SHARE
     return msgspec.structs.replace(standby, warned=tuple(warned.tolist()))
@@ -189,9 +199,10 @@ def standby_of(standby: Standby, seed: int) -> Standby:
 
 class Lifetime(Sequence[Mapping[str, float]]):
     """
-    A market in the form that the simulator needs: consecutive ticks return the same object until something changes.
+    A market in the form that the simulator needs: for each tick, the price of every pool that has capacity. Consecutive
+    ticks return the same object until something changes.
 
-    An object is made only when its tick is used: most of the last ticks are never used.
+    An object is made only when its tick is first used, because many lifetimes end long before the last tick.
     """
 
     def __init__(self, market: SpotPools, drawn: Drawn) -> None:

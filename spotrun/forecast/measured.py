@@ -20,11 +20,13 @@ class RunMeasurements(msgspec.Struct, frozen=True):
     Measurements of earlier runs.
 
     `work` is the productive time of the newest completed run, and `epochs` is its number of epochs; both are None if no
-    run has completed. `changeovers_s` are the seconds of every start in all runs; a start that unpacked its set-up
-    counts as if it had run the set-up. `boots_s` are the unbilled seconds of each start. `setups_s` are the seconds of
-    the set-ups that were run and packed; `unpacks_s` are the seconds that unpacking took. `checkpoint_bytes` is the
-    size of the newest checkpoint, 0 before the first. `work_doubt` is the share by which `work` may be wrong.
-    `by_bench`: a bench measured the changeovers.
+    run has completed. `changeovers_s` are the durations of every changeover in all runs. If an instance only unpacked a
+    set-up that another one had packed, its changeover is corrected to the time that it would take with the whole
+    set-up. `boots_s` are the seconds of each start before billing began. `setups_s` are the seconds of the set-ups that
+    were run and then packed, and `unpacks_s` those of the set-ups that were unpacked.
+
+    `checkpoint_bytes` is the size of the newest checkpoint, 0 before the first. `work_doubt` is the share by which
+    `work` may be wrong. `by_bench` is True if `spotrun bench` measured the changeovers.
     """
 
     work: timedelta | None = None
@@ -49,7 +51,7 @@ class RunMeasurements(msgspec.Struct, frozen=True):
 
     @property
     def later_start(self) -> float:
-        """The share of a full changeover that a start takes if it only unpacks its set-up."""
+        """The duration of a changeover that only unpacks its set-up, as a share of one that runs the whole set-up."""
         if not self.setups_s or not self.changeovers_s:
             return 1.0
         whole_s = fmean(self.setups_s)
@@ -82,14 +84,20 @@ def _size_bytes(event: CheckpointCommitted) -> int:
 
 
 def _setups(state: RunState, how: str) -> Iterator[float]:
-    """Yield the seconds of set-ups with a stored archive. `how` is "run" (and then packed) or "unpacked"."""
+    """
+    Yield the seconds that set-ups took. With `how` = "run", these are the set-ups that were run and then packed; with
+    "unpacked", those that were unpacked.
+    """
     for attempt in state.attempts.values():
         if attempt.setup is not None and attempt.setup.how == how and attempt.setup.packed_bytes:
             yield attempt.setup.seconds
 
 
 def _whole_starts(state: RunState, setup_s: float | None) -> Iterator[float]:
-    """Yield the seconds of starts. If `setup_s` is known, it replaces the seconds that unpacking a set-up took."""
+    """
+    Yield the seconds of each changeover. If an instance only unpacked its set-up, the seconds for that are replaced by
+    `setup_s`, the time of the whole set-up, if this is known.
+    """
     for number, seconds in measured_starts(state).items():
         setup = state.attempts[number].setup
         if setup is not None and setup.how == "unpacked" and setup_s is not None:

@@ -1,4 +1,6 @@
-"""Computes a job's minimum cost if the whole market were known in advance: the exact lower bound of all strategies."""
+"""
+Computes the minimum cost that a job could have if the whole market were known in advance. No strategy can cost less.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,15 @@ from spotrun.strategies.port import ON_DEMAND, Job
 
 def optimum(job: Job, market: Ticks, deadlines_s: list[float], first: int = 0) -> list[float]:
     """
-    Return the minimum cost in USD for each deadline, by dynamic programming over (tick, place, slack used).
+    Return the minimum cost in USD for each deadline, by dynamic programming over the tick t, the place, and the used
+    slack u.
 
-    The used slack, u, is all time without progress: waits (of one tick each) and changeovers. Both are whole multiples
-    of q = gcd(tick, changeover, work) seconds, so the grid is exact. Only complete starts are considered: a start that
-    is lost or stopped during its changeover makes no progress, and waiting as long would cost nothing.
-    Cost[place][u] moves by
+    The used slack is all time without progress: waits (of one tick each) and changeovers. All times are counted in
+    units of q = gcd(tick, changeover, work) seconds, so they are whole numbers and the result is exact. g is a tick,
+    and d is a changeover. Starts that are lost or stopped during their changeover are not considered: they make no
+    progress, and waiting for the same time costs nothing.
+
+    From one tick to another, Cost[place][u] moves by
 
         run on     (t, u) -> (t + 1, u)              for the tick's price
         wait       (t, u) -> (t + 1, u + g)          for nothing

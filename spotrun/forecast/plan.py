@@ -45,8 +45,9 @@ ANYWHERE = SpotPools("any", (), (), ())
 
 class Repeats(msgspec.Struct, frozen=True):
     """
-    The rework of a command without checkpoints if it has a loss every `loss_every_s` on average. `expected_rework_s` is
-    the mean; None if the command hardly ever completes.
+    The rework of a command without checkpoints, which starts from the beginning after each loss. It is assumed that a
+    loss comes every `loss_every_s` seconds on average. `expected_rework_s` is the mean rework; None if the command
+    would hardly ever complete.
     """
 
     loss_every_s: float
@@ -57,9 +58,9 @@ class Plan(msgspec.Struct, frozen=True):
     """
     The forecast of a job, made before any money is spent. `assumed` states the assumptions in one line.
 
-    `time_left` is None for a run without a deadline. `repeats` is set for a command that names no state, if none of its
-    earlier runs had a checkpoint. If the job allows several kinds, `expects` lists those that will do most of the work,
-    the most likely first.
+    `time_left` is None for a run without a deadline. `repeats` is set if the job runs a command, names no files as its
+    state, and none of its earlier runs had a checkpoint. If the job allows several kinds of instances, `expects` lists
+    those that will probably do most of the work, the most probable first.
     """
 
     work: timedelta
@@ -77,8 +78,9 @@ class Plan(msgspec.Struct, frozen=True):
 
 class CheckpointTraffic(msgspec.Struct, frozen=True):
     """
-    Traffic between the instances and the bucket: a checkpoint of `checkpoint_bytes` at each start, and one every
-    `interval_s`. Each checkpoint is transferred once, even if several (`size`) instances train together.
+    Traffic between instances and bucket, which costs money if they are in different regions. Each start fetches a
+    checkpoint of `checkpoint_bytes`, and every `interval_s` one is saved. If several instances (`size`) train together,
+    each checkpoint is transferred only once.
     """
 
     created: RunCreated | None = None
@@ -118,10 +120,12 @@ def plan(
     progressed: Callable[[int, int], None] = lambda done, of: None,
 ) -> Plan:
     """
-    Forecast `spec` on the `offerings` that suit it, given cheapest first. `time_left` is the time until its deadline.
+    Forecast the job `spec`. `offerings` are those that suit the job, the cheapest first. `time_left` is the time until
+    the deadline.
 
-    `measured` contains the changeovers of earlier runs, and `source` draws the markets. `considered` becomes the plan's
-    `offerings`. `created` contains the bucket's region; without `created`, no traffic counts as crossing regions.
+    `measured` has the measurements of earlier runs, and `source` draws the markets. `considered` is only copied into
+    the plan's `offerings`. `created` says in which region the bucket is; without it, traffic is assumed to cost
+    nothing.
 
     Raises:
         SpecInvalid: no on-demand offering suits the job, so a deadline cannot be promised.
@@ -146,7 +150,10 @@ def plan(
 
 
 def learns(spec: RunSpec) -> bool:
-    """Return whether the forecast covers all kinds that the job allows, as a run would. A gang's forecast does not."""
+    """
+    Return whether the forecast simulates all kinds of instances that the job allows, and how a run chooses between
+    them. It does so if the job allows several kinds, except for a gang.
+    """
     return spec.resources.is_choice and spec.num_nodes == 1
 
 
@@ -212,7 +219,10 @@ def job_for(
     measured: RunMeasurements = NOTHING_MEASURED,
     sent: CheckpointTraffic = NOTHING_SENT,
 ) -> Job:
-    """Return the job as its strategies see it, with the assumptions of real runs for everything that is unmeasured."""
+    """
+    Return the job in the form that strategies use. What was not measured is filled in with the same assumptions as in
+    real runs.
+    """
     on_demand = [sent.usd_per_hour(found) for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
     if not on_demand and time_left is not None:
         raise SpecInvalid("no on-demand offering suits resources", hint="a deadline may need on-demand capacity")
@@ -230,8 +240,9 @@ def job_for(
 
 def _rework(spec: RunSpec) -> timedelta:
     """
-    Return the maximum training time that one loss without notice undoes. For "every N steps", assume the automatic
-    interval, because the duration of N steps is unknown before a run measures it.
+    Return the maximum time of training that is lost with an instance without notice: the interval between two
+    checkpoints. If the job says "every N steps", the duration of N steps is not known yet, so the automatic interval is
+    assumed.
     """
     every = spec.checkpoint.every
     interval = every if isinstance(every, timedelta) else auto_interval(assumptions.STALL)
@@ -246,14 +257,17 @@ def _standby(spec: RunSpec, offerings: Sequence[Offering], measured: RunMeasurem
 
 
 def _unpacks(spec: RunSpec, offerings: Sequence[Offering]) -> bool:
-    """Return whether some instance could unpack another's set-up. With different accelerators it could not."""
+    """
+    Return whether instances of this job can unpack the set-up that another instance has packed. This works only if all
+    offerings have the same accelerators.
+    """
     return spec.setup is not None and spec.pack_setup and len({found.accelerators for found in offerings}) == 1
 
 
 def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: CheckpointTraffic) -> list[ForecastRequest]:
     """
-    Return the questions: the job's strategy in the first zone, in the first region and everywhere; and, for comparison,
-    on-demand alone and spot alone.
+    Return the rows of the forecast: the job's strategy with spot pools in one zone, in one region and in all zones;
+    and, for comparison, on-demand alone and spot alone.
     """
     spot = [found for found in offerings if found.capacity_type is CapacityType.SPOT]
     dear = [found for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
@@ -276,7 +290,10 @@ def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: CheckpointTra
 
 
 def _rule(spec: RunSpec, *, falls_back: bool) -> Patient | None:
-    """Return the rule for a job without a deadline; None for a job with one, for which its strategy decides."""
+    """
+    Return the rule that makes the decisions for a job without a deadline. Return None for a job with a deadline,
+    because its strategy makes them.
+    """
     if spec.policy.deadline is not None:
         return None
     return patience(spec) if falls_back else Patient(inf, None)

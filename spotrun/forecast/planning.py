@@ -47,7 +47,10 @@ class PlannedJob(NamedTuple):
     measured: RunMeasurements
     source: Source
     notes: Sequence[str] = ()
-    """Notes on figures that a bench measured, for this job or only for this job with other arguments."""
+    """
+    Notes for the user: which figures come from `spotrun bench`, or that it has measured this job only with other
+    arguments.
+    """
 
 
 def planned(
@@ -132,8 +135,8 @@ def _with_bench(
     known: RunMeasurements, spec: RunSpec, spec_path: Path, store: str | None
 ) -> tuple[RunMeasurements, list[str]]:
     """
-    Return the measurements of runs, completed by the figures that `spotrun bench` has measured on the job's first kind,
-    and notes on the figures so added.
+    Add figures that `spotrun bench` has measured on the job's first kind of instances, where `known` has none from
+    runs. Return the result, and notes for the user about the added figures.
 
     Raises:
         StoreError: the store cannot be read, and nothing else says how long the work takes.
@@ -167,8 +170,8 @@ def _with_bench(
 
 def _start_s(found: BenchResult, measured_s: float, spec: RunSpec) -> float:
     """
-    Return how long a start takes, in seconds of run time. `measured_s`, from a bench, is in system time and without the
-    local cloud's simulated boot.
+    Return how long a changeover takes, in seconds of run time. `measured_s` was measured by a bench in system time. It
+    includes the boot time usual there (`found.usual_boot_s`), which is replaced by the boot time that this job expects.
     """
     return measured_s * clock_of(spec).scale + spec.boot.total_seconds() - found.usual_boot_s
 
@@ -186,7 +189,8 @@ def _source(spec: RunSpec, world: World, traces: Path | None, published_as: str,
     Return the source of the markets.
 
     Raises:
-        SpecInvalid: the flags name two markets, or an unknown one.
+        SpecInvalid: two flags that each name a source were combined, a flag names an unknown format, or recent prices
+        are not known.
     """
     if traces is not None and price_history:
         raise SpecInvalid("--traces already has prices", hint="leave out --price-history")

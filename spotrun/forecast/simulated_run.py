@@ -1,9 +1,10 @@
 """
-Simulates one lifetime of a run. The policy of real runs (`spotrun.policy.decide`) decides tick by tick.
+Simulates one lifetime of a run. All decisions are made by the policy of real runs (`spotrun.policy.decide`), one round
+after another.
 
-The policy chooses between kinds by measurements that it finds in the ledger, so each lifetime has a real ledger in
-memory. This module simulates the cloud and the agents: an instance is ready one changeover after its request, trains at
-its kind's true speed, makes checkpoints at intervals, may get a notice, and may be lost.
+To choose between kinds of instances, the policy uses the speeds that it finds in the ledger. So each lifetime has a
+ledger with real entries, in memory. This module simulates the cloud and the agents: an instance is ready one changeover
+after its request, trains at its kind's true speed, makes checkpoints at intervals, may get a notice, and may be lost.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 
 LOOKS_MAX = 30
-"""Maximum number of policy rounds in a row. A round follows directly if the round before it changed something."""
+"""
+Maximum number of policy rounds at the same simulated time. After a round that changed something, the policy decides
+again immediately.
+"""
 LAST_WORDS_S = 20.0
 """An instance with a notice makes its last checkpoint this many seconds before its loss."""
 RESTORE_SHARE = 0.1
@@ -52,9 +56,9 @@ ROUNDING_S = 1e-6
 
 class Truth(msgspec.Struct, frozen=True):
     """
-    The true figures of a lifetime, which the policy does not see: how many seconds the whole work takes on each
-    instance type, how many a changeover and a checkpoint interval take, and which losses have a notice. The lifetime is
-    given up at `given_up_s`.
+    The true figures of a lifetime, which the policy does not see. `work_s` are the seconds that the whole work takes on
+    each instance type, `changeover_s` those of a changeover, and `interval_s` those between two checkpoints. `standby`
+    says which losses have a notice. At `given_up_s`, the simulation is given up.
     """
 
     work_s: Mapping[str, float]
@@ -106,8 +110,9 @@ class _Trainer(msgspec.Struct):
 
 class SimulatedRun:
     """
-    A simulated run of `spec` on these offerings. The market `drawn` has one column for each spot pool in `pools`. After
-    the market's end, it continues from its beginning. The policy decides at least every `look_s` seconds.
+    A simulated run of `spec` on these offerings. The market `drawn` has one column for each spot pool in `pools`. If
+    the run lasts longer than the market, the market repeats from its beginning. There is a policy round at least every
+    `look_s` seconds, and after each event that requires one.
     """
 
     def __init__(
@@ -228,7 +233,10 @@ class SimulatedRun:
         return True
 
     def _losses_by(self, at_s: float) -> int:
-        """Return a number for the loss at `at_s` that is the same in all simulated runs."""
+        """
+        Return a number for the loss at `at_s`. It depends only on the time, so in all simulated runs the same losses
+        have a notice.
+        """
         return round(at_s / self._tick_s)
 
     # -- events --------------------------------------------------------------------------------------------------------
@@ -321,8 +329,8 @@ class SimulatedRun:
 
     def _stops_s(self, trainer: _Trainer) -> float:
         """
-        Return when the trainer hands over: with a notice, `LAST_WORDS_S` before the loss; if the attempt has to leave,
-        now; otherwise never.
+        Return the time at which the trainer stops and hands over. With a notice, this is `LAST_WORDS_S` before the
+        loss. If the policy has decided to move the training, it is now. Otherwise the trainer does not stop (`inf`).
         """
         attempt = self._state.attempts[trainer.attempt]
         if attempt.notice is not None:
@@ -330,7 +338,10 @@ class SimulatedRun:
         return self._now_s if attempt.leaving else inf
 
     def _commit(self, trainer: _Trainer, taken_s: float, *, final: bool = False) -> int | None:
-        """Commit the steps done by `taken_s`. Return the number of the newest commit; None before the first commit."""
+        """
+        Commit the steps that were done by the time `taken_s`. Return the number of the newest commit; None before the
+        first commit.
+        """
         step, number = min(self._steps, trainer.step_at(taken_s)), self._state.next_number
         if step <= trainer.committed:
             newest = self._state.latest_commit()
@@ -419,7 +430,7 @@ class SimulatedRun:
         return Decimal(f"{float(found):.6f}")
 
     def _segments(self, machine: _Machine) -> Sequence[PriceSegment]:
-        """Return a machine's price segments: a new one wherever its price changes."""
+        """Return a machine's price segments. A new segment begins at each change of the price."""
         found = list(machine.instance.prices)
         if machine.column is None or self._drawn.usd.ndim == 1:
             return found

@@ -25,7 +25,8 @@ from spotrun.offering import CapacityType, Offering
 ROOT_VARIABLE = "SPOTRUN_LOCAL_CLOUD"
 BOOTSTRAP = (sys.executable, "-P", "-m", "spotrun.agent.bootstrap")
 """
-The init process of an instance. The flag -P keeps Python from importing modules from the instance's disk by accident.
+The init process of an instance. The flag -P keeps Python from importing modules from the working directory, which is
+the instance's disk.
 """
 
 
@@ -97,7 +98,10 @@ class LocalDriver:
                 settling.end_by_force(folder, self._log)
 
     def quotes(self, accelerators: Sequence[str], types: Sequence[str], regions: Sequence[str]) -> Quotes:
-        """Return the prices of offerings with one of `accelerators`, of one of `types`, in one of `regions`."""
+        """
+        Return the prices of the offerings that have one of `accelerators`, are of one of the instance types in `types`,
+        and are in one of `regions`.
+        """
         now = self._clock.now()
         wishes = [*wishes_by_flags(regions, types, accelerators)]
         wanted = [each for each in self.offerings() if all(wish.fits(each) for wish in wishes)]
@@ -110,7 +114,7 @@ class LocalDriver:
         Interrupt a spot instance as the cloud would. `notice` is in run time; None means no notice.
 
         Raises:
-            CloudError: no such instance is running, or it is an on-demand instance, which the cloud may not interrupt.
+            CloudError: no such instance is running, or it is an on-demand instance, which the cloud never interrupts.
         """
         folder, record = self._alive(instance_id)
         if record.instance.offering.capacity_type is not CapacityType.SPOT:
@@ -122,7 +126,7 @@ class LocalDriver:
 
     def rebalance(self, instance_id: str) -> None:
         """
-        Recommend to the instance, through its metadata, to move its work. Raise CloudError if the instance is not
+        Announce a recommendation to rebalance in the instance's metadata. Raise CloudError if the instance is not
         running.
         """
         folder, _ = self._alive(instance_id)
@@ -139,9 +143,11 @@ class LocalDriver:
 
     def forget(self, run_uid: str) -> None:
         """
-        Delete the records of a run's terminated instances, but keep the log. Their tokens can then be reused. While one
-        member of a launch runs, all records of the launch stay, because the first member's folder also stores the
-        launch's outcome.
+        Delete the records of a run's terminated instances. After that, the instances' launch tokens can be used again.
+        The cloud's log is kept.
+
+        While any member of a gang runs, the records of all members are kept, because the first member's folder also
+        stores the outcome of their launch.
         """
         with _as_unavailable():
             known = [(folder, settling.settled(folder, self._log)) for folder in self._places.record_folders()]

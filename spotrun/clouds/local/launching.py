@@ -1,5 +1,6 @@
 """
-Launches a local instance and its supervisor. If several processes try this at the same time, only one of them launches.
+Launches a local instance and its supervisor. If several processes send the same launch request at the same time, one of
+them launches the instance, and the others get that instance.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class Launcher:
 
     def _accept_members(self, folders: Sequence[RecordFolder], request: LaunchRequest) -> None:
         """
-        Write the members' records, the first member's last. If the first member's record exists, all members had room.
+        Check that there is capacity for all members, then write one record for each. The first member's record is
+        written last, so once it exists, all records exist.
         """
         with self._places.deciding(START_WITHIN_S):
             if folders[0].read() is not None:
@@ -82,7 +84,7 @@ class Launcher:
 
     def _members_before(self, folders: Sequence[RecordFolder], request: LaunchRequest) -> Instance:
         """
-        Return the first member of an earlier launch. It may have ended, as long as another member runs.
+        Return the launch's first member. That member may have ended already, but at least one member still runs.
 
         Raises:
             LaunchTokenSpent: all members have ended, or the launch was given up.
@@ -96,9 +98,7 @@ class Launcher:
         return as_seen(folders[0], first)
 
     def _free_net(self, request: LaunchRequest) -> int:
-        """
-        Return a number for the third place of the members' addresses, which no other launch with running members uses.
-        """
+        """Return a number that no running member of another launch has as the third number of its IPv4 address."""
         taken = {record.instance.address.split(".")[2] for record in self._living() if record.instance.address}
         nets = ((request.launch + away) % 256 for away in range(256))
         net = next((net for net in nets if str(net) not in taken), None)
@@ -108,7 +108,8 @@ class Launcher:
 
     def launch_or_join(self, folder: RecordFolder, request: LaunchRequest) -> Instance:
         """
-        Launch the instance. If another process is launching it with the same token, return it when it is launched.
+        Launch the instance. If another process is already launching it with the same token, wait for that process and
+        return its instance.
         """
         self._places.create()
         folder.create()
@@ -143,7 +144,8 @@ class Launcher:
 
     def _accept(self, request: LaunchRequest, folder: RecordFolder) -> Record:
         """
-        Write the record. If the capacity is unlimited, launches of different instances need not wait for one another.
+        Check that there is capacity, then write the instance's record. If the capacity is limited, only one process at
+        a time does this; otherwise two processes could both take the last free place.
         """
         endless = self._config.capacity is None and request.offering.capacity_type is not CapacityType.OWN
         with nullcontext() if endless else self._places.deciding(START_WITHIN_S):
@@ -151,8 +153,8 @@ class Launcher:
 
     def _script_seen(self, request: LaunchRequest) -> int:
         """
-        Return how many steps of the script have happened. Raise InsufficientCapacity or another CloudError if `request`
-        cannot be launched.
+        Return how many steps of the market's script have happened in this run. Raise InsufficientCapacity if there is
+        no capacity for `request`, and CloudError if the cloud does not rent out such instances.
         """
         script = Script(self._places.market(request.run_uid), self._config.script, self._clock.epoch)
         script.advance(self._clock.now(), observer=None)
@@ -202,8 +204,8 @@ class Launcher:
 
     def _has_room(self, request: LaunchRequest) -> bool:
         """
-        Return whether the pool has room for all requested instances besides the run's instances that are running. A
-        machine that the user owns has room for one instance of any run.
+        Return whether all requested instances fit into the pool, in addition to those of the run's instances that
+        already run there. A machine that the user owns has room for one instance, whichever run it belongs to.
         """
         capacity, pool = self._config.capacity, request.offering.pool
         if pool.capacity_type is CapacityType.OWN:
@@ -244,7 +246,10 @@ class Launcher:
         )
 
     def _start_supervisor(self, folder: RecordFolder, lock: int) -> None:
-        """Start the supervisor, and wait until it has armed the time-to-live and taken over the lock."""
+        """
+        Start the supervisor, and wait until it has started the timer for the time-to-live and holds `lock`, the lock on
+        the instance's record.
+        """
         ready, supervisors_end = os.pipe()
         try:
             with open(folder.log_path, "ab") as log:
@@ -303,8 +308,8 @@ def _supervisor_command(root: Path, instance_id: str, ready: int) -> list[str]:
 
 def _host_environment() -> dict[str, str]:
     """
-    Return this process's environment without the variables of an instance. They are present if this process runs on a
-    local instance.
+    Return this process's environment without the variables that describe an instance. This process has such variables
+    if it runs on a local instance itself.
     """
     environment = {name: text for name, text in os.environ.items() if not name.startswith(_OF_ONE_INSTANCE)}
     package_root = Path(spotrun.__file__).parent.parent

@@ -1,9 +1,10 @@
 """
-The simulated spot market. It is a pure function of seed and run time, so that every process computes the same market.
+The simulated spot market. Prices and capacity depend only on a seed and on run time, so every process computes the same
+market.
 
-Its shape follows public traces of V100 and K80 spot capacity (2022-23). A period of capacity in a zone lasts half an
-hour in the median, ten minutes or less in a tenth of the cases, and three hours on average (a heavy tail). About one
-loss in four is over after ten minutes.
+Its shape follows public traces of V100 and K80 spot capacity (2022-23). A pool's capacity comes and goes. A period with
+capacity lasts half an hour in the median and three hours on average (a heavy tail); one period in ten lasts ten minutes
+or less. After a loss, capacity is back within ten minutes in about one case of four.
 """
 
 from __future__ import annotations
@@ -33,14 +34,17 @@ UNANNOUNCED_SHARE = 0.1
 """Share of interruptions without notice. Clouds promise notices only as best effort."""
 LEAD_MINUTES_MAX = 10.0
 """
-Maximum minutes from a recommendation to rebalance to the notice. This is an assumption, because no cloud publishes the
-time.
+Maximum minutes from a recommendation to rebalance until the notice that follows it. This is an assumption, because no
+cloud publishes how long it takes.
 """
 FALSE_LEAD_MINUTES = 30.0, 120.0
-"""Minimum and maximum minutes from a false recommendation to the next real loss."""
+"""Minimum and maximum minutes from a false recommendation (one that no notice follows) until the pool's next loss."""
 
 WARM_UP = timedelta(days=2)
-"""The age of the market at the start of a run. Without it, all runs would start in the market's first period."""
+"""
+The time for which the market has existed when a run starts. Without it, every run would start at the beginning of the
+market's first period.
+"""
 
 
 class Loss(NamedTuple):
@@ -88,7 +92,8 @@ class Market:
 
     def has_capacity(self, pool: Pool, at: datetime) -> bool:
         """
-        Return whether a launch would succeed. From the announcement of a loss until the capacity is back, it fails.
+        Return whether a launch at `at` would find capacity. From the notice of a loss until the capacity is back,
+        launches find none.
         """
         if self._never_lost(pool):
             return True
@@ -106,13 +111,14 @@ class Market:
 
     def next_recommendation(self, pool: Pool, at: datetime) -> datetime | None:
         """
-        Return when instances in the pool next get a recommendation to rebalance, after `at` and before their loss; None
-        if they get none.
+        Return the time of the next recommendation to rebalance for instances in the pool. It lies after `at` and before
+        the pool's next loss. Return None if there is no such recommendation.
 
         According to AWS, a recommendation can arrive before the notice, or together with it
         (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html). AWS publishes neither how many
-        recommendations come nor how early. So three things are assumptions: the share `recommended`, the lead times,
-        and that half of the recommendations are not followed by a loss.
+        recommendations come nor how early. So this market assumes three things: that a recommendation precedes the
+        share `recommended` of all losses, how long before the notice it comes, and that there are as many false
+        recommendations as true ones.
         """
         loss = self.next_loss(pool, at)
         if loss is None:
@@ -138,7 +144,7 @@ class Market:
         return self.price_step(pool, at).usd_per_hour
 
     def price_step(self, pool: Pool, at: datetime) -> PriceStep:
-        """Return the price at `at`, and how long this price lasts."""
+        """Return the price at `at`, with the times between which this price applies."""
         if pool.capacity_type is not CapacityType.SPOT:
             return self._constant(self._types[pool.instance_type].on_demand_usd_per_hour)
         if self._config.kind == "calm":
@@ -221,7 +227,10 @@ T = TypeVar("T", Availability, PriceStep)
 
 
 class Timeline(Generic[T]):
-    """The periods of an endless history. They are generated up to the latest time that was requested."""
+    """
+    The periods of a history that has no end. Periods are generated when a time is requested that lies after all periods
+    generated before.
+    """
 
     def __init__(self, source: Iterator[T]) -> None:
         self._source: Iterator[T] = source
@@ -235,7 +244,7 @@ class Timeline(Generic[T]):
 
 
 def _availabilities(random: Random, start: datetime) -> Iterator[Availability]:
-    """Yield the periods of capacity of a pool that has no capacity at `start`."""
+    """Yield a pool's periods with capacity, without end. At `start` the pool has no capacity."""
     while True:
         since = start + _lognormal(random, DOWN_MEDIAN_MINUTES, DOWN_SIGMA)
         until = since + timedelta(minutes=UP_MIN_MINUTES) + _lognormal(random, UP_MEDIAN_MINUTES, UP_SIGMA)

@@ -2,8 +2,9 @@
 Launches the members of a gang on the local cloud: all or none.
 
 The launcher accepts all members together and starts their supervisors one by one. No supervisor boots its member until
-all supervisors have started. Then the launcher writes the word `all` next to the first member's record. If that takes
-too long, another process writes `none` in this place, and the whole launch ends. Only the first word written counts.
+all supervisors have started. Then the launcher writes the word `all` next to the first member's record. If the
+supervisors take too long to start, another process writes `none` instead, and the whole launch is given up. The first
+word that is written counts; later ones change nothing.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from spotrun.clouds.local.records import Record, RecordFolder, instance_id_of
 
 MEMBERS_NET, CUT_OFF_NET = "127.77", "127.78"
 """
-The first two numbers of the addresses of members (127.77.L.M), and of members that are cut off from the others. Each
-loopback address has all ports, so every member can use any unprivileged port.
+The first two numbers of the members' IPv4 addresses. A member has the address 127.77.L.M, where L is the launch's
+number and M the member's index. A member whose network the script of the market cuts off moves to 127.78.
+
+All these are loopback addresses of this machine, and each address has its own ports. So two members can use the same
+unprivileged port.
 """
 ALL, NONE = "all", "none"
 GIVEN_UP_AFTER_S = 60.0
 """
-Maximum seconds of system time until all members have supervisors. If their launcher has died, no other process starts
-the missing supervisors.
+Maximum seconds of system time from accepting a launch until all members have supervisors. After that the launch is
+given up, because the launcher has probably died, and no other process starts the missing supervisors.
 """
 
 

@@ -1,8 +1,9 @@
 """
 A machine that the user owns, as one offering at the price of using the machine. It serves one run at a time.
 
-Its instances are instances of the local cloud: process trees with a supervisor that enforces their time-to-live. Each
-record has a lock that a dead process cannot hold. So an instance whose supervisor is dead counts as ended.
+Its instances are instances of the local cloud: process trees with a supervisor that enforces their time-to-live. A
+living supervisor holds the lock on its instance's record, and the kernel frees the lock when the supervisor dies. So an
+instance whose lock is free counts as ended.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from spotrun.spec.own_machine import HardwareSpec, this_host
 
 class OwnMachine:
     """
-    The user's own machine, a run's home. Its instances can be seen only on the machine itself. On any other machine,
-    `offerings` is empty, and `instances` raises an error if the caller must see the home.
+    The user's own machine, which a job can name as its home. Only processes on that machine can see its instances. On
+    any other machine, `offerings` returns none, and `instances` raises an error if the caller needs to know the
+    instances at home.
     """
 
     def __init__(self, name: str, hardware: HardwareSpec, clock: ScaledClock, gpus: BusyGpus | None = None) -> None:
@@ -80,17 +82,17 @@ class OwnMachine:
         )
 
     def launch(self, request: LaunchRequest) -> Instance:
-        """Launch as CloudDriver does. If two runs launch at the same time, only one gets the machine."""
+        """
+        Launch an instance on this machine, by the rules of CloudDriver. If two runs try this at the same time, only one
+        succeeds.
+        """
         if not self.is_here:
             raise CloudError(f"{self._kind.name} is the machine {self._host}", hint="launch from that machine")
         self._mine.add(request.run_uid)
         return self._local.launch(request)
 
     def has(self, instance_id: str) -> bool:
-        """
-        Return whether `instance_id` belongs to an instance at home, running or ended. No other cloud lists such
-        instances.
-        """
+        """Return whether `instance_id` is an instance on the user's own machine, running or ended."""
         found = self._local.describe(instance_id) if self.is_here else None
         return found is not None and found.offering.capacity_type is CapacityType.OWN
 
@@ -98,7 +100,12 @@ class OwnMachine:
         return self._local.describe(instance_id) if self.has(instance_id) else None
 
     def instances(self, run_uid: str | None, must_see: Collection[str] | None) -> list[Instance]:
-        """Return the instances at home. On another machine, raise CloudUnavailable if `must_see` names the home."""
+        """
+        Return the instances on the user's own machine. On another machine, return none.
+
+        Raises:
+            CloudUnavailable: this is another machine, and `must_see` names the home.
+        """
         if not self.is_here:
             if must_see is not None and HOME in must_see:
                 raise CloudUnavailable(

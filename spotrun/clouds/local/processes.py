@@ -21,7 +21,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PAUSE_S = 0.002
 KILL_WITHIN_S = 60.0
 """
-Maximum seconds of system time for killed processes to end. They take time to free gigabytes, or may hang in the kernel.
+Maximum seconds of system time for killed processes to end. A process with gigabytes of memory takes a while to free it,
+and a process may hang in the kernel.
 """
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -52,7 +53,7 @@ def kill(process: ProcessMark) -> None:
 
 
 def descendants(pid: int) -> list[ProcessMark]:
-    """Return all live processes below `pid`, itself excluded."""
+    """Return all live descendants of the process `pid`, without that process itself."""
     children: dict[int, list[Stat]] = {}
     for stat in proc.all_stats():
         children.setdefault(stat.parent, []).append(stat)
@@ -71,8 +72,8 @@ def carrying(name: str, value: str) -> list[ProcessMark]:
 
 def kill_all(find: Callable[[], Iterable[ProcessMark]]) -> bool:
     """
-    Kill the processes that `find` returns, and repeat until it returns none, because processes may fork before they are
-    killed.
+    Kill the processes that `find` returns, and repeat until `find` returns none. Repeating is necessary because a
+    process may fork before it is killed.
 
     Returns: False if some processes could not be ended within KILL_WITHIN_S.
     """
@@ -113,5 +114,8 @@ def die_with(parent: int) -> None:
 
 
 def _is_dead(stat: Stat) -> bool:
-    """Return whether the process is dead. A process in state Z whose other threads still run is not dead."""
+    """
+    Return whether the process is dead. A process whose main thread has ended (state Z) is not dead while other threads
+    of it run.
+    """
     return stat.ended and stat.threads <= 1

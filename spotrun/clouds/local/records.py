@@ -52,9 +52,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     The cloud's whole record of one instance, with all values that the instance's supervisor needs.
 
     `script_seen` counts the steps of the script that had happened before the launch. `supervisor` and `guardian` are
-    None until these processes have started; if they stay None, the launch was cut short. `count` is the number of
-    members that were requested together, None for a single instance. The members were accepted at `accepted_s` on the
-    system clock.
+    None until these processes have started; if `supervisor` stays None, the launcher died before it had started the
+    supervisor. `count` is the number of members in the launch, None for a single instance. `accepted_s` is the time on
+    the system clock at which the record was first written.
     """
 
     instance: Instance
@@ -81,7 +81,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return self.instance.state is InstanceState.TERMINATED
 
     def end(self, at: datetime, by: EndedBy, init_exit_code: int | None = None) -> Record:
-        """Return the record with the instance's end added. The end is never before the last known event."""
+        """
+        Return a copy of the record that says when and by whom the instance was ended. If `at` lies before the launch or
+        the last price change, the time of that event is taken instead.
+        """
         known = [self.instance.launched_at, *(segment.since for segment in self.instance.prices)]
         ended = self.with_instance(state=InstanceState.STOPPING, ended_at=max([at, *known]), ended_by=by)
         return msgspec.structs.replace(ended, init_exit_code=init_exit_code)
@@ -92,7 +95,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 def instance_id_of(token: str, member: int = 0) -> str:
     """
-    Return the only id that an instance with this launch token can have; for a gang, the only id of the given member.
+    Return the id of the instance that was launched with `token`; for a gang, the id of the given member. The id is
+    computed from the token, so a repeated launch finds the same instance.
     """
     named = f"{token}\0{member}" if member else token
     return "i-" + hashlib.sha256(named.encode()).hexdigest()[:17]
@@ -134,9 +138,9 @@ class RecordFolder:
         Return a descriptor that holds the lock until all copies of it are closed; None if another process holds the
         lock.
 
-        The lock belongs to the open file. So the lock passes from launcher to supervisor together with the descriptor,
-        without a gap, and the kernel frees it when the last holder is dead. If an instance counts as running and its
-        lock is free, its supervisor is dead.
+        The lock belongs to the open file. The supervisor inherits the descriptor from the launcher, so the lock is held
+        without a gap, and the kernel frees the lock when the last process with the descriptor is dead. Hence, if the
+        record says that the instance runs and the lock is free, the supervisor is dead.
         """
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not try_flock(descriptor):
@@ -146,8 +150,8 @@ class RecordFolder:
 
     def agree(self, word: str) -> str:
         """
-        Write the outcome of a gang's launch, unless an outcome is already written. Return the first outcome that was
-        written.
+        Write `word` as the outcome of a gang's launch, unless an outcome is already written. Return the outcome that
+        counts: the one that was written first.
         """
         with contextlib.suppress(FileExistsError):
             os.symlink(word, self._word)
@@ -243,10 +247,10 @@ class CloudPaths:
 
 class CloudLog:
     """
-    The cloud's log of its actions, with one JSON object a line. It is compared with spotrun's ledger.
+    The cloud's log of its actions, with one JSON object a line. Tests compare this log with the ledger of a run.
 
-    `event` is launched, metered, price, notice, rebalance, cut-off, ended or refused; `at` is in run time. If a process
-    died between two writes, the same fact may be logged twice.
+    `event` is launched, metered, price, notice, rebalance, cut-off, ended or refused; `at` is in run time. The log may
+    contain the same fact twice, because a process that takes over from a dead one writes it again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -283,8 +287,8 @@ def try_flock(descriptor: int) -> bool:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """
-    Replace the file in one step: a reader sees either the old bytes or the new ones. The file is not flushed to disk,
-    because if the machine crashes, its local cloud ends too.
+    Replace the file in one step: a reader sees either the old bytes or the new ones. The file is not flushed to disk:
+    after a crash of the machine, its local instances are gone anyway.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:

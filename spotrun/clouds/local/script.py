@@ -1,9 +1,10 @@
 """
-The scripted part of a market: steps that happen once each in a run, in order, when training reaches certain points.
+The script of a market: a list of steps, such as "interrupt the instance at epoch 3". The steps happen in order, each
+once in a run, when its trigger comes true.
 
-A run's instances, and the processes that launch them, share one file that lists the steps that have happened. The
-process that finds the next step's trigger fulfilled appends this step under a lock. All processes derive the effects of
-the steps from the file.
+A run's instances, and the processes that launch them, share one file that lists the steps that have happened. Each of
+these processes checks the trigger of the next step. The process that first sees the trigger come true appends the step
+to the file, under a lock. Each instance then reads the file and carries out the steps that affect it.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from spotrun.spec.market_script import Action, After, EpochAt, Trigger, UploadAt
 
 class StepFired(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A step that has happened. Its trigger fired at `at`; `instance_id` is the instance that saw this, None if a launch
-    saw it. If the step affects several members of a gang, `others` are the further members that it affected.
+    A step that has happened. Its trigger came true at `at`. `instance_id` is the instance that noticed this; None if a
+    process that launches an instance noticed it. If the step affects several members of a gang, `others` are the
+    members that it affected in addition to `instance_id`.
     """
 
     at: datetime
@@ -43,7 +45,7 @@ class UploadStatus(msgspec.Struct, frozen=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """The part of an instance's status file that triggers use. Epochs count from 0."""
+    """The part of an instance's status file that decides whether a trigger has come true. Epochs count from 0."""
 
     phase: str = "boot"
     epoch: Count | None = None
@@ -54,9 +56,9 @@ class NodeStatus(msgspec.Struct, frozen=True):
 
 class Observer(msgspec.Struct, frozen=True):
     """
-    The instance that checks whether a trigger fires: its capacity type and the progress of its training.
+    The instance that checks whether a trigger has come true, with its capacity type and the progress of its training.
 
-    An instance under notice counts as gone, so only the next attempt's training advances the script.
+    Once an instance has a notice, its training triggers no further steps. Only the training of the next attempt does.
     """
 
     instance_id: str
@@ -90,14 +92,17 @@ class Script:
         return actions[-1:] == [Action.NO_SPOT]
 
     def waits_for_upload(self) -> bool:
-        """Return whether the next step depends on an upload's state. Such a state lasts only milliseconds."""
+        """
+        Return whether the next step is triggered by the progress of an upload. An upload may take only milliseconds, so
+        the caller then has to check more often.
+        """
         return len(self._happened) < len(self._steps) and isinstance(self._next_trigger(), UploadAt)
 
     def advance(
         self, now: datetime, observer: Observer | None, others: Callable[[], Sequence[str]] = lambda: ()
     ) -> None:
         """
-        Record the next step if its trigger has fired. If another process is recording it, do nothing.
+        Record the next step if its trigger has come true. If another process is recording the step, do nothing.
 
         `others` returns the other instances that can be interrupted, for a step that affects several instances.
         """
@@ -146,8 +151,8 @@ class Script:
     @contextmanager
     def _lock(self) -> Iterator[bool]:
         """
-        Try to take the lock, and yield whether it was taken. This process never waits for the lock, because its holder
-        may be stopped.
+        Try to take the lock, and yield whether that succeeded. If another process holds the lock, do not wait, because
+        that process may be suspended and hold the lock for long.
         """
         descriptor = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -1,6 +1,6 @@
 """
-Brings the record of an instance up to date. If the instance's supervisor has died, the first process that reads the
-record ends the remaining processes and records the end.
+Brings the record of an instance up to date. Normally the supervisor records the end of its instance. If the supervisor
+has died, the first process that reads the record kills the instance's remaining processes and records the end.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ def as_seen(folder: RecordFolder, record: Record) -> Instance:
 
 def shown(folder: RecordFolder, log: CloudLog) -> Record | None:
     """
-    Return the record, or None if the launch was cut short before anything ran. Such a launch can still be repeated, so
-    it has no instance yet for which a caller could wait. A gang's members are returned only once all have started.
+    Return the record of an instance that callers may see. Return None if the launcher died before it had started the
+    supervisor: a repeated launch may still complete, but until then no instance exists. Return None also for a member
+    of a gang that has not started completely.
     """
     record = settled(folder, log)
     if record is not None and not record.ended and not has_all(folder, record):
@@ -64,8 +65,8 @@ def settled(folder: RecordFolder, log: CloudLog) -> Record | None:
 
 def _buried(folder: RecordFolder, log: CloudLog, record: Record) -> Record:
     """
-    Return the record, with the instance's end if it has ended. To be called only by the holder of the lock, whose
-    possession proves that no supervisor lives.
+    Return the record. If the instance has ended, enter its end in the record first. The caller must hold the instance's
+    lock: a living supervisor would hold it, so the supervisor is dead.
     """
     if not was_cut_short(record):
         return bury_dead(folder, log, record, folder.last_beat(record.clock), EndedBy.FAULT)
@@ -91,8 +92,8 @@ def ends(folder: RecordFolder, log: CloudLog, within_s: float) -> bool:
 
 def end_by_force(folder: RecordFolder, log: CloudLog) -> None:
     """
-    End an instance whose supervisor hangs. The supervisor is killed, and then the guardian ends the instance. If the
-    guardian hangs too, it is killed as well.
+    End an instance whose supervisor hangs. Kill the supervisor; its parent process, the guardian, then ends the
+    instance. If the guardian hangs too, kill the guardian.
 
     Raises:
         CloudUnavailable: the instance still has not ended.
@@ -115,8 +116,7 @@ def bury(
     init_exit_code: int | None = None,
 ) -> Record:
     """
-    Record that an instance ended at `at`, after all its processes are dead. To be called only by the holder of the
-    instance's lock.
+    Record that an instance ended at `at`. The caller must hold the instance's lock and have killed all its processes.
     """
     _remove_container(folder.disk / CONTAINER)
     if record.instance.ended_at is None:
@@ -144,8 +144,8 @@ def bury_dead(folder: RecordFolder, log: CloudLog, record: Record, at: datetime,
     """
     Record the end of an instance whose supervisor has died. `at` is when the supervisor was last alive.
 
-    The supervisor may have died after it wrote the record and before it wrote the log. So the facts for the bill are
-    logged once more.
+    The supervisor may have died after it wrote the record and before it wrote the cloud's log. So this function logs
+    the start of billing and the prices, even if the log already has them.
     """
     processes.kill_all(partial(processes.carrying, RECORD_VARIABLE, str(folder.path)))
     log.metered(record.instance)

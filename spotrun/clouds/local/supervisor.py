@@ -2,7 +2,7 @@
 The process that starts and ends one local instance as a cloud would, even after the instance's launcher is gone.
 
     launcher ── starts ──> (first process: exits immediately, so that the launcher has no child)
-                             └── guardian         arms the time-to-live; ends the instance if its supervisor dies
+                             └── guardian         enforces the time-to-live; ends the instance if its supervisor dies
                                    └── supervisor     boots, serves metadata, follows the market, gives notice
                                          └── init         and all its descendants
 
@@ -41,12 +41,13 @@ from spotrun.spec.market_script import Action
 TICK_S = 0.02
 FAST_TICK_S = 0.003
 """
-Seconds of system time between turns while the script waits for an upload, whose states last only tens of milliseconds.
+Seconds of system time between two iterations of the main loop while the market's script waits for an upload to reach
+some size. A whole upload takes only tens of milliseconds.
 """
 GUARDIAN_GRACE_S = 2.0
 """
-Maximum seconds of system time by which a supervisor may be late to enforce the time-to-live. After that the guardian
-ends the instance.
+Seconds of system time that a supervisor has, after the time-to-live is over, to end its instance. Then the guardian
+kills the supervisor and ends the instance.
 """
 
 
@@ -70,7 +71,10 @@ class SteadyClock:
 
 
 class Supervisor:
-    """Runs one instance from boot to end. Each turn of the main loop checks everything that may happen."""
+    """
+    Runs one instance from boot to end. Each iteration of its main loop checks for orders, the script's steps, losses,
+    price changes and reasons to end.
+    """
 
     def __init__(self, places: CloudPaths, folder: RecordFolder, record: Record) -> None:
         self._places = places
@@ -108,7 +112,10 @@ class Supervisor:
         self._end(by)
 
     def _turn_if_room(self) -> EndedBy | None:
-        """Do one turn. A full disk does not end the instance, because a later turn can write the records."""
+        """
+        Run one iteration of the main loop. If the disk is full, the instance goes on, and a later iteration writes what
+        could not be written.
+        """
         by: EndedBy | None = None
         with unless_no_room():
             by = self._turn()
@@ -126,7 +133,7 @@ class Supervisor:
         return self._why_end()
 
     def _pause_s(self) -> float:
-        """Return the seconds of system time until the next turn."""
+        """Return the seconds of system time until the next iteration of the main loop."""
         tick_s = FAST_TICK_S if self._script.waits_for_upload() and self._observer().can_be_taken else TICK_S
         announced_at = self._loss and _announced_at(self._loss)
         known = [self._dies_at, self._boots_at, self._taken_at, announced_at, self._recommended_at]
@@ -151,7 +158,7 @@ class Supervisor:
         return EndedBy.ITSELF if self._init_has_exited() else None
 
     def _all_are_there(self) -> bool:
-        """Return whether the launch's other members have supervisors too."""
+        """Return whether the supervisors of all members of this launch have started."""
         self._has_all = self._has_all or has_all(self._folder, self._record)
         return self._has_all
 
@@ -185,7 +192,7 @@ class Supervisor:
         self._script_seen = len(happened)
 
     def _others_that_train(self) -> list[str]:
-        """Return the run's other instances that can be interrupted now, in the order of their ids."""
+        """Return the ids of the run's other spot instances that train and have no notice, sorted."""
         known = ((folder.instance_id, folder.read()) for folder in self._places.record_folders())
         return [
             instance_id
@@ -203,7 +210,10 @@ class Supervisor:
         self._tell("cut-off", address=address)
 
     def _announce_loss(self) -> None:
-        """Announce the generated market's next interruption, and the recommendation before it, each when it is due."""
+        """
+        Give the notice of the market's next loss, and the recommendation to rebalance, each at its time. (Losses from
+        the market's script are announced elsewhere.)
+        """
         if self._loss is not None and self._clock.now() >= _announced_at(self._loss):
             self._give_notice(_announced_at(self._loss), self._loss.notice)
             self._loss = None
@@ -217,8 +227,8 @@ class Supervisor:
 
     def _give_notice(self, at: datetime, notice: timedelta | None) -> None:
         """
-        Schedule the end of the instance at `notice` after `at`, unless an earlier end is scheduled. If `notice` is
-        None, the end is at `at`, without an announcement.
+        Announce that the instance will end at `at` plus `notice`, and schedule this end. If `notice` is None, the
+        instance ends at `at` without an announcement. If an earlier end is already scheduled, do nothing.
         """
         taken_at = at + (notice or timedelta())
         if self._taken_at is not None and self._taken_at <= taken_at:
@@ -252,7 +262,10 @@ class Supervisor:
     # -- the machine -----------------------------------------------------------------------------------------
 
     def _boot(self) -> None:
-        """Begin billing and start the init process, once the boot delay is over."""
+        """
+        Start the init process and begin billing, if the boot delay is over and all members of the launch have
+        supervisors.
+        """
         if self._init is not None or self._clock.now() < self._boots_at or not self._all_are_there():
             return
         now = self._clock.now()
@@ -317,8 +330,8 @@ class Supervisor:
 
 def guard(supervisor_pid: int, places: CloudPaths, folder: RecordFolder, give_up_at: float) -> None:
     """
-    Wait for the supervisor, and kill it if it outlives the time-to-live. End the instance unless the supervisor has
-    ended it.
+    Wait until the supervisor exits. At `give_up_at`, shortly after the end of the time-to-live, kill the supervisor. If
+    the supervisor has not ended the instance, end the instance here.
     """
     overdue = not _wait_for_exit(supervisor_pid, give_up_at)
     if overdue:
@@ -346,7 +359,8 @@ def _wait_for_exit(pid: int, give_up_at: float) -> bool:
 
 def observer_of(instance: Instance, status: StatusFile) -> Observer:
     """
-    Describe the instance as other processes see it. They see a loss without notice only when the instance is lost.
+    Describe the instance as other processes see it. The others do not know of a coming loss without notice, so until
+    that loss the instance counts as not under notice.
     """
     return Observer(
         instance_id=instance.instance_id,
@@ -362,7 +376,8 @@ def _announced_at(loss: Loss) -> datetime:
 
 def main(root: str, instance_id: str, ready: int) -> None:
     """
-    Become the guardian and the supervisor of an instance. This process has inherited the lock on the instance's record.
+    Fork this process into the guardian and the supervisor of an instance. Both hold the lock on the instance's record,
+    which the launcher passes on to this process.
     """
     places = CloudPaths(Path(root))
     folder = places.record_folder(instance_id)

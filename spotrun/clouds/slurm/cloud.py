@@ -50,13 +50,16 @@ class Slurm(Cloud):
         return refusals(spec)
 
     def secret(self, name: str) -> Reference:
-        """Return a reference to an environment variable of this machine. On Slurm no secret is read: see `refusals`."""
+        """
+        Return a reference to an environment variable of this machine. The reference is never used, because jobs with
+        secrets are refused on Slurm (see `refusals`).
+        """
         return Reference(ENVIRONMENT, name)
 
     def boot(self, spec: RunSpec) -> timedelta:
         """
-        Return the usual time from a free node to a running agent: one cycle of the controller, and imports over a
-        network.
+        Return the usual time from when a node is free until the agent runs on it. Slurm's controller assigns nodes only
+        every few seconds, and Python imports its modules from a network file system.
         """
         return timedelta(seconds=30)
 
@@ -75,8 +78,8 @@ class Slurm(Cloud):
 
     def require_known(self, spec: RunSpec) -> None:
         """
-        Check the job's partitions with the cluster's controller. The network is used, because this machine needs the
-        controller anyway to submit jobs.
+        Check the job's partitions against those that Slurm's controller reports. This needs a connection to the
+        controller, which this machine needs anyway to submit jobs.
         """
         from spotrun.clouds.slurm.commands import Programs, require_submitting
         from spotrun.clouds.slurm.config import config_of
@@ -91,7 +94,10 @@ class Slurm(Cloud):
             raise SpecInvalid(problem.message, hint=problem.suggestion, key=problem.at)
 
     def furnish(self, store: Store) -> None:
-        """Do nothing, because nodes run the packages that are installed on this machine, from a shared folder."""
+        """
+        Do nothing. Nodes run spotrun from a shared folder, with the packages that are installed on this machine, so
+        there is nothing to upload.
+        """
 
     def billing(self, spec: RunSpec) -> BillingRule:
         return SLURM_RULE
@@ -102,7 +108,10 @@ class Slurm(Cloud):
         return slurm_notices(environment, clock)
 
     def shell(self, spec: RunSpec, instance: Instance) -> Shell:
-        """Return a shell that runs as a step of the job, next to the training. It ends with the job."""
+        """
+        Return a shell on the instance's node. It runs as a step of the Slurm job, next to the training, and ends when
+        the job ends.
+        """
         from spotrun.clouds.slurm.submission import files_of
 
         job = job_of(instance.instance_id)
@@ -143,7 +152,9 @@ class Slurm(Cloud):
     # -- an account ----------------------------------------------------------------------------------------------
 
     def account(self, regions: Sequence[str]) -> Account:
-        """Return the interfaces to all jobs of this user on the cluster."""
+        """
+        Return the interfaces that list and end all of this user's jobs on the cluster, whichever run they belong to.
+        """
         from spotrun.clouds.slurm.config import SlurmConfig
 
         refuse_regions(self, regions)

@@ -11,8 +11,8 @@ from spotrun.errors import CloudNotInstalled, CloudUnavailable
 
 ANSWER_WITHIN_S = 60.0
 """
-Maximum seconds for one program to finish. While the controller is busy, Slurm's programs wait and retry without our
-help.
+Maximum seconds for one program to finish. It is long because Slurm's programs themselves wait and retry while the
+controller is busy.
 """
 CARRIED = frozenset(
     {
@@ -90,8 +90,8 @@ def require_submitting(commands: Commands) -> None:
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:
     """
-    Return the environment variables of this process that Slurm's programs inherit, and through these programs also a
-    job.
+    Return the environment variables for Slurm's programs: those of this process that are in CARRIED. A job inherits
+    them from the program that submits it.
     """
     return {name: text for name, text in own.items() if name in CARRIED} | SINCE_1970
 

@@ -54,8 +54,9 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def _type(self) -> str:
         """
-        The instance type, `node` or `node-V100x1-8c-64g`. Two partitions with the same description in a job have the
-        same type. The name contains no "_", because "_" separates the parts of a key in spotrun.folder.market_record.
+        The instance type: `node` for a whole node, or for example `node-V100x1-8c-64g`. Two partitions have the same
+        type if the job describes their nodes in the same way. The name contains no "_", because
+        spotrun.folder.market_record uses "_" to separate the parts of a key.
         """
         gpus = self.accelerators.replace(":", "x").replace("_", "-")
         cpus, memory = f"{self.cpus}c" if self.cpus else "", f"{self.memory_gb}g" if self.memory_gb else ""
@@ -65,7 +66,8 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
     The partitions to request nodes from, and the number of nodes. `wait` is the maximum time that a job waits in the
-    queue, and `scratch` is a folder on each node. Without partitions, the driver can only list and end instances.
+    queue. `scratch` is the folder on each node in which instances make their own folders. Without partitions, the
+    driver can only list and end instances.
     """
 
     nodes: int = 1

@@ -98,14 +98,20 @@ class SlurmDoctor:
 
 
 def _refused(known: ClusterPartition, error: CloudError) -> Finding:
-    """Return a warning for a temporary refusal, and a failure for any other refusal."""
+    """
+    Report that Slurm would refuse a job in this partition: as a warning if the reason is temporary, otherwise as a
+    failure.
+    """
     if isinstance(error, InsufficientCapacity | QuotaExceeded | CloudUnavailable):
         return warned(f"partition {known.name}", error.message, error.hint or "it is treated as full until this passes")
     return failed(f"partition {known.name}", error)
 
 
 def _to_write(cluster: Cluster) -> Iterator[Finding]:
-    """List the partitions for a user who has no job yet, each usable partition as the line to write into a job."""
+    """
+    List the cluster's partitions for a user who has no job yet. For each usable partition, show the line that the user
+    can copy into a job.
+    """
     for known in cluster.partitions.values():
         kind = CapacityType.SPOT if cluster.takes_from(known) else CapacityType.ON_DEMAND
         if wrong := _wrong_as(kind, known, cluster):

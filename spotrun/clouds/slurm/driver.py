@@ -20,18 +20,19 @@ from spotrun.offering import Offering
 from spotrun.units import count_of
 
 SNAPSHOT_FOR_S = 1.0
-"""Maximum age, in seconds, of a listing of the queue that is reused. A new listing takes the controller's lock."""
+"""Seconds for which a listing of the queue is reused. Each new listing locks Slurm's controller for a moment."""
 
 _ENDED_ALREADY = ("Job/step already completing or completed", "Invalid job id specified")
 
 
 class SlurmDriver:
     """
-    Requests nodes from the configured partitions. A job's name is its token, and its comment names its run.
+    Requests nodes from the configured partitions. Each launch is a Slurm job. The job's name is the launch's token, and
+    the job's comment names the run.
 
-    A queued job is pending. A job that Slurm does not begin in time counts as ended by the cloud before its billing
-    began, as in a pool without capacity. If Slurm keeps such a job in the queue, the next driver that lists jobs
-    cancels it.
+    While a job waits in the queue, its instance is pending. If no node becomes free in time, Slurm removes the job from
+    the queue. The launch then counts as failed for lack of capacity, and costs nothing. If Slurm leaves the job in the
+    queue, the next driver that lists jobs cancels it.
 
     The members of a gang are one job, with a step for each member (spotrun.clouds.slurm.gang).
     """
@@ -125,8 +126,9 @@ class SlurmDriver:
 
     def _end_member(self, job: Job, member: Instance) -> None:
         """
-        Kill the member's step; the member's node stays with the job. If the step is not listed yet, the job's batch
-        script ends it. When the last member ends, cancel the job.
+        End one member of a gang by killing its step. The member's node stays with the job. If Slurm does not list the
+        step yet, the job's batch script ends the member later. If all members have ended or are to end, cancel the
+        whole job instead.
         """
         files = files_of(job.token)
         files.ask_to_end(member.member)
@@ -175,8 +177,9 @@ class SlurmDriver:
 
     def _look_at_members(self, job: Job, files: MemberFiles) -> None:
         """
-        Record the job's nodes, and which of them are lost. The process that sees steps end runs on the first node. If
-        the first node is lost, this driver records the ends of the steps instead.
+        Record which nodes the job has, and which of these nodes are lost. Normally the batch script records when a step
+        ends. The batch script runs on the first node, so if that node is lost, this driver records which members have
+        no step any more.
         """
         now, there = self._clock.now(), self._seats_of(job.nodes)
         seats = files.seats() or (files.take_seats(there) if len(there) == job.tags.count else ())
@@ -203,7 +206,10 @@ class SlurmDriver:
         return read_steps(require_answer(self._commands.run(STEPS), "list steps"), job.number)
 
     def _cancel_overdue(self, jobs: list[Job]) -> None:
-        """Cancel the overdue jobs, except those that begin at this moment."""
+        """
+        Cancel the jobs that wait in the queue although their maximum wait is over. A job that begins at this moment is
+        not cancelled.
+        """
         now = self._clock.now()
         for job in jobs:
             if job.is_overdue(now):

@@ -33,7 +33,8 @@ _RENAMED = "nvalid partition"
 
 def fault(answer: Answer, what: str, partition: str = "") -> CloudError | None:
     """
-    Return the error for Slurm's refusal of `what`: CloudError for an unknown message, None if Slurm did not refuse.
+    Return the error that fits the message with which Slurm refused to do `what`. The error is a plain CloudError if the
+    message is unknown. Return None if Slurm did not refuse.
     """
     said = " ".join(answer.err.split()) or f"exit code {answer.code}"
     if answer.code == 0:
@@ -59,8 +60,9 @@ def require_answer(answer: Answer, what: str) -> str:
     Return the output of a program that only reads.
 
     Raises:
-        CloudUnavailable: the program failed. The failure says nothing about jobs or nodes, whatever its message.
-        AccessDenied: this user may not run the program.
+        CloudUnavailable: the program failed. Because the program only reads, even a message such as "invalid partition"
+        is treated as a temporary fault.
+        AccessDenied: this user has no right to run the program.
     """
     found = fault(answer, what)
     if found is None:

@@ -3,7 +3,8 @@ The batch script of a gang's job. It runs on the first node, and starts a step o
 
     python -P -m spotrun.clouds.slurm.gang FILES RUN UID LAUNCH SECONDS SCRATCH COMMAND…
 
-If a step is killed or its node fails, only that step ends. FILES is the path of the files that record members' ends.
+If a step is killed or its node fails, only that step ends. FILES is the common prefix of the files in which the ends of
+members are recorded (spotrun.clouds.slurm.member_files).
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ def step(
     files: MemberFiles, member: int, seat: Seat, arguments: Sequence[str], environment: Mapping[str, str]
 ) -> list[str]:
     """
-    Return the command that starts a member. `srun` requests the resources that a separate job would have: all resources
-    of the job on this node. It requests GPUs explicitly, because otherwise a step on a whole node gets no GPUs.
+    Return the command that starts a member's step. The step gets all resources that the job has on the member's node.
+    The command requests GPUs explicitly, because otherwise a step on a whole node gets no GPUs.
     """
     gpus = environment.get("SLURM_GPUS_ON_NODE")
     return [
@@ -84,7 +85,10 @@ def step(
 
 
 def _seats(commands: Commands, nodes: str) -> tuple[Seat, ...]:
-    """Return the seats of the job's nodes. While the controller is busy, retry, because the job needs the seats."""
+    """
+    Return the names and addresses of the job's nodes. If Slurm's controller does not answer, retry, because the members
+    cannot start without them.
+    """
     for _ in range(TRIES - 1):
         try:
             return read_seats(commands, nodes)
@@ -95,7 +99,10 @@ def _seats(commands: Commands, nodes: str) -> tuple[Seat, ...]:
 
 
 def _has(seat: Seat, nodes: str, commands: Commands) -> bool:
-    """Return whether the job still has the seat's node; True if the controller does not answer."""
+    """
+    Return whether the node of `seat` is still among the job's `nodes`. If Slurm's controller does not answer, assume
+    that it is.
+    """
     try:
         return seat in read_seats(commands, nodes)
     except CloudError as error:
@@ -105,8 +112,8 @@ def _has(seat: Seat, nodes: str, commands: Commands) -> bool:
 
 def _write_down(files: MemberFiles, member: int, seat: Seat, code: int, job: str, commands: Commands) -> None:
     """
-    Record how a member ended. If the job is over, record nothing, because the job's end explains its members' ends. If
-    the controller does not answer, assume that the job continues.
+    Record when and why a member ended, in its file. If the whole job is over, record nothing: the member then ended
+    because the job did. If Slurm's controller does not answer, assume that the job continues.
     """
     at = datetime.now(UTC)
     told = asked(job, commands)

@@ -1,10 +1,12 @@
 """
 The members of a gang, which Slurm runs as one job.
 
-When a member has ended, its node stays with the job, and Slurm accounts for the node until the job is over. `scontrol
-update` cannot take the first node from a job, and on a cluster without accounting it can take other nodes only once. So
-the member that ends last is billed for all nodes that the other members have left in the job. A lost node leaves its
-job without a command.
+When a member has ended, its node stays with the job, and Slurm charges for the node until the job is over. The node
+cannot be given back earlier: `scontrol update` cannot remove the first node from a job, and on a cluster without
+accounting it can remove other nodes only once. So from the end of each member, its node is billed to the member that
+ends last.
+
+A lost node is different: Slurm itself removes it from the job, so it is no longer billed.
 """
 
 from __future__ import annotations
@@ -62,14 +64,20 @@ class GangJob(NamedTuple):
 
     @property
     def _last(self) -> int | None:
-        """The index of the member that ended last, or of the first of several that did; None while a member runs."""
+        """
+        The index of the member that ended last. If several ended at that time, it is the lowest of their indices. None
+        while any member runs.
+        """
         if not self.job.has_ended and not self.is_deserted:
             return None
         ends = [(self._ended_at(index), -index) for index in range(len(self.ended))]
         return -max(ends)[1]
 
     def _ended_at(self, index: int) -> datetime:
-        """Return when a member ended, limited to the time of its job because the clock of its node may be wrong."""
+        """
+        Return when a member ended. The time is never before its job began or after its job ended, because the clock of
+        its node may be wrong.
+        """
         job, ended = self.job, self.ended[index]
         began_at, over_at = job.began_at or job.submitted_at, job.ends_at if job.has_ended else None
         at = (over_at or began_at) if ended is None else ended.at
@@ -77,15 +85,16 @@ class GangJob(NamedTuple):
 
     def _billed_until(self, index: int) -> datetime:
         """
-        Return until when a member is billed, rounded down to a whole second. Slurm counts whole seconds, and the job
-        may be over in the same second in which the member ends. If the job continues, the last member pays for that
-        second.
+        Return the time until which a member is billed, rounded down to a whole second. Slurm counts whole seconds, so a
+        job may be over in the same second in which its member ends; without rounding, the member would be billed beyond
+        the job's end. If the job continues, the rest of that second is billed to the last member.
         """
         return self._ended_at(index).replace(microsecond=0)
 
     def _prices_of_last(self, last: int) -> tuple[PriceSegment, ...]:
         """
-        Return the prices of all nodes that the last member pays for, with one segment for each change of their number.
+        Return the hourly price of all nodes that are billed to the last member. Each time the number of these nodes
+        changes, a new segment begins.
         """
         began = instance_of(self.job).prices
         if not began:
@@ -100,7 +109,10 @@ class GangJob(NamedTuple):
         )
 
     def _changes(self, last: int) -> Iterator[tuple[datetime, int]]:
-        """Yield each time at which the last member takes over a node (1) or loses its own node (-1)."""
+        """
+        Yield the times at which the number of nodes billed to the last member changes: by 1 when another member ends
+        and its node is billed to the last member, by -1 when the last member's own node is lost.
+        """
         for index, ended in enumerate(self.ended):
             lost = ended is not None and ended.by is EndedBy.FAULT
             if index == last and lost:

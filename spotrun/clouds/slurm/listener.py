@@ -26,7 +26,8 @@ TRIES = 3
 PAUSE_S = 1.0
 LEFT_UNTOLD = timedelta(seconds=10)
 """
-The time left that is assumed if the controller does not report when the job ends. It is less than most clusters give.
+The time that an instance is assumed to have left after a notice if the controller does not report when the job ends.
+Most clusters give more time.
 """
 _FACT = re.compile(r"(?:^| )(JobState|EndTime|PreemptTime|NodeList)=(\S+)")
 
@@ -44,9 +45,11 @@ class JobStatus(NamedTuple):
 
 def main(file: Path, job: str, commands: Commands) -> None:
     """
-    Listen until the job ends. `file` is deleted when the job's script is about to end.
+    Wait for a notice, write it to `file`, and wait until the job ends. Stop also when another process has deleted
+    `file`, which means that the job's script is about to end.
 
-    Slurm may preempt a job before this step can receive its signal, so the controller is also queried at the beginning.
+    Slurm may preempt a job, and send the signal, before this step can receive signals. So this function first queries
+    the controller.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     told = asked(job, commands) or JobStatus(True, None)
@@ -62,7 +65,8 @@ def main(file: Path, job: str, commands: Commands) -> None:
 
 def _until_it_is_over(file: Path, job: str, deadline: datetime, commands: Commands) -> None:
     """
-    Wait until the job is over. The controller may send a second signal before that; the training may use the time left.
+    Wait until the job is over. A signal alone does not mean that, because Slurm may send a second one before the
+    deadline, and the training may use the time until then. So query the controller after each signal.
     """
     over = False
     while not over:
@@ -103,7 +107,10 @@ def read_job(told: str) -> JobStatus:
 
 
 def _hears(file: Path) -> bool:
-    """Wait for the signal, touching `file` every BEAT_S. Return False if `file` is gone."""
+    """
+    Wait for the signal. Meanwhile update the modification time of `file` every BEAT_S, to show that this process is
+    alive. Return False if `file` is gone.
+    """
     while _touched(file):
         if signal.sigtimedwait({signal.SIGTERM}, BEAT_S) is not None:
             return file.exists()

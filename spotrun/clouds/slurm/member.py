@@ -1,11 +1,13 @@
 """
-The task of a member's step, which receives Slurm's notice. The member's agent and training run in a separate session.
+The program that Slurm starts for each member of a gang. It receives Slurm's notice, and runs the member's agent and
+training in a separate session.
 
     python -P -m spotrun.clouds.slurm.member MEMBER ADDRESS RUN UID LAUNCH SECONDS SCRATCH COMMAND…
 
-Slurm sends its signal to each process below the step's slurmstepd, to the task's process group, or to the task alone,
-as the cluster's ProctrackType says. So that the signal never reaches them, agent and training run as orphans in a
-separate session. When the task ends, a pipe closes, and this ends agent and training too.
+This program is called the task of its step. As a notice, Slurm sends SIGTERM. Depending on the cluster's ProctrackType,
+the signal goes to the task alone, to the task's process group, or to all descendants of slurmstepd, the step's daemon.
+It must not reach agent and training, which it would end. So agent and training run as orphans in a separate session.
+They notice the end of the task by a pipe that then closes, and end too.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ KILLED = 128 + signal.SIGKILL
 
 
 class Pipes(NamedTuple):
-    """Two pipes. `life` is open until the task ends; `end` is open until the member ends, and carries its exit code."""
+    """
+    Two pipes between the task and the member's process. The pipe `life` is closed when the task ends. Through the pipe
+    `end`, the member's process sends its exit code before it ends.
+    """
 
     life_read: int
     life_write: int
@@ -38,7 +43,7 @@ class Pipes(NamedTuple):
 
 
 def main(assignment: Assignment) -> int:
-    """Run the member, and return the exit code of its command, or OVER."""
+    """Run the member until it ends. Return the exit code of its command, or OVER if its time-to-live was over."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     lock = prepared(assignment)
     pipes = Pipes(*os.pipe(), *os.pipe())
@@ -66,7 +71,10 @@ def _await_end(end: int, file: Path, codes: list[int]) -> None:
 
 
 def _detach(assignment: Assignment, pipes: Pipes) -> None:
-    """Run the member in a separate session. Fork twice, so that its process is an orphan."""
+    """
+    Run the member in a process of its own session. Fork twice, so that this process is an orphan and not a descendant
+    of the task.
+    """
     between = os.fork()
     if between:
         os.waitpid(between, 0)
@@ -94,8 +102,8 @@ def _keep(assignment: Assignment, life: int) -> int:
 
 def _end_with_the_task(life: int) -> None:
     """
-    Send SIGTERM to this process when the task ends. The signal is blocked in this thread, and in the main thread until
-    the main thread is ready to leave.
+    Wait until the task ends, then send SIGTERM to this process. The main thread handles the signal, once it is ready
+    to; until then the signal is blocked in all threads.
     """
     os.read(life, 1)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,8 +1,9 @@
 """
 Records of a gang's members, in files next to their job's log.
 
-Slurm reports which nodes a job has now, but neither which nodes it had nor when one of its steps ended. So the job, and
-each driver that lists it, record these facts in the files. Only the first value written counts.
+Slurm reports which nodes a job has now, but neither which nodes it had nor when one of its steps ended. So the job's
+batch script, and each driver that lists the job, record these facts in files. If several processes record the same
+fact, the first value counts.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _FACT = re.compile(r"(?:^| )(NodeName|NodeAddr)=(\S+)")
 
 
 class Seat(NamedTuple):
-    """The node of a member, and the address at which the other members reach it, both as Slurm names them."""
+    """A node with its name and its address in Slurm. Other members reach the node's member at this address."""
 
     node: str
     address: str
@@ -68,8 +69,8 @@ class MemberFiles:
 
     def end(self, member: int, ended: MemberEnd) -> MemberEnd:
         """
-        Record a member's end, and return the first end that was recorded. An end that a driver requested counts as the
-        user's.
+        Record a member's end, unless an end is already recorded. Return the recorded end. If a driver has requested
+        that the member end, the end is recorded as caused by the user.
         """
         said = ended._replace(by=EndedBy.USER) if self.is_to_end(member) else ended
         return self._agree(f"{member}.ended", said, MemberEnd)
@@ -94,7 +95,10 @@ class MemberFiles:
         return None
 
     def _agree(self, name: str, value: T, kind: type[T]) -> T:
-        """Write `value` unless the file exists; return the file's value. Links are atomic on shared file systems."""
+        """
+        Write `value` to the file, unless the file exists. Return the value in the file. The file is created as a hard
+        link to a complete file, which is atomic on shared file systems too.
+        """
         unnamed = self._path(f"{uuid.uuid4().hex}.tmp")
         with _reaching(self._path(name)):
             unnamed.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -109,7 +113,7 @@ class MemberFiles:
 
 @contextlib.contextmanager
 def _reaching(path: Path) -> Iterator[None]:
-    """Raise CloudUnavailable if, in the block, `path` cannot be read or written, or is not a record."""
+    """Turn errors of the enclosed block into CloudUnavailable: `path` cannot be read or written, or is not a record."""
     try:
         yield
     except OSError as error:

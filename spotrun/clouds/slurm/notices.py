@@ -1,10 +1,11 @@
 """
-Slurm's notice: SIGTERM to the steps of a job, followed by the time that the partition's GraceTime leaves.
+Slurm's notice: when Slurm is about to take a job's nodes, it sends SIGTERM to the job's steps, and ends the job after
+the partition's GraceTime.
 
-https://slurm.schedmd.com/preempt.html. Each process of a step gets the signal, including a data loader's workers, which
-the signal would end. The batch script's own processes do not get it. So agent and training run in the batch script, and
-a step next to them runs only a listener (spotrun.clouds.slurm.listener). The listener writes the notice into a file in
-the instance's folder.
+https://slurm.schedmd.com/preempt.html. All processes of a step get the signal. In a step with the training, the signal
+would end the workers of a data loader. But processes that the batch script itself starts do not get the signal. So the
+batch script runs agent and training, and a separate step runs only a listener (spotrun.clouds.slurm.listener), which
+writes the notice into a file in the instance's folder.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from spotrun.clouds.notices import Blind, Notice
 
 FILE = "slurm-notice.json"
 BEAT_S = 5.0
-"""Seconds between two touches of the file while the listener has received no signal."""
+"""Seconds between two updates of the file's modification time, by which the listener shows that it is alive."""
 DEAF_AFTER_S = 12 * BEAT_S
 
 
 class ListenerNotices:
     """
-    The notices that the listener writes. If the file was not touched for DEAF_AFTER_S, the source counts as not
-    answering.
+    The notice that the listener has written, as a source of notices. If the listener has not updated the file for
+    DEAF_AFTER_S, the listener is probably dead, and `notices` raises Blind.
     """
 
     def __init__(self, file: Path, clock: Clock) -> None:

@@ -18,7 +18,8 @@ from spotrun.units import Unreadable, count_of, format_duration
 BY_PARTITION, BY_QOS = "preempt/partition_prio", "preempt/qos"
 _ENDING = {"CANCEL", "REQUEUE"}
 """
-Preemption modes that end a job if it may not be requeued: https://slurm.schedmd.com/slurm.conf.html#OPT_PreemptMode
+Preemption modes in which Slurm ends a preempted job if the job must not be requeued, which is so for spotrun's jobs:
+https://slurm.schedmd.com/slurm.conf.html#OPT_PreemptMode
 """
 
 
@@ -37,7 +38,8 @@ class ClusterPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A cluster and its partitions. `preempt_type` says to what jobs lose nodes: to partitions, to QOSs, or to nothing.
+    A cluster and its partitions. `preempt_type` is Slurm's PreemptType. It says which jobs can take nodes from others:
+    those in a partition of higher priority, those of a higher QOS, or none.
     """
 
     name: str
@@ -48,7 +50,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
     def takes_from(self, known: ClusterPartition) -> list[str]:
         """
-        Return the partitions whose jobs may take nodes from jobs in `known`, provided that both use the same nodes.
+        Return the partitions whose jobs may take nodes from jobs in `known`. They can do so only if both partitions
+        share nodes, which is not checked here.
         """
         if self.preempt_type != BY_PARTITION or known.preempt_mode == "OFF":
             return []
@@ -71,8 +74,8 @@ def read_cluster(commands: Commands) -> Cluster:
 
 def misfits(config: SlurmConfig, cluster: Cluster) -> Iterator[Unreadable]:
     """
-    Yield each statement of a job about its partitions that the cluster contradicts. An error's `at` is the statement's
-    key.
+    Yield an error for each statement that a job makes about its partitions and that is wrong on this cluster. The
+    error's `at` is the key of that statement in the job.
     """
     for index, partition in enumerate(config.partitions):
         known = cluster.partitions.get(partition.name)

@@ -13,7 +13,7 @@ from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 _FIELDS = "%i|%T|%P|%V|%S|%e|%r|%N|%j|%k"
 """
 Job, state, partition, submitted, began, ends, reason, nodes, name, comment: https://slurm.schedmd.com/squeue.html. Name
-and comment come last because those of other programs' jobs may contain `|`; spotrun's contain none.
+and comment come last because they may contain `|` in jobs of other programs, but never in spotrun's jobs.
 """
 LIST = ("squeue", "--noheader", "--me", "--states=all", f"--format={_FIELDS}")
 """The command that lists jobs. Slurm lists ended jobs for the cluster's MinJobAge, usually five minutes."""
@@ -23,13 +23,13 @@ _UNSET = ("N/A", "Unknown", "")
 _WAITING = ("PENDING", "CONFIGURING")
 LEFT_TO_SLURM = timedelta(seconds=30)
 """
-How long after the end of a job's wait Slurm may take to remove the job from the queue, before the driver cancels it. It
-also allows for an error of the controller's clock.
+Time that Slurm has to remove a job from the queue once the job's maximum wait is over. After that the driver cancels
+the job. The time also allows for a wrong clock of the controller.
 """
 _NODE_LOST = "JobLaunchFailure"
 """
-Slurm's reason for the end of a job whose node stopped answering, if the controller gives up the job before it marks the
-node as down.
+The reason that Slurm reports for the end of a job if the job's node stopped answering, and the controller gave up the
+job before it marked the node as down.
 """
 _ENDS = {
     "PREEMPTED": EndedBy.CLOUD,
@@ -81,7 +81,10 @@ class Job(NamedTuple):
 
     @property
     def never_ran(self) -> bool:
-        """True if the job ended in the queue. Slurm then reports the same time for the job's beginning and end."""
+        """
+        True if the job ended while it waited in the queue. Slurm then reports no beginning, or the same time for the
+        job's beginning and end.
+        """
         return self.has_ended and not self.nodes and self.began_at in (None, self.ends_at)
 
     @property
@@ -93,14 +96,14 @@ class Job(NamedTuple):
 
     def is_overdue(self, now: datetime) -> bool:
         """
-        Return whether the job is still waiting although its wait is over, because Slurm was late or did not try to end
-        it.
+        Return whether the job still waits in the queue although its maximum wait is over. Slurm should have removed the
+        job by then.
         """
         return self.state == "PENDING" and now - self.submitted_at >= self.tags.wait + LEFT_TO_SLURM
 
 
 def read_queue(text: str) -> list[Job]:
-    """Return spotrun's jobs, oldest first. If several jobs have one token, only the first is included."""
+    """Return spotrun's jobs, oldest first. If several jobs have the same token, only the oldest of them is included."""
     found: dict[str, Job] = {}
     for job in sorted(_ours(text.splitlines()), key=lambda each: each.number):
         found.setdefault(job.token, job)
@@ -108,7 +111,10 @@ def read_queue(text: str) -> list[Job]:
 
 
 def of_token(text: str, token: str) -> list[Job]:
-    """Return all jobs that have `token`, oldest first. Only the first one counts."""
+    """
+    Return all jobs that have `token`, oldest first. There may be several, because Slurm does not prevent two jobs of
+    the same name. Only the oldest counts as the launch's instance.
+    """
     return sorted((job for job in _ours(text.splitlines()) if job.token == token), key=lambda each: each.number)
 
 
@@ -170,8 +176,8 @@ def _state(job: Job) -> InstanceState:
 
 def _ended_by(job: Job) -> EndedBy:
     """
-    Return who or what ended a job. An instance may also have ended itself because its time-to-live was over; it
-    measures this time more finely than Slurm.
+    Return who or what ended a job. If the job ended itself after its time-to-live, the time-to-live counts as the
+    cause: the instance ends itself then, some seconds before Slurm would do it.
     """
     if job.waited_in_vain:
         return EndedBy.CLOUD

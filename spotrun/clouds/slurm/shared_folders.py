@@ -1,4 +1,4 @@
-"""Guesses from this machine's mounts whether a cluster's nodes can share a folder with it."""
+"""Guesses, from the mounts of this machine, whether the nodes of a cluster see a given folder of this machine too."""
 
 from __future__ import annotations
 

@@ -3,8 +3,9 @@ The first process of an instance, which the Slurm job runs on its node. When thi
 
     python -P -m spotrun.clouds.slurm.start RUN UID LAUNCH SECONDS SCRATCH COMMAND…
 
-The process arms the time-to-live, makes the instance's folder, starts the step that listens for Slurm's notice, and
-runs COMMAND, the agent's bootstrap. Slurm enforces the time-to-live too, in whole minutes.
+The process makes the instance's folder, starts the step that listens for Slurm's notice, and runs COMMAND, which starts
+the agent. When the time-to-live of SECONDS is over, the process ends all of this. Slurm enforces the time-to-live too,
+but only in whole minutes.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ Slurm job.
 """
 UNENDED = ("sh", "-c", 'trap "" TERM; exec "$@"', "sh")
 """
-Starts a program with SIGTERM ignored until the program handles this signal. Slurm may take the node in the job's first
-second, and the signal would otherwise end the program.
+The beginning of a command line that starts a program with SIGTERM ignored. Slurm may send this signal in the job's
+first second, and the signal would end a program that has not installed its handler yet.
 """
 LISTENER = (
     *("srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--gres=none", "--input=none", "--kill-on-bad-exit=0"),
@@ -75,8 +76,8 @@ class Assignment(NamedTuple):
 
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
         """
-        Return an agent's environment: `own` without the variables that begin with a prefix in SLURMS_OWN, and with the
-        instance's. Variables for the node's GPUs stay.
+        Return the environment for an agent: `own`, without Slurm's variables (SLURMS_OWN), and with variables that
+        describe the instance. The variables that Slurm sets for the node's GPUs are kept.
         """
         kept = {name: text for name, text in own.items() if not name.startswith(SLURMS_OWN)}
         return (
@@ -99,7 +100,7 @@ class Assignment(NamedTuple):
 
 
 def main(assignment: Assignment) -> int:
-    """Run the instance, and return the exit code of its command, or OVER."""
+    """Run the instance until it ends. Return the exit code of its command, or OVER if its time-to-live was over."""
     signal.signal(signal.SIGTERM, _leave)  # Slurm kills the job after KillWait
     lock = prepared(assignment)
     try:
@@ -178,8 +179,8 @@ def _locked(folder: Path) -> int:
 
 def _dismiss(listener: subprocess.Popen[bytes]) -> None:
     """
-    End the listener. The listener's step gets the signal through srun, and the listener finds that its file is gone.
-    Otherwise Slurm would wait for the step and keep the node.
+    End the listener by sending SIGTERM to `srun`, which passes the signal on to the listener's step. The listener exits
+    because its file was deleted before. If the step did not end, Slurm would wait for it and keep the node.
     """
     listener.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):

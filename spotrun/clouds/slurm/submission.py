@@ -39,10 +39,13 @@ def submission(
     """
     Return the command that submits a job for `request`.
 
-    The job's deadline is set so that a job that has not begun when `wait` is over cannot end in time. Slurm then takes
-    the job from the queue, without any runner. Slurm ignores the deadline of a job that cannot begin at all, for
-    example in a partition that is down; the next driver that lists jobs cancels such a job. Two jobs with the same
-    token never run at the same time (singleton). https://slurm.schedmd.com/sbatch.html
+    The command sets a deadline for the job's end: `wait` plus the job's time limit. If the job has not begun when
+    `wait` is over, it cannot end by its deadline, so Slurm removes it from the queue, even if no runner is alive. An
+    exception is a job that cannot begin at all, for example in a partition that is down. Slurm ignores its deadline,
+    and the next driver that lists jobs cancels it.
+
+    The option `singleton` keeps two jobs with the same token from running at the same time.
+    https://slurm.schedmd.com/sbatch.html
     """
     life_s = ceil(request.time_to_live.total_seconds() / _MINUTE_S) * _MINUTE_S
     wait_s = int(config.wait.total_seconds())

@@ -1,4 +1,7 @@
-"""Writes and reads the comment of a job. The comment holds the job's tags; the call that submits the job sets it."""
+"""
+Writes and reads the comment of a Slurm job. spotrun stores a job's tags (its run, launch and limits) in the comment
+when it submits the job.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ OURS = "spotrun:"
 
 
 class Tags(msgspec.Struct, frozen=True, kw_only=True):
-    """The run and the request of a job. Its partition and its name (the token) are separate fields in Slurm."""
+    """
+    The facts about a job that its comment holds. The partition and the token are not among them: they have fields of
+    their own in Slurm (the token is the job's name).
+    """
 
     run_uid: str
     launch: int
