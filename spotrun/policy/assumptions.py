@@ -1,4 +1,6 @@
-"""Figures that a run assumes until it has measured its own. All assumed figures for deadlines are in this module."""
+"""
+Figures that are assumed for a run until it has measured its own. All assumed figures for deadlines are in this module.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from datetime import timedelta
 CHANGEOVER = timedelta(minutes=6)
 """Time from the request for an instance to its first new step: boot, set-up and restore."""
 CHANGEOVER_DOUBT = 1.2
-"""The next changeover may take this many times as long as the longest measured changeover."""
+"""
+A safety factor: the next changeover is assumed to take at most this many times as long as the longest one measured.
+"""
 COMMIT = timedelta(seconds=60)
 """Time from a snapshot to its commit, assumed until the run has made a commit."""
 WARM_RESTORE = timedelta(seconds=5)
