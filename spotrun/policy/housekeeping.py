@@ -96,8 +96,8 @@ def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceG
     assert instance.ended_at is not None
     assert instance.ended_by is not None
     member, launch = state.member(name), state.launches[name.launch]
-    # The start of billing in the ledger is more reliable than the one observed now, because it was recorded sooner after
-    # the start. The exception is an instance that the cloud could not start: then the observation counts.
+    # The start of billing in the ledger is more reliable than the one observed now, because it was recorded sooner. The
+    # exception is an instance that the cloud could not start: then the observation counts.
     is_told = member.recorded is None or (instance.never_ran and not launch.came_up)
     billed_from = instance.billed_from if is_told or member.recorded is None else member.recorded.billed_from
     return ev.InstanceGone(
