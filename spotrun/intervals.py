@@ -1,6 +1,6 @@
 """
-Computes how often to make a checkpoint, and when to make the last one before a deadline. Pure; all durations are in run
-time.
+Computes how often to make a checkpoint, and when to make the last one before a deadline. No function has side effects.
+All durations are in run time.
 """
 
 from __future__ import annotations

@@ -122,8 +122,8 @@ class _Life:
 
     `coming` is the place to which the job moves while it still runs at `running`. The changeover to it takes another
     `coming_s`. After a loss with a notice, `ahead_s` is the part of the changeover that the replacement has already
-    spent. `free_s` and `coming_free_s` are the seconds that are not billed yet for the starts at `running` and at
-    `coming`.
+    spent. `free_s` and `coming_free_s` are the seconds for which the starts at `running` and at `coming` remain free of
+    charge.
     """
 
     __slots__ = (

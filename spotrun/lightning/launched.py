@@ -81,8 +81,7 @@ def refuse_others(trainer: Any) -> None:
 
     Raises:
         TrainingUnsupported: fit() would train in processes that no agent can reach, or would use another number of
-            nodes
-            than the job has.
+            nodes than the job has.
     """
     if trainer.num_nodes != nodes_of_job():
         unsupported.reject(

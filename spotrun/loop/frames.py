@@ -41,9 +41,10 @@ def left_well(frame: FrameType | None) -> bool:
     """
     Return whether the script left the loop with `break` or `return`, and not by an exception.
 
-    The loop's iterator is a generator, which Python closes when the loop is left, and which then calls this function.
-    `frame` is the frame that closed it. This may be another generator: a progress bar wraps ours in one of its own,
-    which Python closes first. So generators are skipped until a frame with a loop is found.
+    The loop's iterator is a generator. When the loop is left, Python closes the generator, which then calls this
+    function. `frame` is the frame that closed it. Usually this is the script's function with the loop. But if a library
+    wraps the generator in one of its own, as a progress bar does, Python closes that one first, and `frame` is its
+    frame. Such frames are skipped.
     """
     while frame is not None:
         name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
@@ -105,10 +106,11 @@ class Frames:
 
     def _known(self, frame: FrameType) -> Values:
         """
-        Return the variables that `frame` would have in a resumed process when it reads its first batch, by what `_seen`
-        returns for them.
+        Return the variables that `frame` would have in a resumed process when it reads its first batch, each as the
+        token that `_seen` returns for it.
 
-        The script runs the code before the loop again, and the epoch's code before the pass.
+        By then, the resumed script has run the code before the loop and, in the current epoch, the code before the
+        pass.
         """
         _, at_pass = self._at_pass.get(id(frame), (frame, {}))
         if frame is not self._outer:

@@ -230,7 +230,7 @@ class Passes:
         Reject a script that numbers its batches with Python's `enumerate`, which would count from 0 again after a
         resume.
 
-        This is checked only at a fit's first pass: a script that uses `enumerate` there uses it for all passes.
+        This is checked only once per fit, because a script that uses `enumerate` for one pass uses it for all passes.
         """
         if self._looked:
             return

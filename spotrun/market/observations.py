@@ -32,7 +32,7 @@ information.
 class Fate(StrEnum):
     """
     The outcome of a launch or of one of its instances. `lost`: the cloud took the instance, or has announced that it
-    will. `kept`: the instance ended in another way. `refused`: the pool had no capacity, so no instance started.
+    will. `kept`: the instance ended in another way. `refused`: the pool had no capacity, so no instance ran.
     """
 
     LOST = "lost"

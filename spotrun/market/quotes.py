@@ -13,7 +13,7 @@ from spotrun.market.price_history import PriceRange, price_range
 from spotrun.offering import Offering
 
 LOOKED_BACK = timedelta(days=90)
-"""Length of the past for which EC2 keeps its spot prices."""
+"""The age up to which EC2 keeps its past spot prices."""
 
 
 class Quote(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,8 +24,8 @@ NAMED_MAX = 12
 """Maximum number of alternatives that a suggestion lists."""
 SEVERAL = 2
 """
-Number of counts in which an accelerator is offered from which on a suggestion lists them all. With fewer, it names the
-one count that is offered.
+Minimum number of different counts in which an accelerator is offered at which a suggestion lists the counts. It is then
+unclear which one the user meant.
 """
 
 
@@ -142,9 +142,9 @@ def unmet(offered: Sequence[Offering], wishes: Iterable[Requirement]) -> Unreada
     """
     Return a problem with a requirement in `wishes` that cannot be met; None if some offering meets all of them.
 
-    First each requirement is checked by itself. Then they are added one after another, and the problem is with the
+    First each requirement is checked by itself. Then they are combined one after another, and the problem is with the
     first one that leaves no offering. `at` in the problem is this requirement's key. Its suggestion names alternatives,
-    if possible such as meet all other requirements.
+    which also meet all other requirements if that is possible.
     """
     asked = list(wishes)
 

@@ -53,8 +53,8 @@ class TraceSpan(NamedTuple):
 
 def stretches(state: RunState) -> Iterator[TraceSpan]:
     """
-    Yield all stretches that can be reported so far: launches, attempts and checkpoints that are over and, once the run
-    has ended, the run and all others.
+    Yield all stretches that can be reported so far. These are the launches, attempts and checkpoints that are over.
+    Once the run has ended, they also include the run itself and all other stretches.
     """
     if state.terminal is not None:
         yield _run(state)

@@ -56,8 +56,8 @@ class CallCounter:
 
     def count(self, event: Mapping[str, Any], answer: Mapping[str, Any], seconds: float, log_bytes: int) -> None:
         """
-        Count a call that took `seconds` and logged `log_bytes`. If the call was for no run, it is counted for the run
-        that the next call names.
+        Count a call that took `seconds` and logged `log_bytes`. If its answer names no run, the call is counted for the
+        run that an earlier answer named; if there is none, for the run that the next answer names.
         """
         one, run = self._one(event, seconds, log_bytes), answer.get("run") or self._run
         if run != self._run:

@@ -2,12 +2,9 @@
 The function that attends to the nights of one name. It is a runner that does not keep running: the cloud calls it, with
 one of these events.
 
-    {"kind": "begin", "due": "2026-11-27T21:00:00Z"}     a night is due: start its run, or continue the unfinished
-        run of
-                                                         the night before
+    {"kind": "begin", "due": "2026-11-27T21:00:00Z"}     a night is due: start its run, or continue an unfinished one
     {"kind": "again", "due": "2026-11-27T22:15:00Z"}     the same, every 15 minutes in the hour after; if it fails,
-        notify
-                                                         the receivers that the job names
+                                                         notify the receivers that the job names
     {"kind": "begin", "by_hand": "2026-11-27T10:15:00"}  a person starts a night now
     {"kind": "tick"}                                     attend to the newest run: do one tick
     {"kind": "look"}                                     the same, and set the alarm even if it seems to be set
@@ -66,8 +63,8 @@ not exist, the run was deleted, so no call creates it again.
 """
 WATCH_S = 20.0
 """
-System time to wait for an entry that the run's agent will write. The agent receives EC2's recommendation too, some
-seconds before or after EC2's event reaches this function.
+System time to wait for an entry that the run's agent will write. EC2 sends a recommendation to the agent too, which may
+receive it some seconds earlier or later than this function.
 """
 NOTICE = timedelta(minutes=2)
 """
@@ -150,8 +147,7 @@ class Attendant:
 
         Raises:
             SpotrunError: a night could not begin. The cloud then repeats the call. Calls that do not begin a night
-                return
-                their error in the answer instead, because the next call comes within a minute.
+                return their error in the answer instead, because the next call comes within a minute.
         """
         self._troubles = []
         if event.get("kind") in ("begin", "again"):

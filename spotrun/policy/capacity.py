@@ -224,8 +224,10 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
     on-demand, even if there are spot pools left to try; but only if a spot pool has refused a request in that time. In
     three cases the run changes to on-demand without waiting:
 
-    - no spot pool suits the job - nothing trains, and every spot pool has rejected the request - the spot instances
-    that can be requested would be lost so soon that an hour of progress would cost more than on demand
+    - no spot pool suits the job
+    - nothing trains, and every spot pool has rejected the request
+    - the spot instances that can be requested would be lost so soon that an hour of progress would cost more than on
+      demand
     """
     spec, now = facts.spec, facts.now
     policy, rule = spec.resources.spot_policy, patience(spec)

@@ -84,8 +84,8 @@ def too_late_for_spot(facts: Facts, offering: Offering) -> bool:
 
 def leaves_time_to_move(facts: Facts) -> bool:
     """
-    Return whether there is time for a handover: whether the strategy would still keep the running instance if it were
-    later by HANDOVER.
+    Return whether there is time for a handover: whether the strategy would still keep the running instance at a time
+    that is later by HANDOVER.
     """
     running = _kept(facts)
     if running is None:

@@ -94,8 +94,10 @@ def keeper(facts: Facts) -> Keeper | None:
 @once
 def too_slow(facts: Facts) -> frozenset[Kind]:
     """
-    Return the kinds on which the run must not train: a kind that would be too late and, if other kinds were measured
-    but the keeper was not, all kinds except the keeper.
+    Return the kinds on which the run must not train, because they would be too late.
+
+    If the keeper's speed was not measured, but another kind's was, return all kinds except the keeper, so that the
+    keeper is measured next.
     """
     kept = keeper(facts)
     if kept is None or workload(facts) is None:
@@ -110,8 +112,9 @@ def is_enough(facts: Facts, offering: Offering) -> bool:
     """
     Return whether an on-demand instance that trains may be kept. It may if one of these is true:
 
-    - it will surely be in time - no other kind is more likely to be in time - its kind is on trial, and there is enough
-    time left to finish on the keeper
+    - it will surely be in time
+    - no other kind is more likely to be in time
+    - its kind is on trial, and there is enough time left to finish on the keeper
     """
     kept, kind = keeper(facts), kind_of(facts, offering)
     if kept is None or kind is None or workload(facts) is None or kind == kept.kind or _z(facts, kind) >= SURE:
@@ -134,8 +137,8 @@ def leaves_time_to_try(facts: Facts, kind: Kind) -> bool:
 
 def _on_trial(facts: Facts, kept: Keeper, kind: Kind) -> bool:
     """
-    Return whether `kind` still needs a trial, because its speed was not measured. It must wait for its trial until the
-    keeper's speed is measured.
+    Return whether an instance of `kind` counts as a trial: the speed of `kind` was not measured yet, and the keeper's
+    was.
     """
     known = workload(facts) is not None and is_measured(facts, kept.kind)
     return known and not is_measured(facts, kind)
@@ -143,8 +146,9 @@ def _on_trial(facts: Facts, kept: Keeper, kind: Kind) -> bool:
 
 def _spare_s(facts: Facts, kept: Keeper, kind: Kind) -> float:
     """
-    Return how many seconds before the deadline the keeper would finish in the worst case: it takes over now, from an
-    instance of `kind` that is lost together with its uncommitted steps.
+    Return how many seconds are to spare before the deadline in the worst case: an instance of `kind` is lost now,
+    together with its uncommitted steps, and the keeper does the work. The time of the keeper's start is not subtracted
+    yet.
     """
     deadline_at = facts.state.created.deadline_at
     assert deadline_at is not None

@@ -20,7 +20,7 @@ from spotrun.units import Steps, bounded, to_the_second
 MEDIAN_LIFE = timedelta(minutes=32)
 """The median lifetime of a spot instance in public traces."""
 LIVES_MIN = 10
-"""Number of observed lifetimes from which on their own median is used, and not the median of public traces."""
+"""Number of observed lifetimes from which on their median is used. With fewer, the median of public traces is used."""
 COMMITS_LOOKED_AT = 5
 
 

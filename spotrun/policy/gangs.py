@@ -31,8 +31,8 @@ WINDOW_MIN = timedelta(minutes=10)
 """Minimum time for which a ready member is kept while no attempt uses it (protocol 45)."""
 SPEAKS_WITHIN = timedelta(seconds=60)
 """
-Time after an attempt for a member that the attempt did not reach. If the member has not reported by then that it is
-ready, it is replaced.
+Time after an attempt within which a member that the attempt did not reach has to report that it is ready. If it does
+not, it is replaced.
 """
 TIMES_MISSING = 2
 """Number of attempts in a row that did not reach a member, after which the member is ended (protocol 39)."""
@@ -134,8 +134,8 @@ def _why_given_up(facts: Facts, offered: Offering | None) -> str:
 
 def _short_since(state: RunState) -> datetime:
     """
-    Return since when the gang has lacked members: the time of the last change that left it short of ready members. The
-    loss of a member that was never ready is not such a change.
+    Return since when the gang has lacked as many members as now. This is the newest of these times: a ready member was
+    lost, a member became ready, a member's attempt ended. The loss of a member that was never ready is ignored.
     """
     ends = [one.gone.ended_at for one in state.members() if one.gone is not None and one.ready is not None]
     begun = [_idle_since(state, name) for name in idle(state)]

@@ -35,8 +35,8 @@ Time without a new heartbeat after which an agent counts as gone (protocol 16). 
 writes to the store succeeded counts.
 
 An agent writes a heartbeat every 2 s. A write that hangs takes up to 70 s, and an outage of the store may add 2 minutes
-of silence; together this is less than the limit. The runner polls every 15 s and needs two polls to be sure, so it
-detects a silent agent within five minutes.
+of silence; together this is less than the limit. The runner, which polls every 15 s, notices the silence two polls
+later. So a silent agent is detected within five minutes.
 """
 MUTE_MAX = timedelta(minutes=14)
 """
@@ -253,7 +253,7 @@ def _not_launched(facts: Facts, launch: Launch) -> Iterator[Action]:
 
 
 def _had_time_to_go(facts: Facts, name: MemberName) -> bool:
-    """Return whether the member had to leave so long ago that its instance must have ended by now."""
+    """Return whether enough time has passed since the member had to leave for its instance to have ended."""
     over_at = over_by(facts.state, name)
     return over_at is not None and facts.now > over_at
 

@@ -13,8 +13,9 @@ def is_still(state: RunState, shown: Iterable[Instance]) -> bool:
     """
     Return whether the run is idle. All of these have to be true:
 
-    - one attempt trains, or all instances have ended - `shown`, the cloud's newest list, contains no other instance of
-    the run - no launch, notice, stop or end of an instance is in progress
+    - one attempt trains, or all instances have ended
+    - `shown`, the cloud's newest list, contains no other instance of the run
+    - no launch, notice, stop or end of an instance is in progress
 
     `state` may be newer than `shown`. If an entry about an instance was added after the list was made, the run is not
     idle.

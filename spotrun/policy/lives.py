@@ -59,7 +59,7 @@ def kept_for_handover(state: RunState, life: timedelta) -> timedelta:
     Return the last part of a time-to-live, in which a standby has to take over.
 
     It is at least the time that a standby needs to start, but at most half of a time-to-live that is short. In a long
-    one it is a day, because the runner may be absent for so long.
+    one it is a day, because the runner may be absent for a day.
     """
     start = timedelta(seconds=changeover(state)) + LAST_MINUTES
     return max(min(HANDOVER_BEFORE_END, life / 4), min(start, life / 2), life - REPLACED_AFTER)

@@ -6,9 +6,9 @@ the machine is free and can meet the deadline:
 
     time left >= start + work left at home + possible error of that work + the rework of one fault
 
-If the machine cannot meet the deadline, the run's strategy rents instances in the cloud until so much work is done that
-the machine can do what is left. While the strategy waits for spot, the run trains on the machine, because slow progress
-is better than none.
+If the machine cannot meet the deadline, the run's strategy rents instances in the cloud. Once these have done enough of
+the work, the machine can meet the deadline with what is left, and the run moves home. While the strategy waits for
+spot, the run trains on the machine, because slow progress is better than none.
 """
 
 from __future__ import annotations

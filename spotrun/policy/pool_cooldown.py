@@ -3,10 +3,10 @@ Finds the pools that rest after a refusal, the time at which their rest ends, an
 
 A pool *rests* while the run does not request it.
 
-- If a pool had no capacity, or denied access, it rests for minutes, because this may soon change. - A full quota
-usually stays full until the user changes something. The same is true of a request that the cloud rejects,
-  in its response or when it starts the instance. After such a refusal, each rest is longer than the one before, but the
-  run never gives up a pool.
+- If a pool had no capacity, or denied access, it rests for minutes, because this may soon change.
+- A full quota usually stays full until the user changes something. The same is true of a request that the cloud
+  rejects, in its response or when it starts the instance. After such a refusal, each rest is longer than the one
+  before, but the run never gives up a pool.
 - If a pool rejected the request, and its subnet, image or template has changed since, it does not rest.
 """
 
@@ -90,7 +90,7 @@ def rest_of(facts: Facts, offering: Offering) -> Rest | None:
 
 
 def enough_rejections(facts: Facts) -> bool:
-    """Return whether so many requests in a row were rejected that a passing fault is unlikely."""
+    """Return whether the number of requests that were rejected in a row is high enough to rule out a passing fault."""
     in_a_row = rejected_in_a_row(reversed(since_opened(facts.state)))
     return sum(1 for _ in in_a_row) >= STILLBORN_MAX
 

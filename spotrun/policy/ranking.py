@@ -14,8 +14,8 @@ does in an hour, so offerings are ranked by their cost per sample.
 A pool that has just refused this run is left out. A pool comes last, whatever it costs, if one of these happened
 recently:
 
-- the pool lost an instance, refused any run, or was reported to be in danger - a request was rejected in its zone, or
-an instance in its zone ended before it trained
+- the pool lost an instance, refused any run, or was reported to be in danger
+- a request was rejected in its zone, or an instance in its zone ended before it trained
 """
 
 from __future__ import annotations

@@ -12,12 +12,11 @@ dearer, the cost of the trial and of the way back is wasted.
 
 The cost of a trial depends on the moment:
 
-- At an interruption, a start has to be paid in any case, so the trial costs no additional start. - While an instance
-trains, the trial could also wait for the next interruption. So the saving until then has to exceed the
-  cost of the start.
+- At an interruption, a start has to be paid in any case, so the trial costs no additional start.
+- While an instance trains, the trial could also wait for the next interruption. So the saving until then has to exceed
+  the cost of the start.
 - While the run is on demand, its next start will be on spot, where the same trial costs far less. So the saving until
-then
-  has to exceed the cost of the whole trial.
+  then has to exceed the cost of the whole trial.
 
 A trial pays if its saving exceeds its expected loss. The loss is the cost of the start, the cost of the way back if j
 is dearer, and the part of the cost in between that buys no progress.
@@ -29,9 +28,10 @@ reserves. This rule is optimal (Weitzman 1979, Optimal search for the best alter
 All trials together, including the ways back, are expected to lose at most EXPLORED of the run's cost. The first kind of
 the list is the kind that the job would use without a choice. So these limits compare with it:
 
-- a trial of the first kind is always allowed - if the first kind is the best known, no trial of another kind may lose
-more than EXPLORED, even if it makes no progress - the run does not begin with a kind that costs more per hour than the
-first kind, unless that kind is almost certainly
+- a trial of the first kind is always allowed
+- if the first kind is the best known, no trial of another kind may lose more than EXPLORED, even if it makes no
+  progress
+- the run does not begin with a kind that costs more per hour than the first kind, unless that kind is almost certainly
   cheaper for the same work, or its possible loss is within EXPLORED
 - if there is a deadline, a trial has to leave time to finish, whatever its outcome
 """
@@ -100,8 +100,8 @@ def begun_with(facts: Facts, work: Work) -> Kind | None:
 
 class Until(msgspec.Struct, frozen=True):
     """
-    The time until the next start that is not due to a trial. `work_h` is the work done until then, in hours of the
-    first kind. `could_wait` is True if the same trial would be possible at that start.
+    The time until the next start that is necessary without a trial. `work_h` is the work done until then, in hours of
+    the first kind. `could_wait` is True if a trial could be made at that start instead of now.
     """
 
     work_h: float

@@ -777,8 +777,8 @@ class OutputsStored(Event, frozen=True, kw_only=True):
     content. The stored bytes were compared with the files before this event was written.
 
     The agent scanned the files at `looked_at`. At that time, `commit` was the newest checkpoint (None if there was
-    none), and `step` was the step that the trainer had reached. If `final` is True, the trainer had ended, so no file
-    is missing.
+    none), and `step` was the step that the trainer had reached. If `final` is True, the trainer had already ended, so
+    the event covers all of its files.
 
     The list contains `files` files with `size_bytes` in total, and the reasons why `left_out` further files were not
     stored. This time, `objects` new objects with `sent_bytes` were written, including the list. All files that the run

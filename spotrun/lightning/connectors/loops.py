@@ -1,5 +1,5 @@
 """
-Calls spotrun's hooks in Lightning's training loops, each after all other hooks of its moment.
+Calls spotrun's hooks in Lightning's training loops. At each point of a loop, they run after all other hooks.
 
 Lightning has no public hook for that, so this module wraps methods of the loop *objects* of the running Trainer.
 """
@@ -172,7 +172,8 @@ class Loops:
         Call `on_train_epoch_start` of the module and of the script's own callbacks once for each of the first `epochs`
         epochs, as if these epochs started again.
 
-        If `training` is False, training has not started yet, so call their `on_train_start` first.
+        If `training` is False, nothing is left to train, so Lightning itself will not call their `on_train_start`. Then
+        call it first.
         """
         trainer, current = self._trainer, self._fit.epoch_progress.current
         before = current.completed, trainer.accumulate_grad_batches
