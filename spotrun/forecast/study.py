@@ -197,8 +197,8 @@ def _trial(case: Case, strategy: str, job: Job, market: Ticks, first: int) -> Si
 
 def jobs(options: Options, tick_s: float, ticks: int) -> Iterator[tuple[Job, int]]:
     """
-    Yield each job together with the ticks at which it starts, so that its deadline is never after the end of the
-    record.
+    Yield each job once for each tick at which it starts. All start ticks are early enough for the job's deadline to be
+    within the record.
 
     Jobs that even on-demand could not finish in time are left out.
     """

@@ -178,8 +178,8 @@ class Attendant:
 
     def _tell_that_it_is_late(self, event: Mapping[str, Any], error: SpotrunError) -> None:
         """
-        Notify the receivers that the job names that the night could not begin. This news belongs to no run, because the
-        run may not exist.
+        Tell the receivers named in the job that the night could not begin. This news belongs to no run, because the run
+        may not exist.
 
         Raises:
             CloudError: a receiver could not be notified; its message includes that of `error`.

@@ -267,8 +267,8 @@ def _why_no_spot_helps(facts: Facts, spot: list[Offering]) -> str:
 
 def _cheaper_than_on_demand(facts: Facts, on_demand: Offering) -> Offering | None:
     """
-    Return a spot offering of a kind that costs more than the preferred kinds, which have no spot now. Its work has to
-    cost less than on `on_demand`; if no such offering does, return None.
+    Return a spot offering of a kind that costs more than the preferred kinds, which have no spot now. The work has to
+    cost less on it than on `on_demand`; if there is no such offering, return None.
     """
     work, limit = spot_work(facts), on_demand_work(facts)[on_demand]
     dearer = (found for found in spot_now(facts) if is_of_dearer_kind(facts, found))

@@ -179,7 +179,8 @@ def _strategy(facts: Facts) -> Strategy:
 def _spot_to_ask(facts: Facts, running: Launch | None) -> list[Offering]:
     """
     Return the spot offerings from which the strategy may choose. While an instance trains, this is empty most of the
-    time, because the run then requests spot only once per cool-down.
+    time, because the run then requests spot only once per cool-down, or not at all if the job does not want it to
+    return to spot.
 
     Two kinds of pools are included only if there are no others: pools in which the run has just lost an instance, and
     pools in zones where the newest instance ended before it trained.

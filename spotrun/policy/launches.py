@@ -112,10 +112,7 @@ def _never_began(launch: Launch) -> bool:
 
 
 def rejected_in_a_row(launches: Iterable[Launch]) -> Iterator[Launch]:
-    """
-    Yield the rejected launches of the newest series: go back from the newest launch and stop at the first one that got
-    an instance.
-    """
+    """Yield the rejected launches, newest first, back to the newest launch that got an instance."""
     for launch in launches:
         if rejected(launch):
             yield launch

@@ -47,7 +47,7 @@ AMPLE = 1.5
 """A budget is ample if it pays for at least this many times the expected cost of the remaining work."""
 LIVES_IN_A_BUDGET = 3
 """
-The denominator of the share of the unspent money that one life gets. An instance gets half of the money that its
+The share of one life is the unspent money divided by this number. An instance gets half of the money that its
 predecessor leaves. So the two get equal shares if the predecessor got a third.
 """
 NEEDED_TIMES = 2

@@ -186,8 +186,8 @@ def _starts_s(state: RunState) -> list[float]:
     Return the measured times, in seconds, from the request for an instance to its first new step. One assumed time
     comes first in the list.
 
-    The time of a standby that was ready in time includes its wait for the takeover. This does no harm: it is at most as
-    long as the notice, and below that its exact length does not matter.
+    The time of a standby that was ready in time includes its wait for the takeover. This does no harm: such a time is
+    at most as long as the notice, and then its exact length does not matter.
     """
     measured = [
         (attempt.trainers[0].started_at - state.asked_last(attempt).intended_at).total_seconds()

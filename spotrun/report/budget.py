@@ -35,8 +35,8 @@ def budget_line(found: BudgetForecast) -> str:
 
 def passing(at: datetime | None, epoch: int | None, what: str, clock: str = "") -> str:
     """
-    Return `: passes it in epoch 37 at 11-22 02:10 UTC`, where `what` is "it"; "" if `at` is None. `clock` is written
-    after the time, such as ` UTC`.
+    Return `: passes it in epoch 37 at 11-22 02:10 UTC`; "" if `at` is None. `what` is the word for the budget, here
+    "it". `clock`, here ` UTC`, is written after the time.
     """
     if at is None:
         return ""

@@ -142,8 +142,8 @@ def _deadline_lost(event: ev.DeadlineOutOfReach) -> str:
 
 def nearly_spent(event: ev.BudgetNearlySpent, clock: str = "") -> str:
     """
-    Return the event as a sentence. `clock` is written after a time in it, such as ` UTC`; "" if the sentence stands
-    next to other times.
+    Return the event as a sentence. `clock`, such as ` UTC`, is written after a time in it; it is "" if the sentence
+    stands next to other times.
     """
     return f"{dollars(event.spent_usd)} is spent{passing(event.passes_at, event.epoch, 'the budget', clock)}"
 

@@ -236,8 +236,10 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
 
     def charges(self, region: str) -> bool:
         """
-        Return True if the traffic of an instance in `region` is billed. Even within one region it may be: a bucket that
-        has several regions copies what is written to it between them, and these copies are billed.
+        Return True if the traffic of an instance in `region` is billed.
+
+        Even traffic within the bucket's own region may be billed: a bucket that has several regions copies what is
+        written to it from one to the others, and the cloud charges for these copies.
         """
         return bool(self.read_usd_per_gb(region) or self.write_usd_per_gb(region))
 

@@ -86,8 +86,8 @@ def over_dollars(metric: str, found: list[Point]) -> Markup:
 
 def _drawn(metric: str, found: list[Point], over: str, said_as: Callable[[float], str]) -> Markup:
     """
-    Draw a line through at most `POINTS_MAX` of the points, the last one included, with the largest and the smallest
-    value at its axes.
+    Draw a line through at most `POINTS_MAX` of the points, the last one included, and label the largest and the
+    smallest value.
     """
     shown = found[:: -ceil(len(found) / POINTS_MAX)][::-1]
     most = max(paid for paid, _ in shown) or 1.0

@@ -60,8 +60,8 @@ def _is_own(launch: Launch) -> bool:
 
 def _bars(shown: Sequence[Billed], scale: Scale, highest: Decimal) -> Iterator[Markup]:
     """
-    Yield the bars, the highest first, so that a later bar is never hidden behind a higher one. Where several bars are
-    too narrow to see, only one of them is drawn.
+    Yield the bars, the highest first, so that a higher bar never covers the bar of a cheaper instance. Where several
+    bars are too narrow to see, only one of them is drawn.
     """
     drawn = sorted(
         ((charge, str(launch.intent.offering.capacity_type)) for launch, charged in shown for charge in charged),
