@@ -141,8 +141,8 @@ def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timed
     """
     Return how long new instances may live. Return None if the budget allows only a life that is not worth the boot.
 
-    The instances of a bench are allowed to live only a little longer than the bench. They are not replaced, and no
-    checkpoint is made on them. If the bench's process is killed, only their own timers end them.
+    The instances of a bench are allowed to live only a little longer than the bench. They are not replaced, and nothing
+    on them has to be saved. If the bench's process is killed, only their own timers end them.
     """
     state, spec = facts.state, facts.spec
     own = offering.capacity_type is CapacityType.OWN
