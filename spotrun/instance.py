@@ -1,4 +1,4 @@
-"""Describes a request for a machine, and the machine as its cloud describes it."""
+"""Describes a request for an instance, and the instance as its cloud describes it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ class EndedBy(StrEnum):
 
 
 class PriceSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """From `since` until the next segment, an instance-hour costs `usd_per_hour`."""
+    """
+    A price of an instance: from `since` until the next segment begins, an hour of the instance costs `usd_per_hour`.
+    """
 
     since: AwareDatetime
     usd_per_hour: Decimal
@@ -52,13 +54,15 @@ class PriceSegment(msgspec.Struct, frozen=True, kw_only=True):
 
 class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Everything that a driver needs to start one instance, or the members of a gang. The driver looks up nothing else.
+    Everything that a driver needs to start one instance, or all members of a gang. The driver looks up nothing else.
 
-    `count` is the number of members, which start all or none; None requests a single instance, which needs no
-    connection to others. `token` makes the request idempotent, and tags the instance together with `run_uid`.
-    `time_to_live` counts on the instance's monotonic clock from its start, and ends the instance even if all programs
-    of spotrun have died. `price_cap_usd_per_hour` is the most that the user will pay for spot. Usually None is best: a
-    cap means more interruptions and never a smaller bill.
+    `count` is the number of members of a gang: either all of them start, or none does. It is None for a single
+    instance, which does not have to reach other instances. A cloud that receives the same `token` twice starts only one
+    instance. Each instance is tagged with `token` and `run_uid`.
+
+    `time_to_live` is measured on the instance's monotonic clock from its start. When it is over, the instance ends,
+    even if all programs of spotrun have died. `price_cap_usd_per_hour` is the most that the user will pay for spot.
+    Usually None is best: a cap adds interruptions and never makes the bill smaller.
     """
 
     token: str
@@ -73,14 +77,14 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A machine as its cloud describes it. Times are the cloud's.
+    An instance as its cloud describes it. Times are read from the cloud's clock.
 
     `billed_from` is None until billing begins. `prices` are the segments charged so far, oldest first. `end_reason` is
-    the cloud's text on why the instance ended, "" if the cloud gave none. `off_since` is the time when the machine shut
-    down, if its disk still exists; else None.
+    the cloud's text on why the instance ended, "" if the cloud gave none. `off_since` is the time at which the instance
+    shut down; it is None if the instance has not shut down, or if its disk no longer exists.
 
-    `member` counts the instances of its launch from 0. `address` is the address at which other members reach it; "" for
-    a single instance.
+    `member` numbers the instances of a launch from 0. `address` is the address at which other members reach the
+    instance; it is "" for a single instance.
     """
 
     instance_id: str

@@ -1,6 +1,6 @@
 """
-Computes how often to make a checkpoint, and when to make the last one before a deadline. Pure; all durations are in run
-time.
+Computes how often to make a checkpoint, and when to make the last one before a deadline. No function has side effects.
+All durations are in run time.
 """
 
 from __future__ import annotations
@@ -12,16 +12,27 @@ COMMIT_GAP = timedelta(seconds=30)
 """Minimum time between two commits, except for the final one (protocol 7)."""
 INTERVAL_MAX = timedelta(minutes=10)
 STALL_SHARE_MAX = 0.035
-"""Maximum share of training time that stalls for checkpoints may take: CheckFreq's bound (FAST '21)."""
+"""
+Maximum share of the training time in which training may pause for checkpoints. The number is from CheckFreq (FAST '21).
+"""
 MEAN_TIME_BETWEEN_INTERRUPTIONS = timedelta(hours=1)
-"""Assumed until the run has had interruptions. The median spot lifetime in public traces is half of this."""
+"""
+The mean time between interruptions that is assumed until the run has had some. In public traces, the median lifetime of
+a spot instance is half an hour.
+"""
 
 WORK_PER_LOSS_MAX = 10
-"""Maximum ratio of work to the mean time between losses: longer work succeeds less than once in 22,000 tries."""
+"""
+Maximum length of work without checkpoints, in mean times between losses. At this length, fewer than one try in 22,000
+succeeds.
+"""
 
 DRAIN_SAFETY = 1.5
 DRAIN_MARGIN_S = 5.0
-"""Promise I5: a notice longer than 1.5 times the measured save plus 5 s loses no step."""
+"""
+A margin for the last commit after a notice. Promise I5: no step is lost if the notice is longer than 1.5 times
+(DRAIN_SAFETY) the measured time of a save plus these 5 s.
+"""
 
 
 def checkpoint_interval(stall: timedelta, mean_time_between_interruptions: timedelta) -> timedelta:
@@ -42,11 +53,11 @@ def auto_interval(
     saved: float = 0.0,
 ) -> timedelta:
     """
-    Return Young's interval, at most 10 min. If that is less than COMMIT_GAP, or so short that stalls take more than
-    3.5% of it, return the shortest interval that is neither.
+    Return Young's interval, at most 10 min. It is lengthened if it would be shorter than COMMIT_GAP, or so short that
+    training pauses for more than 3.5% of it.
 
-    The share `saved` (0 to 1) of the losses does not count, because these losses undo no steps: their notice leaves
-    time for one more commit.
+    `saved` (0 to 1) is the share of losses whose notice leaves time for one more commit. These losses undo no steps, so
+    they do not count as interruptions here.
     """
     undoing = mean_time_between_interruptions / max(1e-6, 1 - saved)
     best = checkpoint_interval(stall, undoing)
@@ -55,12 +66,13 @@ def auto_interval(
 
 def expected_rework(work: timedelta, mean_time_between_interruptions: timedelta) -> timedelta | None:
     """
-    Return the expected rework until work without checkpoints has completed. For random losses, m apart on average, this
-    is
+    Return the rework to expect before `work`, which makes no checkpoints, completes once without a loss.
+
+    For random losses, m apart on average, the expected rework is
 
         m * (e^(work / m) - 1) - work
 
-    The result is None if the work is more than WORK_PER_LOSS_MAX times as long as m.
+    Return None if the work is more than WORK_PER_LOSS_MAX times as long as m.
     """
     ratio = work / mean_time_between_interruptions
     if ratio > WORK_PER_LOSS_MAX:
@@ -74,8 +86,9 @@ def drain_moment(deadline_s: float, window_s: float, commit_s: float | None, ste
 
         time = deadline - (1.5 * commit + 5 s + one step + margin)
 
-    `commit_s` is the measured time from a snapshot to its commit; if it is None (no commit was measured), half of the
-    window is reserved. If the returned time has passed, request the snapshot immediately.
+    `commit_s` is the measured time from a snapshot to its commit. If it is None, because no commit was measured yet,
+    half of the window takes the place of 1.5 * commit + 5 s. If the returned time has passed, request the snapshot
+    immediately.
     """
     reserve_s = window_s / 2 if commit_s is None else DRAIN_SAFETY * commit_s + DRAIN_MARGIN_S
     return deadline_s - reserve_s - step_s - margin_s

@@ -29,7 +29,7 @@ def require_amount(amount: Decimal | None) -> None:
 
 class CapacityType(StrEnum):
     """
-    The capacity type of an instance, by the actor who may end it: the cloud at any time (`spot`), or only you
+    The capacity type of an instance. It says who may end the instance: the cloud at any time (`spot`), or only the user
     (`on_demand`). `own` is the user's own machine, which is not rented.
     """
 
@@ -39,7 +39,7 @@ class CapacityType(StrEnum):
 
     @property
     def in_words(self) -> str:
-        """The form that people read and write, with a hyphen."""
+        """The name as people read and write it, with a hyphen."""
         return self.replace("_", "-")
 
 

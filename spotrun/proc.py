@@ -1,9 +1,10 @@
 """
-Reads processes from Linux, and finds processes that were started with a variable in their environment.
+Reads the facts about Linux processes, and finds the processes that were started with a certain variable in their
+environment.
 
-During execve(2) a process has no environment: its old memory is gone, and its new memory is not filled yet. A search
-that did not wait for such processes missed 7 in 100 processes that were executing one program after another. A process
-may also start another and end during the search. So the search is repeated until it finds no new process.
+During execve(2) a process shows no environment: its old memory is gone, and its new memory is not filled yet. A search
+that did not wait for such processes missed 7 in 100 processes that were executing one program after another. Also, a
+process may start another one and end during the search. So the search is repeated until it finds no new process.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ import msgspec
 
 EXEC_WITHIN_S = 0.1
 """
-Maximum seconds of system time that a process spends within execve on a busy machine. The search waits this long for the
-environment of a process that has none.
+Maximum seconds of system time that a process spends in execve on a busy machine. If a process shows no environment, the
+search waits this long for one.
 """
 _PAUSE_S = 0.001
 _KERNEL_THREAD = 0x00200000
-"""PF_KTHREAD of the kernel's include/linux/sched.h."""
+"""The flag PF_KTHREAD in the kernel's include/linux/sched.h."""
 
 
 def started_with(name: str, value: str) -> list[int]:
@@ -42,7 +43,7 @@ def started_with(name: str, value: str) -> list[int]:
 
 
 def _environment(pid: int) -> bytes | None:
-    """Return the environment of a process; None if the process is gone, or another user's."""
+    """Return the environment of a process; None if the process is gone, or belongs to another user."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -55,7 +56,10 @@ def _will_have_one(pid: int) -> bool:
 
 
 class ProcessMark(msgspec.Struct, frozen=True):
-    """Identifies a process even after its id was reused. `started` is in clock ticks since the machine booted."""
+    """
+    Identifies a process even after another process has got its id. `started` is in clock ticks since the machine
+    booted.
+    """
 
     pid: int
     started: int
@@ -63,8 +67,9 @@ class ProcessMark(msgspec.Struct, frozen=True):
 
 class Stat(NamedTuple):
     """
-    Linux's facts about a process (proc_pid_stat(5)). `ended` is True if the process waits to be reaped, or if its first
-    thread has ended. `cpu_s` is the CPU time of the process and of the children that it has waited for.
+    The facts that Linux gives about a process (proc_pid_stat(5)). `ended` is True if the process has ended and was not
+    reaped yet, or if its first thread has ended. `cpu_s` is the CPU time of the process and of those children for which
+    it has waited.
     """
 
     mark: ProcessMark
@@ -78,8 +83,9 @@ class Stat(NamedTuple):
 
 def stat(pid: int) -> Stat | None:
     """
-    Read the facts about a process; None if it is gone. The second field, the command's name, may contain any character,
-    so the other fields are counted from the last ')' of the text.
+    Read the facts about a process; None if it is gone.
+
+    The second field, the command's name, may contain any character. So the other fields are counted from the last ')'.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()

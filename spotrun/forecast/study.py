@@ -26,13 +26,21 @@ from spotrun.forecast.traces import Windows, read_any
 from spotrun.strategies.port import Job
 
 OPTIMUM = "optimum"
-"""The name under which the minimum cost with hindsight is listed next to the strategies."""
+"""
+The name of the strategy that knows the whole record in advance. Its cost, the minimum, is listed next to the costs of
+the real strategies.
+"""
 WORKERS = 2
 ENDINGS = (".npz", ".json", ".csv", ".txt")
 
 
 class Case(msgspec.Struct, frozen=True, order=True):
-    """One job with one set of zones: a single zone of a record, or all zones of the record together."""
+    """
+    A job and the zones in which it may run.
+
+    `zones` is "one zone" or "all zones" of a recorded market: in the first case, each zone of the market is simulated
+    by itself.
+    """
 
     zones: str
     work_s: float
@@ -42,8 +50,10 @@ class Case(msgspec.Struct, frozen=True, order=True):
 
 class SimulatedJob(msgspec.Struct, frozen=True):
     """
-    One simulated job, started at one time of a record. `share` is its cost divided by the cost on on-demand alone. For
-    the optimum `losses` is None, because optima of the same cost may differ in their losses.
+    One simulated job, started at one time of a recorded market.
+
+    `share` is the job's cost divided by its cost on on-demand alone. `losses` is None for the optimum: several
+    schedules may have the minimum cost, and they may lose different numbers of instances.
     """
 
     case: Case
@@ -64,8 +74,10 @@ class StrategyResult(msgspec.Struct, frozen=True):
 
 class Options(msgspec.Struct, frozen=True):
     """
-    The scope of a study. In records without prices, spot costs 1 / `price_ratio` of on-demand. Every `every`-th window
-    of a record is used, and jobs start at `starts` different times in each window.
+    The scope of a study.
+
+    If a recorded market has no prices, spot costs 1 / `price_ratio` of on-demand. A recorded market is divided into
+    windows. With `every` = n, only each n-th window is used. In each window, jobs start at `starts` different times.
     """
 
     strategies: tuple[str, ...]
@@ -81,7 +93,12 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class RecordFacts(msgspec.Struct, frozen=True):
-    """Facts about a record: how its numbers were read, and how many trials fitted into it."""
+    """
+    Facts about one recorded market.
+
+    `up_share` is the share of its ticks in which spot was available, `polarity` says which numbers in the file mean
+    "available", and `trials` counts the jobs that were simulated in the market.
+    """
 
     name: str
     zones: int
@@ -93,7 +110,10 @@ class RecordFacts(msgspec.Struct, frozen=True):
 
 
 class Study(msgspec.Struct, frozen=True):
-    """A finished study. `digest` is the sha256 of all its trials: the same records and options give the same digest."""
+    """
+    A finished study. `digest` is the sha256 of all its simulated jobs, so that two studies of the same records and
+    options can be compared by their digests.
+    """
 
     records: tuple[RecordFacts, ...]
     rows: tuple[StrategyResult, ...]
@@ -177,8 +197,10 @@ def _trial(case: Case, strategy: str, job: Job, market: Ticks, first: int) -> Si
 
 def jobs(options: Options, tick_s: float, ticks: int) -> Iterator[tuple[Job, int]]:
     """
-    Yield the jobs that on-demand could finish in time, each with a start tick from which its deadline lies within the
-    record.
+    Yield each job once for each tick at which it starts. All start ticks are early enough for the job's deadline to be
+    within the record.
+
+    Jobs that even on-demand could not finish in time are left out.
     """
     for work_s, deadline_s, changeover_s in product(options.works_s, options.deadlines_s, options.changeovers_s):
         room = ticks - ceil(deadline_s / tick_s)

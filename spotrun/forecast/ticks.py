@@ -1,9 +1,9 @@
 """
 Simulates one job in one recorded market, tick by tick.
 
-A strategy decides at the start of each tick, and sees that tick's availability; losses happen only between ticks. Every
-start takes a changeover, billed at the new instance's price. Stopping is free, progress is kept, and billing is by the
-second.
+A strategy decides at the start of each tick, when it already knows which zones have spot in that tick. Instances are
+lost only between ticks. Every start takes a changeover, billed at the new instance's price. Stopping is free, progress
+is kept, and billing is by the second.
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ SECONDS_PER_HOUR = 3600.0
 ROUNDING_S = 1e-6
 
 Ticks = Sequence[Mapping[str, float]]
-"""For each tick, the zones that have spot, with their prices (USD per hour). Equal ticks in a row share one object."""
+"""
+For each tick, the zones that have spot, with their prices (USD per hour). Consecutive ticks with the same zones and
+prices are the same mapping object, so `is` detects a change.
+"""
 
 
 class Outcome(msgspec.Struct, frozen=True):
     """
     The result of a job. `finished_s` is None if the market's record ended before the job was done.
 
-    `losses` are the instances that the market took. `changeover_s` are the paid seconds without progress, and
-    `rework_s` are the seconds of work that was done again.
+    `losses` counts the instances that the market took. `changeover_s` are the seconds spent in changeovers, without
+    progress. `rework_s` are the seconds of work that had to be repeated after losses.
     """
 
     cost_usd: float
@@ -46,16 +49,19 @@ class Outcome(msgspec.Struct, frozen=True):
 
 class Standby(msgspec.Struct, frozen=True):
     """
-    The rules for replacements that start while the old instance still trains, as in real runs.
+    The rules for a replacement that starts while the old instance still trains, as in real runs.
 
-    `warned` says for each loss in turn whether it has a notice; after the last entry, the first is used again. At a
-    loss with a notice, the replacement has already spent `notice_s` of its changeover, and these seconds are billed at
-    the replacement's price. After such a loss no work is done twice, and spot counts as missing since the notice.
+    Notices: `warned` says for each loss, in order, whether the loss has a notice. If there are more losses than values,
+    the values repeat from the first one. At a loss with a notice, the replacement was already started `notice_s` before
+    the loss. These seconds count as part of its changeover, and are billed at its price. No work is repeated after such
+    a loss. The strategy counts the time without spot from the notice.
 
-    Until the changeover to a new place is over, both places are billed, and the new place may also be lost. While an
-    instance trains, the strategy requests spot only every `ask_every_s`. The first `unbilled_s` of every start are
-    free, because clouds bill from the end of the boot. Once a start has led to training, later starts take only the
-    share `later_start` of a changeover, because they unpack that start's set-up.
+    Moves to another place: until the changeover to the new place is over, the instances at both places are billed, and
+    the new one may be lost too. While an instance trains, the strategy requests spot only every `ask_every_s`.
+
+    Starts: the first `unbilled_s` of every start are free, because clouds bill only from the end of the boot. After the
+    first start that has led to training, a start takes only the share `later_start` of a changeover, because it unpacks
+    the set-up that was packed at the first one.
     """
 
     notice_s: float
@@ -78,11 +84,13 @@ def simulate(
     tolls: Mapping[str, float] = NO_TOLLS,
 ) -> Outcome:
     """
-    Simulate `job` from tick `first` of `market` on, at the places that `strategy` chooses. A loss undoes at most
-    `rework_s`.
+    Simulate `job` in `market`, from tick `first` on. At each tick `strategy` chooses a place: a zone, on-demand or
+    none.
 
-    Without a `standby` every start takes and pays a whole changeover. `believed` is the job as the strategy sees it, if
-    its figures are more careful than the true ones. `tolls` is the extra cost of a start in USD, keyed by place.
+    A loss without notice undoes the work since the start at the lost place, but at most `rework_s` of it. Without
+    `standby`, every start takes a whole changeover, and all of it is billed. `believed` is the job that the strategy
+    sees in place of `job`, if its figures are more careful than the true ones. `tolls` maps a place to the extra cost
+    of each start there, in USD.
     """
     life = _Life(job, rework_s, standby, tolls)
     told, choose, history = believed or job, strategy.choose, MarketHistory()
@@ -112,9 +120,10 @@ class _Life:
     """
     The state of a simulated job: the place where it runs, since when, and its results so far.
 
-    `coming` is the next place, whose changeover goes on for `coming_s` more while the job still runs at `running`.
-    `ahead_s` is the part of its changeover that a replacement has already spent at a loss. `free_s` and `coming_free_s`
-    are the unbilled seconds that the starts at `running` and `coming` still have.
+    `coming` is the place to which the job moves while it still runs at `running`. The changeover to it takes another
+    `coming_s`. After a loss with a notice, `ahead_s` is the part of the changeover that the replacement has already
+    spent. `free_s` and `coming_free_s` are the seconds for which the starts at `running` and at `coming` remain free of
+    charge.
     """
 
     __slots__ = (
@@ -146,7 +155,7 @@ class _Life:
         self.progress = {True: 0.0, False: 0.0}
 
     def see(self, spot: Mapping[str, float]) -> None:
-        """Apply the losses since the last tick, and the replacements that have become ready."""
+        """Apply the losses since the last tick, and move to a replacement that has become ready."""
         self.ahead_s = 0.0
         if self.coming is not None and self.coming != ON_DEMAND and self.coming not in spot:
             self.coming = None
@@ -169,9 +178,11 @@ class _Life:
 
     def seen(self, spot: Mapping[str, float]) -> tuple[Mapping[str, float], float]:
         """
-        Return the spot offers that the strategy sees, and the seconds since the job came to its place or, if later,
-        last requested spot. While the job runs, the strategy requests spot, and so sees other offers, only at
-        intervals.
+        Return the spot offers that the strategy sees, and the seconds since the job arrived at its place.
+
+        With a `standby`, the strategy requests spot only at intervals while the job runs, and sees the offers of other
+        zones only then. If its last request for spot is newer than the job's arrival, return the seconds since that
+        request.
         """
         since_s, standby, running = self.elapsed_s - self.since_s, self.standby, self.running
         if standby is None:
@@ -187,7 +198,10 @@ class _Life:
         return spot, min(since_s, asked_for_s)
 
     def go(self, place: str | None, spot: Mapping[str, float]) -> None:
-        """Start at `place` (if possible while the job still runs where it is), or stop if `place` is None."""
+        """
+        Start at `place`; stop if `place` is None. With a `standby`, the job runs at its old place until the new one is
+        ready.
+        """
         self.starts += place is not None
         self.usd += 0.0 if place is None else self.tolls.get(place, 0.0)
         settled, start_s = self.changeover_s <= 0, self._start_s()
@@ -214,7 +228,10 @@ class _Life:
         self.since_s = self.elapsed_s + changeover_s
 
     def pass_tick(self, spot: Mapping[str, float]) -> float | None:
-        """Pay for a tick and make its progress. Return the time at which the job is done; None if it is not done."""
+        """
+        Bill one tick and let the job progress in it. Return the time at which the job is done, or None if it is not
+        done.
+        """
         running = self.running
         assert running is not None
         if self.changeover_s <= 0 and self.work_s > self.job.tick_s and self.coming is None and self.free_s <= 0:
@@ -238,7 +255,10 @@ class _Life:
         return self.elapsed_s + busy_s if self.work_s <= ROUNDING_S and self.changeover_s <= 0 else None
 
     def _pass_quiet_tick(self, running: str, spot: Mapping[str, float]) -> None:
-        """Do the same as `pass_tick`, but faster, for a tick in which the job only trains, as it does in most ticks."""
+        """
+        Bill a tick in which the job only trains, and add its progress. The result is that of `pass_tick`, but most
+        ticks are of this kind, and this is faster.
+        """
         tick_s = self.job.tick_s
         self.usd += self._price(running, spot) * tick_s / SECONDS_PER_HOUR
         self.work_s -= tick_s

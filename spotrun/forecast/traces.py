@@ -1,10 +1,11 @@
 """
 Reads recorded spot markets. Publishers use different numbers for "available", so each format says which it uses:
 
-    skypilot   the spot-traces JSON of SkyPilot, {"metadata": {"gap_seconds"}, "data": [...]}: 1 = available, or numbers
-               of instances; then available while at least `nodes` instances run
-    adrs       copies of SkyPilot's records in the ADRS benchmark, 1 = UNavailable
-    windows    an npz of aligned windows: up (bits, 1 = available), ticks, price, zone, gap_s
+    skypilot   the spot-traces JSON of SkyPilot, {"metadata": {"gap_seconds"}, "data": [...]}: either 1 = available, or
+               numbers of running instances, and then available while at least `nodes` instances run
+    adrs       copies of SkyPilot's records in the ADRS benchmark: 0 = available, 1 = UNavailable
+    windows    an npz of several zones, cut into windows of equal length with the same ticks in all zones: up (bits,
+               1 = available), ticks, price, zone, gap_s
     bamboo     the csv of Bamboo, `ms,add|remove,node`: available while at least `nodes` nodes run
     counts     `date, time, running instances` (.txt): available while at least `nodes` instances run
 """
@@ -28,7 +29,10 @@ from spotrun.units import count_of
 Row = TypeVar("Row")
 AVAILABLE = {"skypilot": 1, "adrs": 0}
 COUNT_TICK_S = 60.0
-"""Seconds between the samples taken from a record that lists only the times at which a count changed."""
+"""
+The tick length, in seconds, for records without ticks: those that list only the times at which a number of running
+instances changed.
+"""
 
 
 class Windows(msgspec.Struct, frozen=True):
@@ -41,7 +45,10 @@ class Windows(msgspec.Struct, frozen=True):
     polarity: str
 
     def ticks(self, window: int, zones: tuple[int, ...]) -> list[dict[str, float]]:
-        """Return, in the form that the simulator needs, the zones that have spot at each tick, with their prices."""
+        """
+        Return a mapping for each tick: the zones among `zones` that have spot, with their prices. The simulator reads
+        this.
+        """
         columns = list(zones)
         up, price = self.up[window][:, columns].tolist(), self.price[window][:, columns].tolist()
         names = [self.zones[zone] for zone in zones]
@@ -53,7 +60,7 @@ class Windows(msgspec.Struct, frozen=True):
 
 
 def read_windows(path: Path) -> Windows:
-    """Read an npz file of aligned windows, in which 1 means available."""
+    """Read an npz file in the format `windows` (see above). In it, 1 means available."""
     if not path.is_file():
         raise SpotrunError(
             f"no market windows at {path}", hint="name the folder that holds the .npz file with --traces"
@@ -94,7 +101,10 @@ def _at_least(nodes: int) -> str:
 
 
 def read_bamboo(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
-    """Read a list of instances that join and leave a group, as a zone that is up while `nodes` or more are in it."""
+    """
+    Read a list of instances that join and leave a group. The result has one zone, which has spot while at least `nodes`
+    instances are in the group.
+    """
 
     def change(at_ms: str, what: str, node: str) -> tuple[float, int]:
         if what not in ("add", "remove"):
@@ -109,7 +119,10 @@ def read_bamboo(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
 
 
 def read_counts(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
-    """Read a list of a group's numbers of running instances, as one zone that is up while at least `nodes` run."""
+    """
+    Read a list of times, each with the number of instances that ran then. The result has one zone, which has spot while
+    at least `nodes` instances run.
+    """
 
     def moment(day: str, at: str, count: str) -> tuple[datetime, int]:
         return datetime.fromisoformat(f"{day.strip()} {at.strip()}"), int(count)
@@ -123,7 +136,7 @@ def read_counts(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
 
 def _rows(path: Path, read: Callable[[str, str, str], Row]) -> list[Row]:
     """
-    Read the lines of a file with three columns, each with `read`.
+    Read a file with three columns. `read` converts the three texts of a line to a row.
 
     Raises:
         ValueError: a line cannot be read, or the file is empty.
@@ -152,7 +165,7 @@ def _counted(path: Path, seen: list[tuple[float, int]], nodes: int, price_usd_pe
 
 def read_any(path: Path, published_as: str, nodes: int, price_usd_per_hour: float) -> Windows:
     """
-    Read a record in any of the above formats. The ending of the file's name decides which one.
+    Read a record in any of the formats above, chosen by the ending of the file's name.
 
     Raises:
         SpotrunError: the file cannot be read, or is not such a record.

@@ -1,8 +1,8 @@
 """
 Makes Hydra's `${now:%Y-%m-%d}` the time of the run's first start, in each attempt and on each instance.
 
-Hydra names a job's folder by `${now:…}` (`outputs/2026-01-31/12-00-00`). With the current time, a training that resumes
-would use a different folder from the one with its checkpoint's files.
+Hydra puts the time into the name of a job's output folder (`outputs/2026-01-31/12-00-00`), by `${now:…}`. With the
+current time, each attempt would write to a new folder, without the files that the checkpoint restored to the old one.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from spotrun.autoload import STARTED_VARIABLE
 
 def install(module: Any) -> None:
     """
-    Make `${now:…}` constant in `module`, which is `hydra.core.utils`. This replaces the module's `setup_globals`, which
-    Hydra calls before it reads a configuration. Idempotent.
+    Make `${now:…}` constant. `module` is `hydra.core.utils`.
+
+    Hydra calls the module's `setup_globals` before it reads a configuration. This wraps that function. Idempotent.
     """
     original = module.setup_globals
     if STARTED_VARIABLE not in os.environ or hasattr(original, "names_by_the_run"):

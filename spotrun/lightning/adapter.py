@@ -37,7 +37,7 @@ def _is_ours(cls: type) -> bool:
 
 
 class LightningFramework(Position, Loaders):
-    """One Trainer. `loss` is the newest batch's loss, which the callback sets."""
+    """One Trainer, as spotrun sees it. `loss` is the loss of the newest batch; the callback sets it."""
 
     def __init__(self, trainer: Any) -> None:
         super().__init__(trainer)
@@ -59,12 +59,15 @@ class LightningFramework(Position, Loaders):
 
     @cached_property
     def _loops(self) -> Loops:
-        """Lightning's loops. Made at first use, because `problems` must first check the private names in them."""
+        """
+        Lightning's loops. They are wrapped only at first use: before that, `problems` checks that the private names
+        which `Loops` needs exist.
+        """
         return Loops(self._trainer)
 
     @property
     def seed(self) -> int:
-        """The argument of the script's `seed_everything`; 0 if it was not called."""
+        """The seed that the script gave to `seed_everything`; 0 if the script did not call it."""
         text = os.environ.get("PL_GLOBAL_SEED", "0")
         return int(text) if text.isdecimal() else 0
 
@@ -89,12 +92,15 @@ class LightningFramework(Position, Loaders):
 
     @property
     def leaves_gradients(self) -> bool:
-        """True in manual optimization, where the script decides when to step."""
+        """
+        True in manual optimization: there the script itself steps the optimizers, so gradients may remain between
+        batches.
+        """
         return not self.steps_optimizers
 
     @property
     def averages(self) -> Mapping[str, nn.Module]:
-        """The averaged models that callbacks have as attributes."""
+        """The averaged models that the Trainer's callbacks hold in their attributes."""
         return {
             f"callbacks[{number}].{name}": value
             for number, callback in enumerate(self._trainer.callbacks)
@@ -110,13 +116,18 @@ class LightningFramework(Position, Loaders):
 
     @property
     def own_objects(self) -> Sequence[object]:
-        """Empty: Lightning's own objects are not inspected (HARMLESS in python_state/encoding.py)."""
+        """
+        Empty: HARMLESS in training/python_state/encoding.py lists Lightning's packages, so their objects are not
+        inspected anyway.
+        """
         return ()
 
     def roots(self) -> Mapping[str, object]:
         """
-        The script's own callbacks and data module (Lightning's export their state themselves), its own loggers and
-        profiler, and the hyper-parameters that Lightning keeps for the script.
+        Return the objects in which the script may keep state: its own callbacks and data module, its own loggers and
+        profiler, and the hyper-parameters that Lightning keeps for it.
+
+        Lightning's own callbacks and data modules are left out, because they export their state themselves.
         """
         found = {f"callbacks[{number}]": callback for number, callback in enumerate(self._trainer.callbacks)}
         found["datamodule"] = self._trainer.datamodule
@@ -144,7 +155,10 @@ class LightningFramework(Position, Loaders):
         return trainer_state.last_metrics(self._trainer)
 
     def log(self, figures: Mapping[str, float]) -> None:
-        """Log through the loggers: `self.log` would change the metrics that schedulers and early stopping read."""
+        """
+        Write `figures` with the loggers only. Lightning's `self.log` would also add them to the metrics that schedulers
+        and early stopping read.
+        """
         taken = self._trainer.logged_metrics
         metrics = {name: value for name, value in figures.items() if name not in taken}
         for logger in self._trainer.loggers:
@@ -176,7 +190,7 @@ class LightningFramework(Position, Loaders):
     def load(
         self, state: State, weights: Weights | None, rest: State, place: Boundary, optimizers: OptimizerStates
     ) -> None:
-        """Resume, in `Callback.setup`."""
+        """Resume from a snapshot. Called in `Callback.setup`."""
         self._rest, self._place = rest, place
         self._sanity_steps = self._trainer.num_sanity_val_steps
         self._trainer.num_sanity_val_steps = 0  # the first attempt ran these steps, and no counter includes them
@@ -208,7 +222,10 @@ class LightningFramework(Position, Loaders):
             self._trainer.optimizers = list(optimizers)
 
     def load_metrics(self, metrics: State) -> None:
-        """Load in on_fit_start: by then Lightning has restored weights and callbacks, and reset its own metrics."""
+        """
+        Load the metrics. Called in on_fit_start: before that, Lightning restores weights and callbacks, and resets its
+        metrics.
+        """
         trainer_state.load_again(self._trainer, self._state)
         trainer_state.load_scores(self._trainer, self._state)
         if "saving" in self._rest:  # not in a snapshot of an older spotrun
@@ -221,7 +238,7 @@ class LightningFramework(Position, Loaders):
         self._loops.resume(validation_due=self._place.validation_due, should_stop=self._rest["should_stop"])
 
     def enter(self) -> None:
-        """Enter the loop, in on_train_start."""
+        """Enter the loop. Called in on_train_start."""
         averaging.load(self._trainer, self._rest["averaging"])
         if "pruning" in self._rest:  # not in a snapshot of an older spotrun
             pruning.load(self._trainer, self._rest["pruning"])
@@ -234,7 +251,7 @@ class LightningFramework(Position, Loaders):
         self._rest = {}
 
     def load_file(self, path: str) -> None:
-        """Load a file, in `Callback.setup`."""
+        """Load Lightning's checkpoint file at `path`. Called in `Callback.setup`."""
         trainer_state.load_file(self._trainer, path)
 
     # --- its loop
@@ -245,7 +262,10 @@ class LightningFramework(Position, Loaders):
         trainer_state.before_restoring(self._trainer, hooks.built)
 
     def close(self) -> None:
-        """Set the Trainer's attributes for its next fit() as an uninterrupted training would leave them."""
+        """
+        Undo the changes of this fit(), so that the Trainer's next fit() finds the attributes that an uninterrupted
+        training would have left.
+        """
         self._loops.close()
         self._loops.forget_loading()
         self.exchange_loaders_no_more()

@@ -1,4 +1,4 @@
-"""The callback that forwards Lightning's hooks to a `Fit`. The `Fit` makes and restores snapshots."""
+"""Passes Lightning's hooks on to a `Fit`, which makes and restores the snapshots."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from spotrun.training.fit import Fit
 
 class SpotrunCallback:
     """
-    Adds snapshots, exact resume and exact data position to each fit() under a spotrun agent. Does nothing without one.
+    Adds snapshots and exact resume, including the position in the data, to each fit() under a spotrun agent. Without an
+    agent it does nothing.
 
-    factory.py derives the public class from this one and the Callback of the Lightning package in use. If a Trainer has
-    several of these callbacks, only the first acts.
+    factory.py derives the public class from this class and from the Callback class of the Lightning package in use. If
+    a Trainer has several of these callbacks, only the first one acts.
     """
 
     _fit: Fit | None = None

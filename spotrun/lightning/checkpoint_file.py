@@ -1,10 +1,10 @@
 """
-Writes spotrun's checkpoints as files that Lightning and torch can read, and checks a Lightning file before a run
-begins from it.
+Writes spotrun's checkpoints as files that Lightning and torch can read. Also checks a Lightning checkpoint file before
+a run starts from it.
 
-A written file holds plain values and tensors only, so that `torch.load(weights_only=True)` can read it. It lacks the
-entries that Lightning never reads (the exact data position, running metrics). A training that begins from the file
-therefore resumes as Lightning resumes, not exactly.
+A written file holds plain values and tensors only, so that `torch.load(weights_only=True)` can read it. Entries that
+Lightning never reads are left out: the exact position in the data, and the metrics of the current epoch. A training
+that starts from the file therefore resumes as precisely as Lightning does, which is not exactly.
 """
 
 from __future__ import annotations
@@ -31,13 +31,16 @@ from spotrun.checkpoint.snapshot import read_image
 from spotrun.errors import SpecInvalid, SpotrunError
 
 OURS = ("spotrun", "spotrun_optimizers", "spotrun_weights")
-"""Entries of a state that only spotrun reads."""
+"""Entries of a snapshot's state that only spotrun reads. They are not written to the file."""
 VERSION = "pytorch-lightning_version"
 _NAME_ONE = "name a Lightning checkpoint; `spotrun checkpoints export RUN FILE.ckpt` writes one of a run"
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts recorded in a checkpoint file. `epoch` counts from 0. `lightning` is Lightning's version, or ""."""
+    """
+    Facts about a checkpoint file. `epoch` counts from 0. `lightning` is the version of Lightning that made the
+    checkpoint; "" if the training did not use Lightning.
+    """
 
     step: int
     epoch: int
@@ -47,11 +50,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 def export(image: Buffer | mmap.mmap, path: Path) -> Facts:
     """
-    Write a checkpoint's image as a Lightning checkpoint, whole or not at all. If the training did not use Lightning,
-    write a torch file with the same entries.
+    Write a checkpoint to a Lightning checkpoint file. `image` holds the checkpoint's bytes.
+
+    The file is complete or does not exist. If the training did not use Lightning, it is a torch file with the same
+    entries.
 
     Raises:
-        CheckpointDamaged: `image` is not an image.
+        CheckpointDamaged: `image` does not hold a checkpoint.
         SpotrunError: the file cannot be written.
     """
     state, meta = read_image(image)
@@ -118,7 +123,8 @@ def _load(path: Path) -> Any:
 
 def _plain(value: Any) -> Any:
     """
-    Copy `value`, with its tensors, into types that `weights_only` accepts.
+    Return a copy of `value` that holds only types which `torch.load(weights_only=True)` accepts. Tensors are copied
+    too.
 
     Paths become strings, arrays become tensors, frozen sets become sets, enum members become their names, and any other
     object becomes a mapping of its attributes.

@@ -1,5 +1,6 @@
 """
-The `callbacks_factory` entry points of pyproject.toml, which Lightning calls for every new Trainer.
+Contains the functions that pyproject.toml registers as `callbacks_factory` entry points. Lightning calls them for every
+new Trainer, and adds the callbacks that they return.
 
 Without an agent, a call only reads one environment variable.
 """
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
     from spotrun.lightning.callback import SpotrunCallback
 
 AGENT, TRACE = "SPOTRUN_AGENT", "SPOTRUN_TRACE"
-"""Also defined in trainer_link.py and exactness/trace_file.py; importing those would be slow."""
+"""
+Names of environment variables. They are also defined in trainer_link.py and exactness/trace_file.py, but importing
+these modules here would be slow.
+"""
 PACKAGES = ("pytorch_lightning", "lightning.pytorch")
 
 
@@ -41,8 +45,10 @@ def _callbacks(package: str) -> list[Any]:
 
 def callback_class() -> type[SpotrunCallback]:
     """
-    Return the public class. It derives from the Callback of each Lightning package that the script has imported, or, if
-    the script has imported none, of an installed one.
+    Return the public class `SpotrunCallback`.
+
+    Its bases include the Callback class of each Lightning package that the script has imported. If the script has
+    imported none, the Callback class of one installed package is used.
     """
     imported = tuple(package for package in PACKAGES if package in sys.modules)
     return _class_for(imported or (_installed(),))

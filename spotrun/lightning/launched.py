@@ -1,10 +1,13 @@
 """
-Rejects a fit() that trains in other processes: ddp_spawn, and the strategies for notebooks and clusters.
+Rejects a fit() that would train in processes which the agent cannot reach: ddp_spawn, and the strategies for notebooks
+and clusters.
 
-In these strategies, the process that calls fit() has the agent's socket but takes no steps, and the processes that
-train have no socket. No callback runs before those processes start, so the check is in fit() itself. If the process
-that calls fit() trains too, the ranks compare their secret as soon as the process group exists: Lightning's first
-messages between ranks, before any callback, are pickled objects.
+With these strategies, the process that calls fit() is connected to the agent but takes no steps, and the processes that
+train are not connected. No callback runs before they start, so the check is made in fit() itself.
+
+With other strategies, the process that calls fit() trains too. Then the ranks compare their shared secret as soon as
+the process group exists. This has to come before Lightning's first messages between ranks, which are pickled objects
+and are sent before any callback runs.
 """
 
 from __future__ import annotations
@@ -23,11 +26,16 @@ from spotrun.training.ranks import Ranks
 from spotrun.training.session import Follower
 
 TRAINS_HERE_TOO = "_SubprocessScriptLauncher"
-"""The launcher that starts ranks 1 and up as separate programs, while the process that calls fit() trains as rank 0."""
+"""
+The name of the launcher that starts ranks 1 and up as separate programs, while the process that calls fit() trains as
+rank 0.
+"""
 
 
 def watch(package: str) -> None:
-    """Make fit() of every Trainer of `package` check which process will train. Idempotent."""
+    """
+    Make fit() of every Trainer of `package` check, before it starts, in which processes it will train. Idempotent.
+    """
     trainer_class = importlib.import_module(package).Trainer
     original = trainer_class.fit
     if hasattr(original, "asks_who_trains"):
@@ -45,7 +53,10 @@ def watch(package: str) -> None:
 
 @contextlib.contextmanager
 def comparing_first(trainer: Any) -> Iterator[None]:
-    """Make the ranks compare their secret as soon as the Trainer's strategy has made the process group."""
+    """
+    Return a context in which the ranks compare their shared secret as soon as the Trainer's strategy has made the
+    process group.
+    """
     strategy = trainer.strategy
     original = strategy.setup_environment
 
@@ -66,10 +77,11 @@ def nodes_of_job() -> int:
 
 def refuse_others(trainer: Any) -> None:
     """
-    Check where `trainer` trains, and on how many nodes.
+    Check in which processes `trainer` trains, and on how many nodes.
 
     Raises:
-        TrainingUnsupported: fit() trains in other processes, or would wait for nodes that the job does not have.
+        TrainingUnsupported: fit() would train in processes that no agent can reach, or would use another number of
+            nodes than the job has.
     """
     if trainer.num_nodes != nodes_of_job():
         unsupported.reject(

@@ -1,9 +1,9 @@
 """
-Traces a training batch by batch, for `spotrun verify-resume` (see spotrun/exactness/trace.py).
+Traces a training batch by batch, for `spotrun verify-resume` (see spotrun/training/trace).
 
-factory.py adds this callback next to SpotrunCallback if the environment names a trace file (trace_file.py). The
-environment may also list steps. At each of them the trainer waits, once, until it is killed. So a kill hits the
-intended step on fast and slow machines alike.
+factory.py adds this callback next to SpotrunCallback if an environment variable names a trace file. The environment may
+also list steps at which the training is to be killed. When the trainer first reaches one of them, it waits until it is
+killed, so that the kill hits this step on fast and slow machines alike.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SCORES = ("best_model_score", "best_score")
 
 
 class TraceCallback:
-    """Forwards Lightning's hooks to a trace. factory.py derives a class from this one and Lightning's Callback."""
+    """Passes Lightning's hooks on to a trace. factory.py derives a class from this one and Lightning's Callback."""
 
     _framework: LightningFramework
     _trace: LightningTrace
@@ -37,7 +37,7 @@ class TraceCallback:
         self._process = of_this_process()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Start the trace before anything is restored, so that its counters begin as this fit() began."""
+        """Start the trace before anything is restored, so that it records the counters with which this fit() began."""
         self._process.open(trainer.global_rank)
         if stage == "fit":
             self._framework = LightningFramework(trainer)
@@ -70,7 +70,10 @@ class TraceCallback:
         self._trace.epoch_ends()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Record the end after SpotrunCallback's teardown: the random generators are then as later code finds them."""
+        """
+        Record the end. This runs after SpotrunCallback's teardown, so that the recorded random generators are in the
+        state in which the code after fit() finds them.
+        """
         if stage == "fit":
             self._look_for_improvement(trainer)
             self._trace.ended()
@@ -96,7 +99,7 @@ class TraceCallback:
 
 
 class LightningTrace(FrameworkTrace):
-    """The trace of one fit(), including the Trainer's objects of Lightning's own classes."""
+    """The trace of one fit(). It includes objects of Lightning's own classes that belong to the Trainer."""
 
     def __init__(self, framework: LightningFramework, trainer: Any) -> None:
         super().__init__(framework, counted=(trainer.current_epoch, trainer.global_step))
@@ -104,7 +107,10 @@ class LightningTrace(FrameworkTrace):
 
     @property
     def _epoch(self) -> int:
-        """The current epoch, also in its last hooks, where the framework already counts the next epoch."""
+        """
+        The current epoch. In the last hooks of an epoch, Lightning already counts the next epoch, and this property
+        does not.
+        """
         return int(self._trainer.current_epoch) + self._ahead[0]
 
     def _order(self) -> ExactOrder | None:

@@ -13,8 +13,8 @@ from spotrun.training.framework import Problem
 
 def _has_callback(*names: str) -> Callable[[Any], object]:
     """
-    Return a test of whether a Trainer has a callback with one of `names` as its class or base class, from either
-    Lightning package.
+    Return a function that tests whether a Trainer has a callback of certain classes, or of classes derived from them.
+    `names` are the names of these classes in either Lightning package.
     """
     return lambda trainer: any(is_a(callback, *names) for callback in trainer.callbacks)
 

@@ -1,1 +1,3 @@
-"""Exact resume for scripts that own their training loop, also with Fabric or accelerate: `from spotrun import Loop`."""
+"""
+Exact resume for scripts that write their own training loop, also with Fabric or accelerate: `from spotrun import Loop`.
+"""

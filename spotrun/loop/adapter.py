@@ -1,4 +1,4 @@
-"""Implements the port `Framework` for one fit of a script that owns its loop."""
+"""Implements the port `Framework` for one fit of a script that writes its own loop."""
 
 from __future__ import annotations
 
@@ -27,10 +27,13 @@ from spotrun.version import __version__
 
 class LoopFramework:
     """
-    One fit, advanced by passes.py. `epoch`, `batch` and `step` count what was trained; `batch` counts within the
-    current pass over data or, between passes, the last. `passes_before` counts the epoch's earlier passes.
+    One fit. passes.py advances its counters when the script reads batches.
 
-    A batch counts as one step if any optimizer has stepped in it, however often.
+    `epoch`, `batch` and `step` count what has been trained. `batch` counts the batches of the current pass over the
+    data or, between two passes, of the previous pass. `passes_before` counts the passes that this epoch has already
+    completed.
+
+    If optimizers step several times in one batch, these count as one step.
     """
 
     name, version = "loop", __version__
@@ -69,8 +72,8 @@ class LoopFramework:
 
     def _variables(self) -> dict[str, Any]:
         """
-        Return the local variables of the function that runs the loop. For a loader among them, also return its dataset,
-        which may be in no variable.
+        Return the local variables of the function that runs the loop. If a variable holds a loader, add the loader's
+        dataset, because the dataset may be in no variable.
         """
         found = dict(self.frames.variables())
         loaders = {name: prepared.loader_in(value) for name, value in found.items()}
@@ -94,7 +97,7 @@ class LoopFramework:
         return self.figures
 
     def log(self, figures: Mapping[str, float]) -> None:
-        """Do nothing: a script that owns its loop writes its own logs."""
+        """Do nothing: a script with its own loop writes its own logs."""
 
     # --- its data
 
@@ -149,7 +152,10 @@ class LoopFramework:
         """Do nothing: the script has no epoch hooks."""
 
     def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
-        """Record a misfit if `optimizers` are not the script's own, because those cannot be exchanged."""
+        """
+        Record a misfit if `optimizers` are not the script's own objects: this framework cannot exchange the script's
+        optimizers.
+        """
         kinds = [type(one).__name__ for one in optimizers]
         if list(map(id, optimizers)) != list(map(id, self.optimizers)):
             self._misfit = self._misfit or f"the checkpoint's optimizers are {', '.join(kinds)}"
@@ -159,10 +165,10 @@ class LoopFramework:
         self.figures.update(metrics)
 
     def enter(self) -> None:
-        """Do nothing: passes.py enters the loop when the script begins a pass."""
+        """Do nothing: passes.py moves to the restored position when the script begins a pass."""
 
     def restore(self) -> None:
-        """Restore the state given to `load`, once, before `Hooks.epoch_begins`."""
+        """Restore the state that was passed to `load`. This happens once, before `Hooks.epoch_begins`."""
         loaded, self._loaded = self._loaded, None
         if loaded is None or self._misfit:
             return
@@ -177,7 +183,7 @@ class LoopFramework:
         prepared.load_counters(self.given.launcher, loaded["counters"])
 
     def load_file(self, path: str) -> None:
-        """Do nothing: the script itself reads the file from which training begins."""
+        """Do nothing: the script itself loads the file with which its training starts."""
 
     # --- its loop
 
@@ -199,7 +205,7 @@ def _has_dataset(loader: Any) -> bool:
 
 
 def _first_difference(before: Mapping[str, Any], now: Mapping[str, Any], what: str) -> str:
-    """Return the first difference in words; "" if there is none."""
+    """Describe the first difference between the checkpoint and this process; return "" if there is none."""
     for name in {**before, **now}:
         if name not in now:
             return f"the checkpoint has {name}, which was not given to Loop in this process"

@@ -1,8 +1,9 @@
 """
-Warns at the first step if a script trains with Fabric or accelerate but without a `Loop`. The warning names the state
-that an interruption loses.
+Warns if a script trains with Fabric or accelerate but without a `Loop`. The warning is given at the first step, and
+names the state that an interruption would lose.
 
-When a program under an agent imports Fabric or accelerate, autoload calls the `watch_` function for that library.
+When a program under an agent imports Fabric or accelerate, spotrun's import hook (autoload) calls the `watch_` function
+for that library.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ def watch_accelerate(module: ModuleType) -> None:
 
 
 def _watch(cls: Any, method: str, name: str) -> None:
-    """Wrap the method that prepares a training, so that the first step warns. Idempotent."""
+    """
+    Wrap the method `method` of `cls`, with which a script prepares its training, so that the first step after it may
+    warn. Idempotent.
+    """
     original = getattr(cls, method)
     if hasattr(original, WATCHED):
         return
@@ -53,7 +57,7 @@ def _waits() -> list[Any]:
 
 
 def _at_first_step(act: Callable[[], None]) -> None:
-    """Call `act` once, at the first step of any optimizer. By then a script that has a Loop has begun its loop."""
+    """Call `act` once, at the first step of any optimizer. A script that has a Loop has entered it by then."""
     if _waits():
         return
 
@@ -66,7 +70,10 @@ def _at_first_step(act: Callable[[], None]) -> None:
 
 
 def say(name: str) -> None:
-    """Warn in the log, and through the agent in `spotrun status`, unless a fit has begun under the agent."""
+    """
+    Warn that the training by `name` is not saved, unless a fit has begun under the agent. The warning goes to the log
+    and, through the agent, to `spotrun status`.
+    """
     if distributed.is_available() and distributed.is_initialized() and distributed.get_rank():
         return
     try:

@@ -1,8 +1,8 @@
 """
-Inspects the script's functions that run a loop: their local variables, and how the loop was left.
+Inspects the functions of the script in which a loop runs: their local variables, and how the loop was left.
 
-spotrun never writes local variables. It reports a variable that the script reads later and that would have a different
-value in a resumed process.
+spotrun cannot restore local variables. If the script later reads a variable whose value would be different in a resumed
+process, this module reports it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.values import is_scalar
 
 POPS = ("POP_TOP", "POP_ITER")
-"""Instructions with which `break` and `return` drop a loop's iterator. At an exception, a different one drops it."""
+"""
+Instructions with which `break` and `return` discard a loop's iterator. When an exception leaves the loop, another
+instruction discards it.
+"""
 YIELDS = ("YIELD_VALUE", "RESUME", "SEND", "JUMP_BACKWARD_NO_INTERRUPT")
 ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD")
-"""Instructions after which the next instruction does not run."""
+"""Instructions after which the code never goes on with the instruction that follows them."""
 WHAT = "a local variable that the loop still reads; keep it in loop.state(…)"
 CONTAINERS = (list, dict, set, deque)
 
@@ -36,10 +39,12 @@ Values = Mapping[str, Any]
 
 def left_well(frame: FrameType | None) -> bool:
     """
-    Return whether the loop was left with `break` or `return`, and not by an exception.
+    Return whether the script left the loop with `break` or `return`, and not by an exception.
 
-    For use in a generator that is being closed; `frame` is the frame that left the loop. If a library wraps this
-    generator (a progress bar does), `frame` may be the wrapping generator, which is closed first.
+    The loop's iterator is a generator. When the loop is left, Python closes the generator, which then calls this
+    function. `frame` is the frame that closed it. Usually this is the script's function with the loop. But if a library
+    wraps the generator in one of its own, as a progress bar does, Python closes that one first, and `frame` is its
+    frame. Such frames are skipped.
     """
     while frame is not None:
         name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
@@ -52,7 +57,9 @@ def left_well(frame: FrameType | None) -> bool:
 
 
 class Frames:
-    """The script's functions that are running while a fit's loop runs. The outermost of them contains the loop."""
+    """
+    The functions of the script that are running while the loop of a fit runs. The outermost of them contains the loop.
+    """
 
     def __init__(self) -> None:
         self._script = Script.of_this_process()
@@ -67,7 +74,10 @@ class Frames:
         return f"{self._outer.f_code.co_name}()"
 
     def variables(self) -> Values:
-        """Return the variables as they were when the fit began: a resume can fill their values in place."""
+        """
+        Return the outermost function's variables as they were when the fit began. A resume changes the objects in them
+        in place.
+        """
         return self._at_begin
 
     def epoch_begins(self) -> None:
@@ -82,8 +92,10 @@ class Frames:
 
     def lost(self, *, ended: bool) -> Iterator[UntrackedChange]:
         """
-        Yield all variables that would differ in a process that resumed at this point. `ended`: the loop's iterator has
-        no next item.
+        Yield each local variable that the script still reads, and that would differ in a process that resumed at this
+        point.
+
+        `ended` is True if the loop's iterator has no next item, so that the code after the loop runs next.
         """
         for frame in self._running():
             at_begin = self._known(frame)
@@ -93,7 +105,13 @@ class Frames:
                     yield UntrackedChange(f"{frame.f_code.co_name}().{name}", WHAT)
 
     def _known(self, frame: FrameType) -> Values:
-        """Return the variables that `frame` would have in a resumed process after all code before the pass has run."""
+        """
+        Return the variables that `frame` would have in a resumed process when it reads its first batch, each as the
+        token that `_seen` returns for it.
+
+        By then, the resumed script has run the code before the loop and, in the current epoch, the code before the
+        pass.
+        """
         _, at_pass = self._at_pass.get(id(frame), (frame, {}))
         if frame is not self._outer:
             return at_pass
@@ -101,7 +119,10 @@ class Frames:
         return self._seen | {name: value for name, value in at_pass.items() if name in again}
 
     def _is_carried(self, value: object) -> bool:
-        """Return whether `value` is an object that existed when the fit began: a resume fills such objects in place."""
+        """
+        Return whether `value` is an object that a variable already held when the fit began. A resume restores the
+        contents of such objects, so they do not count as lost.
+        """
         return not is_scalar(value) and any(value is one for one in self._at_begin.values())
 
     def _first(self) -> FrameType:
@@ -130,12 +151,19 @@ class Frames:
 
 
 def _is_function(frame: FrameType) -> bool:
-    """Return whether `frame` belongs to a function. A module's variables are globals, which a resume restores."""
+    """
+    Return whether `frame` runs a function. If it runs a module, its variables are globals, which a resume restores.
+    """
     return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
 
 
 def _seen(value: Any) -> Any:
-    """Return a value that differs once a variable has changed: its plain value, or its object's identity and length."""
+    """
+    Return a token that is compared later with a new one, to detect that a variable has changed.
+
+    For a plain value it is the value. For an object it is the identity, and what is cheap to compare: the length, the
+    version, or plain attributes.
+    """
     if is_scalar(value):
         return type(value), repr(value)
     if isinstance(value, Tensor):
@@ -154,8 +182,10 @@ def _seen(value: Any) -> Any:
 @cache
 def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
     """
-    Return the local variables that the code may read before it writes to them, from the instruction at `offset` on. If
-    that instruction gets a loop's next item, `ended` says that there is no next item.
+    Return the local variables that the code still needs at the instruction at `offset`: those that it may read from
+    there on, before it writes to them.
+
+    `ended` matters if this instruction requests a loop's next item. It is True if there is none, so that the loop ends.
     """
     instructions = list(dis.get_instructions(code))
     numbers = {one.offset: number for number, one in enumerate(instructions)}

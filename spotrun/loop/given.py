@@ -1,4 +1,4 @@
-"""Sorts the named objects that a script gives to its Loop by their kind."""
+"""Sorts the objects that a script gives to its Loop by their kind. Each object has a name."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ class Models(nn.Module):
 
 class Given:
     """
-    Everything that a Loop was given: `models`; `optimizers`; `asked`, the schedulers, scalers and other library objects
-    that have a `state_dict`; and `roots`, all other objects. A root's attributes are part of the state.
+    Everything that a script gives to its Loop.
+
+    `models` and `optimizers` are sorted by type. `asked` are objects of libraries that have a `state_dict`, such as
+    schedulers and scalers: they return and load their state themselves. `roots` are all other objects: spotrun saves
+    their attributes.
     """
 
     def __init__(self, launcher: Any, things: Mapping[str, Any]) -> None:
@@ -68,7 +71,7 @@ class Given:
                 )
 
     def kinds(self) -> dict[str, str]:
-        """Return the class of each object except the models, by name."""
+        """Return the name of each object's class, keyed by the object's name. Models are left out."""
         return {name: type(one).__name__ for name, one in (self.optimizers | self.asked).items()}
 
     def shapes(self) -> Shapes:
@@ -81,7 +84,10 @@ def _is_of_library(script: Script, one: object) -> bool:
 
 
 def _flat(things: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield each object. For a list or mapping of models, optimizers or objects with state, yield its items instead."""
+    """
+    Yield each object with its name. A list or mapping is replaced by its items if all of them are models, optimizers or
+    objects with a state.
+    """
     for name, one in things.items():
         items = _items(one)
         if items and all(isinstance(part, nn.Module | Optimizer) or has_state(part) for _, part in items):

@@ -1,5 +1,5 @@
 """
-`Loop`: exact resume for a script that owns its loop.
+`Loop`: exact resume for a script that writes its own training loop.
 
     loop = Loop(seed=1, model=model, optimizer=optimizer, scheduler=scheduler)
     s = loop.state(best=0.0)
@@ -7,8 +7,8 @@
         for batch in loop.batches(train):
             …
 
-Without an agent, the script trains with the same data order and the same random numbers, and `Loop` writes nothing
-unless `Loop(local="folder/")` names a folder.
+Without an agent, the script trains with the same data order and the same random numbers as under an agent. `Loop` then
+writes nothing, unless `Loop(local="folder/")` names a folder.
 """
 
 from __future__ import annotations
@@ -26,18 +26,24 @@ from spotrun.training.fit import claim
 from spotrun.training.session import alone
 
 _running: list[Passes] = []
-"""The `Passes` of the loop that is running in this process; empty if none is."""
+"""The `Passes` of the loop that is running in this process; empty if no loop is running."""
 
 
 class Loop:
     """
-    All objects that a training needs to continue, by name: models, optimizers, schedulers, scalers, averages, and any
-    object of the script whose attributes are part of the state. `prepared` is a Fabric or an Accelerator.
+    A training loop that can be resumed exactly.
 
-    Code before the loop runs in every process; code inside the loop runs once. If a script resumes within an epoch, the
-    epoch's code before its batches runs again, and then spotrun undoes the effect of that code.
+    The script gives it, by name, all objects that the training needs to continue: models, optimizers, schedulers,
+    scalers, averages, and any of its own objects whose attributes are part of the state. `prepared` is a Fabric or an
+    Accelerator.
 
-    Without an agent, a training is saved in the folder `local`, if given, and resumed from there.
+    When a training resumes, the script starts from its first line. Code before the loop therefore runs in every
+    process. The loop continues at the snapshot, so code inside it runs once for each epoch and batch, with one
+    exception. If the snapshot lies within an epoch, the code between the start of the epoch and its first batch runs
+    again. spotrun then restores the state from the snapshot, which undoes the effects of that code.
+
+    Without an agent, the training is saved in the folder `local`, and resumed from there. Without `local`, nothing is
+    saved.
 
     Raises, when a loop begins:
         TrainingUnsupported: this training cannot be resumed exactly; the hint says what to change.
@@ -52,13 +58,19 @@ class Loop:
         self._figures: dict[str, Any] = {}
 
     def state(self, **values: Any) -> Any:
-        """Return a namespace for the script's own counts. Checkpoints include it. `values` are the initial values."""
+        """
+        Return a namespace for values that the script itself counts or compares. `values` are their initial values.
+        Checkpoints include the namespace.
+        """
         for name, value in values.items():
             setattr(self._state, name, value)
         return self._state
 
     def epochs(self, count: int) -> Numbers:
-        """Return those of `count` epochs that remain, numbered from 0. A second call starts another training."""
+        """
+        Return the numbers of the epochs that remain out of `count`. The first epoch of a training is 0. After the loop
+        over them has ended, another call starts another training.
+        """
         return Numbers(self, count, count, Passes.epochs)
 
     def batches(self, loader: Any) -> Pass:
@@ -66,13 +78,18 @@ class Loop:
         return Pass(self._open("batches"), loader, lambda _, batch: batch, counts=False)
 
     def enumerate(self, loader: Any, start: int = 0) -> Pass:
-        """Return the remaining batches of `loader` in this epoch, each with its number in the pass."""
+        """
+        Return the remaining batches of `loader` in this epoch, each with its number. Numbers count from `start` at the
+        first batch of the pass, also after a resume.
+        """
         return Pass(self._open("enumerate"), loader, lambda number, batch: (start + number, batch), counts=True)
 
     def steps(self, count: int) -> Any:
         """
-        Return step numbers, for a script that draws its batches itself. The script calls this within an epoch, or
-        without epochs, as one long epoch.
+        Return the numbers of the steps that remain out of `count`, for a script that draws its batches itself.
+
+        Within an epoch, the steps are a pass of that epoch. A script without epochs iterates over the steps directly;
+        the training then has a single epoch.
         """
         if self._passes is not None:
             return Pass(self._passes, range(count), lambda number, _: number, counts=True)
@@ -80,7 +97,9 @@ class Loop:
 
     def validation(self, loader: Any) -> Iterator[Any]:
         """
-        Yield the batches of `loader`, in the same order despite interruptions. Snapshots may be made between batches.
+        Yield the batches of `loader` for a validation, in the same order whether or not the training was interrupted.
+
+        spotrun may make a snapshot after each of these batches.
         """
         return iter(loader) if self._passes is None else self._passes.validation(loader)
 
@@ -116,7 +135,10 @@ class Loop:
 
 
 class Numbers:
-    """The numbers of a training's epochs or steps. Training runs while these are iterated, which works only once."""
+    """
+    The numbers of the epochs or steps of one training. The training begins when the script starts to iterate over them,
+    and ends with the iteration. They can be iterated only once.
+    """
 
     def __init__(self, loop: Loop, count: int, epochs: int, numbers: Callable[[Passes], Iterator[int]]) -> None:
         self._loop = loop
@@ -136,7 +158,7 @@ class Numbers:
 
 
 def _steps(passes: Passes, count: int) -> Iterator[int]:
-    """Yield the steps of a training that is one epoch."""
+    """Yield the step numbers of a training that has a single epoch."""
     for _ in passes.epochs():
         for number, _ in passes.numbered(range(count)):
             yield number

@@ -1,8 +1,8 @@
 """
-Two iterators that track the position of a fit: one over its epochs, one over the batches of a pass within an epoch.
+Two iterators that track the position of a fit: one over its epochs, and one over the batches of a pass within an epoch.
 
-A batch or an epoch ends when the script requests the next one. Both iterators are generators: Python closes a generator
-as soon as the script leaves the loop over it.
+A batch or an epoch counts as ended when the script requests the next one, or when the script leaves the loop. To notice
+the latter, both iterators are generators: Python closes a generator as soon as the script leaves the loop over it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ from spotrun.training.session import alone
 from spotrun.training.trace import of_framework
 
 AROUND = 4
-"""Maximum number of objects, such as a progress bar and its generator, between an `enumerate` and the pass in it."""
+"""
+Maximum number of objects between a Python `enumerate` and the pass that it reads, such as a progress bar and its
+generator.
+"""
 
 
 class Passes:
-    """One fit, from its first epoch to its end."""
+    """One fit, from its first epoch to its end. It counts epochs and batches, and calls the `Fit` at each of them."""
 
     def __init__(self, framework: LoopFramework, local: str | None = None) -> None:
         self._here = framework
@@ -107,7 +110,10 @@ class Passes:
     # --- the batches of a pass
 
     def numbered(self, source: Any) -> Iterator[tuple[int, Any]]:
-        """Yield the batches of a loader, or the numbers of a range, each with its number in the pass."""
+        """
+        Yield each batch of a loader with its number in the pass. If `source` is a range, yield its numbers in the same
+        way.
+        """
         here = self._here
         if self._reads:
             self.refuse(
@@ -150,7 +156,10 @@ class Passes:
         here.frames.pass_begins()
 
     def _enter(self, batch: int) -> None:
-        """Undo the changes that the script's code before the pass has made in this epoch."""
+        """
+        Restore the state, at the start of the pass in which the snapshot lies. This undoes the changes that the
+        script's code before the pass has made in this epoch.
+        """
         here = self._here
         if here.batches != here.entering_batches:
             self.refuse(
@@ -180,7 +189,10 @@ class Passes:
     # --- loaders
 
     def exchanged(self, loader: Any, stage: Stage) -> Any:
-        """Return the loader to read in place of the script's `loader`: always the same one for the same `loader`."""
+        """
+        Return the loader that is read in place of the script's `loader`. The same `loader` always gets the same
+        replacement.
+        """
         return prepared.exchange(loader, lambda inside: self._proxy(inside, stage))
 
     def _inside(self, loader: Any, stage: Stage) -> Any:
@@ -197,7 +209,7 @@ class Passes:
         return known[1]
 
     def give_back(self, loader: Any) -> None:
-        """Put the script's own loader back into a library's wrapper."""
+        """Undo `exchanged` in a library's wrapper: put the script's own loader back into it."""
         proxy = prepared.loader_in(loader)
         inside = next((one for one, other in self._exact.values() if other is proxy and one is not proxy), None)
         if inside is not None:
@@ -215,8 +227,10 @@ class Passes:
 
     def look_around(self) -> None:
         """
-        Refuse Python's `enumerate`, which counts from 0 in each process. Check only once per fit, because code that
-        uses `enumerate` for one pass uses it for all passes.
+        Reject a script that numbers its batches with Python's `enumerate`, which would count from 0 again after a
+        resume.
+
+        This is checked only once per fit, because a script that uses `enumerate` for one pass uses it for all passes.
         """
         if self._looked:
             return
@@ -234,7 +248,10 @@ class Passes:
 
 
 class Pass:
-    """A pass over training data, to be iterated once. `give` makes an item from a batch's number and the batch."""
+    """
+    A pass over training data. It can be iterated once. `give` turns a batch's number and the batch into what the script
+    receives.
+    """
 
     def __init__(self, passes: Passes, source: Any, give: Callable[[int, Any], Any], *, counts: bool) -> None:
         self._passes = passes
@@ -267,7 +284,10 @@ def _has_length(source: Any) -> bool:
 
 
 def _reads(one: object, running: Sequence[FrameType]) -> bool:
-    """Return whether `one` reads from a generator whose frame is in `running`."""
+    """
+    Return whether the `enumerate` object `one` reads, perhaps through other objects, from a generator whose frame is in
+    `running`.
+    """
     level: Iterable[object] = [one]
     for _ in range(AROUND):
         level = [each for each in gc.get_referents(*level) if not isinstance(each, type | ModuleType | dict)][:100]

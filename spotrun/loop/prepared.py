@@ -19,7 +19,7 @@ LOADERS = ("base_dataloader", "_dataloader")
 SHARDED = ("FullyShardedDataParallel", "FSDPModule", "XlaFullyShardedDataParallel", "DeepSpeedEngine")
 """Classes of models whose state is split over processes."""
 WHOLE_STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
-"""Fabric strategies in which each process has the whole state."""
+"""Fabric strategies with which each process holds the whole state."""
 BY_DDP = "train with DDP, in which each process has the whole state"
 
 
@@ -36,8 +36,10 @@ def model_in(model: nn.Module) -> nn.Module:
 
 def optimizer_in(optimizer: Any) -> Any:
     """
-    Return the script's own optimizer. A wrapper of Fabric or accelerate has the wrapped optimizer's class or a base
-    class of it, so only its attributes show that it is a wrapper.
+    Return the script's own optimizer, without any wrappers.
+
+    A wrapper of Fabric or accelerate cannot be recognized by its type: its class is the wrapped optimizer's class or
+    one of that class's bases. So this function checks the wrapper's attributes.
     """
     while _is_theirs(optimizer) and (inside := vars(optimizer).get("_optimizer", vars(optimizer).get("optimizer"))):
         optimizer = inside
@@ -53,18 +55,24 @@ def is_of(thing: object, *packages: str) -> bool:
 
 
 def _own(model: nn.Module, name: str) -> Any:
-    """Return an attribute of the wrapper itself, without its `__getattr__`, which would ask the wrapped module."""
+    """
+    Return an attribute of `model` itself, None if it has none of this name. `getattr` would go on to search the model
+    that `model` wraps.
+    """
     return vars(model).get(name, model._modules.get(name))
 
 
 def loader_in(loader: Any) -> Any:
-    """Return the loader inside any library's wrapper; `loader` itself if it is not wrapped."""
+    """Return the script's loader from a library's wrapper; `loader` itself if it is not wrapped."""
     name = _name_in(loader)
     return loader if name is None else vars(loader)[name]
 
 
 def exchange(loader: Any, exact: Callable[[Any], Any]) -> Any:
-    """Return the loader to read in place of `loader`. In a library's wrapper, only the loader inside is exchanged."""
+    """
+    Return the loader that is read in place of `loader`. If `loader` is a library's wrapper, return this wrapper, with
+    the loader inside it replaced by the result of `exact`.
+    """
     name = _name_in(loader)
     if name is None:
         return exact(loader)
@@ -87,7 +95,7 @@ def kept_by(launcher: Any) -> dict[str, Any]:
 
 
 def loggers_of(launcher: Any) -> Sequence[Any]:
-    """Return the loggers of a Fabric (similar to Lightning's), or the trackers of an Accelerator."""
+    """Return the loggers of a Fabric, or the trackers of an Accelerator. Fabric's loggers are like Lightning's."""
     if launcher is None:
         return ()
     loggers: Sequence[Any] = launcher.trackers if is_of(launcher, "accelerate") else launcher.loggers
@@ -95,7 +103,10 @@ def loggers_of(launcher: Any) -> Sequence[Any]:
 
 
 def counters(launcher: Any) -> dict[str, int]:
-    """Return accelerate's count of the batches whose gradients it is accumulating; empty for other launchers."""
+    """
+    Return the number of batches whose gradients accelerate has accumulated since the last step. Return an empty mapping
+    for Fabric, which has no such count.
+    """
     return {"step": launcher.step} if launcher is not None and is_of(launcher, "accelerate") else {}
 
 
@@ -105,7 +116,9 @@ def load_counters(launcher: Any, saved: dict[str, int]) -> None:
 
 
 def problems(launcher: Any, models: Mapping[str, nn.Module]) -> Iterator[Problem]:
-    """Yield a problem for each object whose state is split over processes or is on a TPU."""
+    """
+    Yield a problem for each object that spotrun cannot save because its state is split over processes or is on a TPU.
+    """
     if launcher is not None and (name := _spread_by(launcher)):
         yield Problem(f"{name} spreads the state over processes or devices", BY_DDP)
     for name, model in models.items():
@@ -116,7 +129,10 @@ def problems(launcher: Any, models: Mapping[str, nn.Module]) -> Iterator[Problem
 
 
 def _spread_by(launcher: Any) -> str:
-    """Return the name of the part of a Fabric or an Accelerator that splits the state; "" if none does."""
+    """
+    Return the name of the strategy with which a Fabric or an Accelerator splits the state over processes; "" if the
+    state is not split.
+    """
     if is_of(launcher, "accelerate"):
         kind = str(launcher.distributed_type.name)
         return "" if kind == "NO" or kind.startswith("MULTI_") else f"accelerate's {kind}"

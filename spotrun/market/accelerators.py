@@ -1,4 +1,4 @@
-"""The peak speeds of accelerators, to compare their prices."""
+"""The peak speeds of accelerators, which make their prices comparable."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ PEAK_TFLOPS = {
     "B200": 2250.0,  # https://www.nvidia.com/en-us/data-center/hgx/, half of the figure with sparsity
 }
 """
-TFLOPS of dense BF16 on tensor cores (FP16 on an accelerator without BF16), from data sheets as of 2026-11-22. A
-training that is limited by memory or data reaches less, and not the same share on each accelerator.
+TFLOPS of dense BF16 on tensor cores (FP16 on an accelerator without BF16), from data sheets as of 2026-11-22.
+
+A training that is limited by memory or data does not reach these figures, and its share of them differs from
+accelerator to accelerator.
 """
 LIKE = 0.7
 """
-Minimum similarity (difflib ratio) of two names for one to be a typing mistake for the other, as V101 for V100 or A10
-for A10G.
+Minimum similarity (difflib ratio) at which one name is taken for a typing mistake in another: V101 for V100, or A10 for
+A10G.
 """
 
 
 def meant_by(name: str) -> str | None:
     """
-    Return the name that was probably meant if the table lacks `name`; None if the table has it, or has nothing similar.
+    Return the name in the table that the user probably meant by `name`. Return None if `name` is in the table, or if
+    nothing in the table is similar.
 
-    The table lacks some accelerators that clouds rent out, so a returned name does not prove a mistake.
+    A result does not prove a mistake, because clouds rent out some accelerators that the table lacks.
     """
     written = name.upper()
     if written in PEAK_TFLOPS:

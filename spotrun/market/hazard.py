@@ -1,6 +1,6 @@
 """
-Estimates how often this run loses spot instances, and how often a notice saved their steps. `checkpoint.every: auto`
-adapts to both.
+Estimates how often this run loses spot instances, and how many of these losses undo no step thanks to a notice.
+`checkpoint.every: auto` adapts to both.
 """
 
 from __future__ import annotations
@@ -17,21 +17,26 @@ from spotrun.run.events import Cause
 from spotrun.run.state import Attempt, RunState
 
 FOLLOWS_WITHIN = timedelta(minutes=15)
-"""Maximum time from a recommendation to rebalance to a loss for the loss to count as its consequence."""
+"""
+Maximum time between a recommendation to rebalance and a loss, if the loss is to count as announced by the
+recommendation.
+"""
 FOLLOWED_PRIOR = 0.5
 """
-The share of recommendations that are assumed to be followed by a loss, before this run has had a recommendation. Clouds
-do not publish this share.
+The assumed share of recommendations that a loss follows, used before this run has had a recommendation. Clouds do not
+publish this share.
 """
 FOLLOWED_PRIOR_LOSSES = 2.0
-"""The weight of the assumption FOLLOWED_PRIOR, as a number of observed losses."""
+"""The weight of the assumption FOLLOWED_PRIOR: it counts as much as this number of observed losses."""
 
 
 class Hazard(msgspec.Struct, frozen=True):
     """
-    The hazard of spot in this run. `saved` is the share of losses that undo no step, because their notice left time for
-    one more commit. For each second that the current instance continues to run, the mean time between losses grows by
-    `growth` seconds.
+    The hazard of spot in this run, estimated from its losses so far.
+
+    `saved` is the share of losses that undo no step, because their notice left time for one more commit. `growth` is
+    the effect of survival: for each second that the current instance continues to run, the estimated mean time between
+    losses grows by `growth` seconds.
     """
 
     mean_time_between: timedelta = MEAN_TIME_BETWEEN_INTERRUPTIONS
@@ -40,21 +45,23 @@ class Hazard(msgspec.Struct, frozen=True):
 
     def after(self, lived: timedelta) -> timedelta:
         """
-        Return the mean time between losses once the instance has lived for `lived` after this observation.
+        Return the mean time between losses that will be estimated if the instance runs for another `lived` without a
+        loss.
 
-        Lifetimes are heavy-tailed: the longer an instance has run, the longer it will still run. With a Gamma prior on
-        the hazard, a lifetime has a Lomax distribution. Its hazard falls with the age t as (1 + losses) / (assumed +
-        time on spot + t).
+        Lifetimes are heavy-tailed: the longer an instance has run, the longer it will probably still run. With a Gamma
+        prior on the hazard, lifetimes have a Lomax distribution. At the age t, its hazard has fallen to (1 + losses) /
+        (assumed + time on spot + t).
         """
         return self.mean_time_between + lived * self.growth
 
 
 def observed_hazard(state: RunState, now: datetime) -> Hazard:
     """
-    Return the hazard of spot as of `now`, from the ledger. While the run trains on demand, where nothing is lost, the
-    mean does not grow.
+    Estimate the hazard of spot as of `now` from the ledger.
 
-    A gang stops if one member does: its time counts once, and several losses that end the same attempt count as one.
+    While the run trains on demand, `growth` is 0, because nothing can be lost there. A gang stops if any of its members
+    is lost. So an attempt of a gang counts once, not once per member: its time on spot, and its loss even if several
+    members are lost at once.
     """
     spot = [attempt for attempt in state.attempts.values() if _on_spot(attempt, state)]
     lost = [attempt for attempt in spot if attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED]
@@ -67,8 +74,8 @@ def observed_hazard(state: RunState, now: datetime) -> Hazard:
 
 def hazard_of(time_on_spot: timedelta, losses: int, saved: int = 0) -> Hazard:
     """
-    Combine the observations with one assumed loss without notice. `saved` is the number of losses that followed a
-    commit of the last step.
+    Combine the observations with an assumption, which counts as one loss without notice. `saved` is the number of
+    losses before which the last step was committed.
 
         mean time between losses = (assumed + time on spot) / (1 + losses)
     """
@@ -81,7 +88,10 @@ def _on_spot(attempt: Attempt, state: RunState) -> bool:
 
 
 def _up_from(attempt: Attempt) -> datetime:
-    """Return the time from which the attempt counts. A gang's members may already have run in the previous attempt."""
+    """
+    Return the time from which the attempt counts as being on spot: the boot of its instance. For a gang it is the
+    attempt's start, because members may already have run in the previous attempt.
+    """
     return attempt.booted_at if attempt.gang is None else attempt.started_at
 
 
@@ -94,14 +104,16 @@ def _until(attempt: Attempt, now: datetime) -> datetime:
 
 def probability_to_follow(state: RunState, now: datetime, within: timedelta) -> float:
     """
-    Return the probability that a loss follows a recommendation within `within`, from this run's outcomes so far.
+    Return the probability that the instance is lost within the time `within` after a recommendation, estimated from
+    this run's outcomes so far.
 
-    After a recommendation an instance is lost at a constant rate, for which a Gamma prior is assumed: with n losses in
-    the time t that this run's instances spent under a recommendation, FOLLOWS_WITHIN each at most,
+    After a recommendation, an instance is assumed to be lost at a constant rate, which has a Gamma prior. This run's
+    instances have been observed after recommendations for a total time t, at most FOLLOWS_WITHIN each, and n of them
+    were lost in that time. Then
 
         rate = (FOLLOWED_PRIOR_LOSSES + n) / (assumed + t)        probability = 1 - exp(-rate * within)
 
-    So an instance that the run left early counts only for as long as it was observed.
+    If the run itself gave up an instance early, only the time until then counts in t.
     """
     told = [attempt for attempt in state.attempts.values() if attempt.rebalance_at is not None]
     assumed_s = FOLLOWED_PRIOR_LOSSES * FOLLOWS_WITHIN.total_seconds() / -log(1 - FOLLOWED_PRIOR)
@@ -111,7 +123,7 @@ def probability_to_follow(state: RunState, now: datetime, within: timedelta) -> 
 
 
 def _watched(attempt: Attempt, now: datetime) -> timedelta:
-    """Return how long the run observed the instance after its recommendation. It is FOLLOWS_WITHIN at most."""
+    """Return how long the run observed the instance after its recommendation, at most FOLLOWS_WITHIN."""
     assert attempt.rebalance_at is not None
     ended_at = now if attempt.end is None else attempt.end.known_at
     until = ended_at if attempt.notice_at is None else min(ended_at, attempt.notice_at)
@@ -119,7 +131,10 @@ def _watched(attempt: Attempt, now: datetime) -> timedelta:
 
 
 def _was_followed(attempt: Attempt) -> bool:
-    """Return whether a loss followed the recommendation. A notice counts as the loss that it announces."""
+    """
+    Return whether the instance was lost within FOLLOWS_WITHIN after the recommendation. A notice counts as a loss, at
+    the time of the notice.
+    """
     assert attempt.rebalance_at is not None
     lost = attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED
     lost_at = attempt.end.known_at if lost and attempt.end is not None else None

@@ -1,8 +1,9 @@
 """
 The market observations of runs. An *observation* is one fact about one pool that other runs can use.
 
-Observations are a fold of a run's ledger, so two runners of one run report the same observations. They only guide which
-pool a run tries first. Without them a run may try pools in a worse order, but its result is the same.
+A run's observations are computed from its ledger alone, so two runners of one run report the same ones. They only
+affect which pool another run tries first. Without them, that run may try the pools in a worse order, but its result is
+the same.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from spotrun.run.state import Launch, RunState
 from spotrun.strategies.history import Past
 
 REFUSALS_APART = timedelta(minutes=10)
-"""Minimum time between two refusals of a pool that both count. A refusal that comes sooner gives no new information."""
+"""
+Minimum time between two refusals of a pool if both are to count. A refusal that follows sooner gives no new
+information.
+"""
 
 
 class Fate(StrEnum):
     """
-    The outcome of an instance. `lost`: the cloud interrupted it, or announced that it will. `kept`: it ended in another
-    way. `refused`: the pool had no capacity.
+    The outcome of a launch or of one of its instances. `lost`: the cloud took the instance, or has announced that it
+    will. `kept`: the instance ended in another way. `refused`: the pool had no capacity, so no instance ran.
     """
 
     LOST = "lost"
@@ -38,9 +42,10 @@ class Fate(StrEnum):
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The outcome of one instance, the `member` of its launch; or the outcome of a launch that was refused completely.
+    The outcome of one instance, or of a launch that the pool refused completely.
 
-    `up_s` is how many seconds of run time the instance had been up by `at`.
+    `member` is the instance's number within its launch. `at` is the time of the outcome, and `up_s` is how long the
+    instance had been up at that time, in seconds of run time.
     """
 
     run: str
@@ -56,12 +61,12 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 def observations_of(state: RunState) -> Iterator[Observation]:
     """
-    Yield this run's observations, launch by launch: the outcome of each instance that ended, and each refusal that is
-    not a mere repetition.
+    Yield this run's observations, launch by launch: the outcome of each instance that ended, and each refusal that came
+    at least REFUSALS_APART after the one before.
 
-    If a gang loses two members at the same time, it was interrupted once, but its pool has lost two instances. A pool's
-    hazard is the hazard of one instance: losses per hour that an instance was up. So each member's hours and loss are
-    counted.
+    If a gang loses two members at the same time, the run was interrupted once, but the pool lost two instances. The
+    hazard of a pool is the hazard of a single instance (losses per hour that an instance was up), so the hours and the
+    loss of each member count separately.
     """
     refused_at: dict[Pool, datetime] = {}
     told_to_go = _told_to_go(state)
@@ -88,7 +93,7 @@ def _recorded(launch: Launch) -> list[MemberName]:
 
 
 def _told_to_go(state: RunState) -> dict[MemberName, datetime]:
-    """Return when the cloud gave notice, for each member whose instance the cloud will take."""
+    """Return the time of the cloud's notice for each member that has had one."""
     found: dict[MemberName, datetime] = {}
     for attempt in state.attempts.values():
         if attempt.notice is not None and attempt.notice_at is not None:
@@ -99,8 +104,8 @@ def _told_to_go(state: RunState) -> dict[MemberName, datetime]:
 
 def _end(state: RunState, name: MemberName, told_to_go: Mapping[MemberName, datetime]) -> Iterator[Observation]:
     """
-    Yield the outcome of an instance, if it is known. A notice counts as the loss that it announces, so that other runs
-    learn of it early.
+    Yield the outcome of an instance, if it is known. A notice counts as a loss as soon as it is given, so that other
+    runs learn of the loss early.
     """
     gone = state.member(name).gone
     if name in told_to_go:
@@ -128,8 +133,8 @@ def _observation(state: RunState, name: MemberName, kind: Fate, at: datetime) ->
 
 def past_of_living(state: RunState, now: datetime) -> dict[Pool, Past]:
     """
-    Return the lifetimes so far of the instances that are up and have no notice, keyed by pool. They do not count as
-    lost.
+    Return how long the instances that are up without a notice have been up so far, added up by pool. They count as
+    seconds without a loss.
     """
     found: dict[Pool, Past] = {}
     told_to_go = _told_to_go(state)
@@ -144,10 +149,10 @@ def past_of_living(state: RunState, now: datetime) -> dict[Pool, Past]:
 
 def past_by_pool(observations: Iterable[Observation], now: datetime) -> dict[Pool, Past]:
     """
-    Return the sum of all observations as of `now`, keyed by pool. Old observations count less.
+    Return the sum of all observations as of `now`, keyed by pool. The older an observation is, the less it counts.
 
-    A refusal counts as a loss only if the pool was not known to be down. After a loss or another refusal, it only
-    confirms that the pool is still down.
+    A refusal counts as a loss only if it is the first sign that the pool has no capacity. If it follows a loss or
+    another refusal, it only confirms that the pool still has none.
     """
     found: dict[Pool, Past] = {}
     down: set[Pool] = set()

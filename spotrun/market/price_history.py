@@ -1,6 +1,6 @@
 """
-The history of a price: its range, and its mean in each of several equal parts of a period. No function has side
-effects.
+Summarizes the history of a price: its range, and its mean in each of several equal parts of a period. No function has
+side effects.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ class PricePeriod(NamedTuple):
 
 class PriceRange(NamedTuple):
     """
-    USD per hour over a period. `mean` is weighted by time: a price that held for a day counts 24 times as much as a
-    price that held for an hour, however often EC2 lists each of them.
+    The mean, minimum and maximum price over a period, in USD per hour.
+
+    The mean is weighted by time: a price that held for a day counts 24 times as much as a price that held for an hour.
+    The number of times that EC2 lists the same price has no effect.
     """
 
     mean: Decimal
@@ -59,7 +61,9 @@ def price_series(
 
 
 def spells(segments: Sequence[PriceSegment], since: datetime, until: datetime) -> Iterator[PricePeriod]:
-    """Yield each price between the two times, with its start and end."""
+    """
+    Yield each price that held at some time from `since` to `until`, with the part of this period in which it held.
+    """
     ends = [*(segment.since for segment in segments[1:]), until]
     for segment, end in zip(segments, ends, strict=False):
         spell = PricePeriod(max(segment.since, since), min(end, until), segment.usd_per_hour)

@@ -1,15 +1,16 @@
 """
-Estimates the training speed of instances from published figures, before a run has measured it.
+Estimates the training speed of instances from published figures, for the time before a run has measured it.
 
-Training is limited by arithmetic or by memory, and it is unknown beforehand by which of the two. So the estimate is
-the geometric mean of both:
+A training is limited by arithmetic or by memory, and spotrun cannot know beforehand by which of the two. So the
+estimate is the geometric mean of both, relative to a V100:
 
-    speed = sqrt(TFLOPS * GB/s)                      relative to a V100's
-    speed = published samples/s of a training        if there is such a figure, relative to a V100's
+    speed = sqrt(TFLOPS * GB/s)                      in general
+    speed = published samples/s of a training        for an accelerator with such a figure
     several accelerators = count ** SCALING
 
-For ResNet-50 the first formula gives 2.1 V100s for an A100, and 1.9 was measured. Other trainings may be off by a
-factor of three: `spotrun.policy.throughput` weighs that error, and measures the speed.
+For ResNet-50 the first formula gives 2.1 V100s for an A100, where 1.9 was measured. For other trainings the estimate
+may be wrong by a factor of three. `spotrun.policy.throughput` takes this uncertainty into account, and has the run
+measure the speed.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from spotrun.market.price_history import PriceRange, price_range
 from spotrun.offering import Offering
 
 LOOKED_BACK = timedelta(days=90)
-"""Time for which EC2 keeps its spot prices."""
+"""The age up to which EC2 keeps its past spot prices."""
 
 
 class Quote(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,8 +38,8 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def saved(self) -> float | None:
         """
-        The share of the on-demand price that this price saves. It is 0 or less if it saves nothing; None if the
-        on-demand price is unknown.
+        The saving in comparison with on-demand, as a share of the on-demand price. It is 0 or less if this price is not
+        lower; None if the on-demand price is unknown.
         """
         if not self.on_demand_usd_per_hour:
             return None

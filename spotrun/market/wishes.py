@@ -1,5 +1,5 @@
 """
-Matches offerings with a job's requirements, finds a requirement that no offering meets, and suggests alternatives.
+Matches offerings with a job's requirements. If no offering meets a requirement, names it and suggests alternatives.
 """
 
 from __future__ import annotations
@@ -17,18 +17,24 @@ from spotrun.units import Amount, Unreadable
 
 LIKE = 0.8
 """
-Minimum similarity (difflib ratio) of a typing mistake and the right name: V101:1 is similar to V100:1, but no two
-regions are similar.
+Minimum similarity (difflib ratio) at which a name is taken for a typing mistake in another name. V101:1 and V100:1 are
+similar enough; no two names of regions are.
 """
 NAMED_MAX = 12
 """Maximum number of alternatives that a suggestion lists."""
 SEVERAL = 2
-"""If one accelerator is offered in this many different counts, the count that was meant is unclear."""
+"""
+Minimum number of different counts in which an accelerator is offered at which a suggestion lists the counts. It is then
+unclear which one the user meant.
+"""
 
 
 class Requirement(NamedTuple):
     """
-    One requirement: its key, its wording, a test for an offering, and a function that returns the offering's value.
+    One requirement of a job.
+
+    `key` is its place in the job or its flag, `words` its wording in messages. `fits` tests an offering, and `has`
+    returns the offering's value for it.
     """
 
     key: tuple[str | int, ...]
@@ -38,7 +44,10 @@ class Requirement(NamedTuple):
 
 
 def named(key: tuple[str | int, ...], wanted: Collection[str], has: Callable[[Offering], str]) -> Requirement:
-    """Return the requirement that an offering has one of the names in `wanted`, in upper or lower case."""
+    """
+    Return a requirement: the value that `has` returns for an offering must be one of the names in `wanted`. Upper and
+    lower case do not matter.
+    """
     names = {each.casefold() for each in wanted}
     word = next(str(part) for part in reversed(key) if isinstance(part, str))
     return Requirement(key, f"{word} {' or '.join(wanted)}", lambda found: has(found).casefold() in names, has)
@@ -66,8 +75,8 @@ def wishes_of(resources: ResourcesSpec) -> Iterator[Requirement]:
 
 def suitable(offerings: Iterable[Offering], spec: RunSpec) -> list[Offering]:
     """
-    Return the offerings of any capacity type that satisfy the run's resources, cheapest first. A job's requirements for
-    its cloud do not apply to the user's own machine.
+    Return the offerings of any capacity type that meet the requirements in the run's `resources`, cheapest first. The
+    user's own machine is always among them, because those requirements are for the cloud.
     """
     cloud, wishes = spec.resources.cloud, [*wishes_of(spec.resources)]
     found = (
@@ -88,13 +97,16 @@ def suits(offering: Offering, wanted: ResourcesSpec) -> bool:
 
 
 def is_of(offering: Offering, kind: Kind) -> bool:
-    """Return whether an offering is of `kind`, in upper or lower case."""
+    """
+    Return whether an offering has the accelerators, or the instance type, that `kind` names. Upper and lower case do
+    not matter.
+    """
     has = offering.instance_type if isinstance(kind, NamedType) else offering.accelerators
     return has.casefold() == str(kind).casefold()
 
 
 def kind_among(offering: Offering, kinds: Sequence[Kind]) -> Kind | None:
-    """Return the first of `kinds` that the offering is of; None if it is not of any."""
+    """Return the first of `kinds` that `offering` matches; None if it matches none of them."""
     return next((kind for kind in kinds if is_of(offering, kind)), None)
 
 
@@ -112,11 +124,11 @@ def _of_kind_named(key: tuple[str | int, ...], kind: Kind) -> Requirement:
 
 def not_named(offered: Sequence[Offering], resources: ResourcesSpec, types: Sequence[str]) -> Unreadable | None:
     """
-    Return a problem with the first instance type or kind that a job lists and that no offering has; None if all are
-    offered.
+    Check each instance type and each kind that a job lists by itself. Return a problem with the first one that no
+    offering has; None if all are offered.
 
-    `types` are the `instance_types` of the cloud's section, which count unless `resources` names a type. The kinds are
-    the choice in `resources`.
+    `types` is the list `instance_types` in the cloud's section of the job. It is ignored if `resources` names an
+    instance type. The kinds are those of the job's choice (`any_of` in `resources`), if it has one.
     """
     listed = types if resources.instance_type is None else ()
     kinds = resources.accelerators.kinds if isinstance(resources.accelerators, AnyOf) else ()
@@ -133,7 +145,7 @@ def not_named(offered: Sequence[Offering], resources: ResourcesSpec, types: Sequ
 def wishes_by_flags(
     regions: Collection[str] = (), instance_types: Collection[str] = (), accelerators: Collection[str] = ()
 ) -> Iterator[Requirement]:
-    """Yield the requirements of the command line: each flag that is given requires one of the names that it lists."""
+    """Yield the requirements of the command line. Each flag that is used requires one of the names that it lists."""
     if regions:
         yield named(("--region",), regions, lambda found: found.region)
     if instance_types:
@@ -151,10 +163,11 @@ def _sized(key: str, wanted: Amount, has: Callable[[Offering], int]) -> Requirem
 
 def unmet(offered: Sequence[Offering], wishes: Iterable[Requirement]) -> Unreadable | None:
     """
-    Return a problem with the first requirement that no offering meets, alone or together with the requirements before
-    it; None if some offering meets all.
+    Return a problem with a requirement in `wishes` that cannot be met; None if some offering meets all of them.
 
-    `at` is the requirement's key. The suggestion names alternatives that meet the other requirements, if there are any.
+    First each requirement is checked by itself. Then they are combined one after another, and the problem is with the
+    first one that leaves no offering. `at` in the problem is this requirement's key. Its suggestion names alternatives,
+    which also meet all other requirements if that is possible.
     """
     asked = list(wishes)
 
@@ -205,7 +218,10 @@ def _like(wanted: str, known: list[str]) -> list[str]:
 
 
 def too_dear(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadable:
-    """Return why no suitable offering is both within max_price and of a capacity type that spot_policy allows."""
+    """
+    Return the reason why no suitable offering remains: none has a capacity type that spot_policy allows, or none of
+    those is within max_price.
+    """
     wanted = [found for found in offered if _of_kind(found, resources)]
     said = "" if resources.spot_policy == "auto" else f"{resources.spot_policy} "
     if not wanted:
@@ -217,7 +233,8 @@ def too_dear(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadabl
 
 def may_be_asked(offering: Offering, resources: ResourcesSpec) -> bool:
     """
-    Return whether a suitable offering has a capacity type that the job allows, and a price within the job's max_price.
+    Return whether a suitable offering is allowed for the job: by its capacity type, and by its price, which must be
+    within max_price.
     """
     if offering.capacity_type is CapacityType.OWN:
         return True

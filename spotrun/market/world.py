@@ -1,4 +1,4 @@
-"""One observation of the cloud, as the input of decisions."""
+"""One observation of the cloud, on which decisions are based."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from spotrun.run.gang import MemberName
 
 class StepSeen(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The last step that an attempt's agent reported, by the agent's clock. Unlike a commit, this step may still be lost.
+    The last step that the agent of an attempt reported, at the time `at` on the agent's clock. The step may not be
+    committed yet, so it may still be lost.
     """
 
     attempt: int
@@ -28,13 +29,16 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     """
     One observation of the cloud, made between two reads of the ledger.
 
-    `offerings` are the offerings that suit the run. `ready` are the launches whose standby waits to take over. `silent`
-    maps a member to how long, in store time, the heartbeat of the member's agent has been unchanged. `open_for` is how
-    long the store has accepted writes. `heard` has the last heartbeat of each agent whose instance the cloud no longer
-    lists. `step_seen` is the newest step of the current attempt. `steps_total` and `epochs_total` are the totals of the
-    whole training, as far as its agents have reported them. `observations` are the market observations of other runs.
-    `no_room` is why the run's store does not accept a checkpoint now, "" if it accepts one. `unread` is why the
-    offerings are unknown, "" if they are known.
+    - `offerings`: the offerings that suit the run.
+    - `ready`: the launches whose standby waits to take over.
+    - `silent`: for each member, the time since its agent's heartbeat last changed, by the store's clock.
+    - `open_for`: the time for which the store has accepted writes without a break.
+    - `heard`: for each agent whose instance the cloud no longer lists, the time of its last heartbeat.
+    - `step_seen`: the newest step of the current attempt.
+    - `steps_total`, `epochs_total`: the totals of the whole training, if its agents have reported them.
+    - `observations`: the market observations of other runs.
+    - `no_room`: the reason why the run's store does not accept a checkpoint now; "" if it accepts one.
+    - `unread`: the reason why the offerings are unknown; "" if they are known.
     """
 
     offerings: tuple[Offering, ...]
@@ -57,8 +61,8 @@ def affordable(offering: Offering, max_price: Decimal | None) -> bool:
 
 def on_demand_price(offering: Offering, offerings: Iterable[Offering]) -> Decimal:
     """
-    Return the on-demand price of the same type in the same zone; else its cheapest on-demand price elsewhere; else the
-    offering's price.
+    Return the on-demand price of the offering's instance type: in its own zone or, if it is not offered there, the
+    lowest in another zone. If no zone offers it on demand, return the offering's own price.
     """
     same_type = [
         other

@@ -1,1 +1,1 @@
-"""Exports the cost and progress of runs to Prometheus, and the stretches of their time to OpenTelemetry."""
+"""Exports the cost and progress of runs to Prometheus, and a timeline of each run to OpenTelemetry."""

@@ -23,7 +23,10 @@ from spotrun.metrics.watched_runs import WatchedRuns
 from spotrun.units import count_of, format_duration, shown_lines
 
 FRESH_FOR_S = 15.0
-"""For this many seconds of system time, one reading answers all scrapes. So frequent scrapes cost no more requests."""
+"""
+Maximum age, in seconds of system time, at which a reading of the store is used for another scrape. So the number of
+requests to the store does not grow with the number of scrapes.
+"""
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):(\d{1,5})", re.ASCII)
 
 
@@ -105,7 +108,10 @@ def serve(watched: WatchedRuns, within: timedelta, address: Address) -> None:
 
 
 class ScrapeCollector(Collector):
-    """Reads the store when scraped. Returns the last reading if it is still fresh or the store is unavailable."""
+    """
+    Reads the store at a scrape. If the last reading is still fresh, or the store is unavailable, returns the last
+    reading.
+    """
 
     def __init__(self, watched: WatchedRuns, within: timedelta) -> None:
         self._watched = watched
@@ -135,7 +141,7 @@ class ScrapeCollector(Collector):
 
 
 class _Log:
-    """Prints why a run cannot be read: once, and once more whenever the reason changes."""
+    """Prints the reason why a run cannot be read: once, and again each time the reason changes."""
 
     def __init__(self) -> None:
         self._told: dict[str, str] = {}

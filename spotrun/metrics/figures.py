@@ -1,9 +1,11 @@
 """
 The cost and progress of a store's runs, as metrics: https://prometheus.io/docs/specs/om/open_metrics_spec.
 
-The figures are the same as in `spotrun report --json`. Their names and labels do not change from version to version,
-because dashboards use them. A counter may only grow, so a figure that may be corrected later is a gauge. An example is
-the cost, which is corrected when an instance's end becomes known.
+The figures are the same as in `spotrun report --json`. The names and labels of metrics do not change from version to
+version, because dashboards use them.
+
+A metric is a counter only if its value can never decrease. A figure that may be corrected later is a gauge. An example
+is the cost, which is corrected when the end of an instance becomes known.
 """
 
 from __future__ import annotations
@@ -72,11 +74,12 @@ def figures_of(state: RunState, now: datetime, machines: Iterable[TypeUse]) -> F
 
 class Reading(NamedTuple):
     """
-    One reading of a store at `at`, which took `took_s` of system time.
+    One reading of a store at the time `at`. It took `took_s` of system time.
 
-    `unreadable` maps a folder's name to the reason why the run in it could not be read. `late` is the number of runs
-    that were not read in time: their figures are from an earlier reading, or missing. `left_out` is the number of runs
-    that were not read because enough newer runs exist. `reachable` means that the store has answered.
+    `unreadable` maps the name of a run's folder to the reason why the run could not be read. `late` counts the runs
+    that were not read in time: their figures are from an earlier reading, or missing. `left_out` counts the runs that
+    were not read because they are older than the newest runs, to which the reading is limited. `reachable` is True if
+    the store has answered.
     """
 
     runs: Sequence[Figures]
@@ -107,7 +110,7 @@ class _ReadingCollector(Collector):
 
 
 def families(reading: Reading) -> Iterator[Metric]:
-    """Yield each metric, with a sample for each run that has the figure."""
+    """Yield each metric, with a sample for each run that has the metric's value."""
     info = InfoMetricFamily("spotrun_run", "Facts about a run.", labels=OF_RUN)
     states = StateSetMetricFamily("spotrun_run_state", "The current state of a run.", labels=OF_RUN)
     for run in reading.runs:
@@ -123,11 +126,17 @@ def families(reading: Reading) -> Iterator[Metric]:
 
 OF_RUN = ("run", "cloud")
 Values = Iterable[tuple[tuple[str, ...], object]]
-"""Each value of a figure, with the values of the figure's own labels; None for a value that the run lacks so far."""
+"""
+The values of one metric in one run. Each value comes after the values of the metric's own labels. It is None if the run
+does not have it yet.
+"""
 
 
 class Figure(NamedTuple):
-    """A metric of a run. Its name ends with its unit. `labels` follow the labels that every run's metrics have."""
+    """
+    A metric of a run. Its name ends with its unit. `labels` are the metric's own labels, in addition to those that the
+    metrics of every run have.
+    """
 
     kind: type[GaugeMetricFamily | CounterMetricFamily]
     name: str
@@ -151,7 +160,7 @@ def _total(key: str) -> Callable[[Figures], Values]:
 
 
 def _parts(**keys: str) -> Callable[[Figures], Values]:
-    """Return a function that returns the figures in `keys` from a run, each under its label."""
+    """Return a function that reads several totals from a run's report. `keys` maps a label to the name of its total."""
     return lambda run: [((label,), run.report["total"][key]) for label, key in keys.items()]
 
 

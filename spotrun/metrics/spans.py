@@ -10,8 +10,8 @@ Divides a run's time into nested stretches, by the times in the run's ledger, fo
     ├── wait, detect, paused
     └── epoch              may need several attempts
 
-Until a run has ended, only its launches, attempts and checkpoints are reported, once they are over. The other stretches
-follow at the end, because later entries may turn training into rework.
+A launch, an attempt or a checkpoint is reported as soon as it is over. All other stretches are reported after the run
+has ended, because until then a later entry may turn training into rework.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ class TraceSpan(NamedTuple):
     """
     A stretch of a run's time, in run time.
 
-    `key` identifies the stretch within its run, and never changes; `within` is the key of the stretch around it. `told`
-    are the span's attributes. `failed` is the reason for a failure; "" if there was none.
+    `key` identifies the stretch within its run and never changes. `within` is the key of the stretch that contains this
+    one; None for the run itself. `told` are the attributes to send with it. `failed` is the reason if it failed, else
+    "".
     """
 
     key: str
@@ -51,7 +52,10 @@ class TraceSpan(NamedTuple):
 
 
 def stretches(state: RunState) -> Iterator[TraceSpan]:
-    """Yield the stretches that can be reported: the run, its launches, its attempts, and what they contain."""
+    """
+    Yield all stretches that can be reported so far. These are the launches, attempts and checkpoints that are over.
+    Once the run has ended, they also include the run itself and all other stretches.
+    """
     if state.terminal is not None:
         yield _run(state)
     for launch in state.launches.values():
@@ -154,5 +158,8 @@ def _key_of(launch: Launch) -> str:
 
 
 def in_order(stretch: TraceSpan) -> tuple[datetime, datetime]:
-    """Return the stretch's start and end. Correct an end that lies before the start because two clocks differed."""
+    """
+    Return the stretch's start and end. If the end is before the start, because two clocks differed, return the start as
+    the end.
+    """
     return stretch.start, max(stretch.start, stretch.end)

@@ -1,4 +1,4 @@
-"""Sends the stretches of a run as OpenTelemetry spans: https://opentelemetry.io/docs/specs/otel/trace/api."""
+"""Sends a run's timeline as OpenTelemetry spans: https://opentelemetry.io/docs/specs/otel/trace/api."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def send(uid: str, stretches: Iterable[TraceSpan], exporter: SpanExporter) -> int:
     """
-    Send the stretches, and return their number. A stretch that is sent twice is still one span, because a span's id is
-    computed from the run and the stretch's key.
+    Send the stretches, and return their number.
+
+    A span's id is computed from the run and the stretch's key. So a stretch that is sent twice is still one span.
 
     Raises:
         SpotrunError: the collector did not accept the spans.

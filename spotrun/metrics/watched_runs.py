@@ -1,8 +1,8 @@
 """
-Reads the runs of a store repeatedly, and each time only their new entries. Writes nothing.
+Reads the runs of a store again and again. Each time, only new entries are read. Nothing is written.
 
-Threads do the reading, so a reading takes no longer than its limit: what a thread reads after the limit counts in the
-next reading.
+Threads read the runs, so that a reading never takes longer than its limit. A thread that has not finished by then goes
+on, and the next reading uses its result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class WatchedRun:
-    """A folder in a store, and what the last reading of its run gave: the figures, or the error."""
+    """A folder in a store, with the result of the last reading of its run: the figures, or the error."""
 
     def __init__(self, name: str, uri: str, run: OpenRun | None = None) -> None:
         self.name = name
@@ -63,7 +63,9 @@ class WatchedRun:
         self.error, self.settled_s = None, time.monotonic()
 
     def _settle(self, act: Callable[[], None]) -> None:
-        """Run `act` and record its error, if any. If the store is unavailable, leave the last figures as they are."""
+        """
+        Run `act`, and record the error if it raises one. If the store is unavailable, leave the last result as it is.
+        """
         try:
             act()
             return
@@ -79,7 +81,10 @@ class WatchedRun:
 
 
 class WatchedRuns:
-    """The `newest` newest runs of a store or, if given, exactly `runs`. Only one thread may call `read` at a time."""
+    """
+    The runs that `spotrun metrics` reads: exactly `runs` or, if there are none, the newest runs of a store. `newest`
+    limits their number. Only one thread may call `read` at a time.
+    """
 
     def __init__(self, store: str, newest: int, runs: Sequence[OpenRun] = ()) -> None:
         self._runs_store = None if runs else open_store(store)
@@ -128,8 +133,8 @@ class WatchedRuns:
 
     def _all(self, act: Callable[[WatchedRun], None], watched: Sequence[WatchedRun], until_s: float) -> None:
         """
-        Begin `act` on each run, except on a run whose earlier call has not finished. Wait for the calls, until
-        `until_s` in system time.
+        Call `act` with each run, in threads. A run for which an earlier call is still in progress gets no new call.
+        Wait for all these calls until `until_s` in system time.
         """
         for each in watched:
             before = self._under_way.get(each.uri)
@@ -141,7 +146,10 @@ class WatchedRuns:
 
 
 class _Crew:
-    """Threads that end with the process even if they wait for a store. An executor's threads would delay its end."""
+    """
+    A pool of threads that never delay the end of the process, not even while they wait for a store. With an executor,
+    the process would wait for them.
+    """
 
     def __init__(self, size: int) -> None:
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()

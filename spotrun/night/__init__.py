@@ -1,1 +1,1 @@
-"""Begins a job every night from a function in the cloud, and attends to its run once a minute."""
+"""Starts a job's run every night from a function in the cloud, which then attends to the run once a minute."""

@@ -1,4 +1,7 @@
-"""Counts the calls of one environment of a night's function, for the report of the run."""
+"""
+Counts the calls of a night's function, for the run's report. Each environment in which the cloud runs the function
+counts its own calls.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,13 @@ from spotrun.store.request_counts import RequestCounts, asked
 
 class CallCounter:
     """
-    Counts the calls in one environment of the function, which has `memory_mb` of memory.
+    Counts the calls in one environment of the function. The environment has `memory_mb` of memory.
 
-    It writes the counts at the first and the last call for a run, and at each call that is not a minute's scheduled
-    call. At scheduled calls, it writes them only now and then. `asked_for` returns the number of requests that this
-    process has sent to the store. `starting_s` is the duration of the process's start.
+    The counts are written to the run's folder at the first and the last call for a run, and at each call that is not
+    one of the calls that are scheduled every minute. At the scheduled calls, they are written only every WRITTEN_EVERY.
+
+    `asked_for` returns the number of requests that this process has sent to the store. `starting_s` is the time that
+    the process took to start.
     """
 
     def __init__(
@@ -51,8 +56,8 @@ class CallCounter:
 
     def count(self, event: Mapping[str, Any], answer: Mapping[str, Any], seconds: float, log_bytes: int) -> None:
         """
-        Count a call that took `seconds` and logged `log_bytes`. A call without a run counts for the next run that a
-        call names.
+        Count a call that took `seconds` and logged `log_bytes`. If its answer names no run, the call is counted for the
+        run that an earlier answer named; if there is none, for the run that the next answer names.
         """
         one, run = self._one(event, seconds, log_bytes), answer.get("run") or self._run
         if run != self._run:
@@ -86,7 +91,10 @@ class CallCounter:
         )
 
     def _write(self, calls: Calls) -> None:
-        """Write the counts. This write request is included in them; its duration counts with the next call."""
+        """
+        Write the counts to the run's folder. They already include this write as a request. The time that it takes is
+        added to the next call.
+        """
         began_s = time.monotonic()
         try:
             counted = replace(calls, writes=calls.writes + 1)
@@ -100,7 +108,7 @@ class CallCounter:
 
 
 def since_start_s() -> float:
-    """Return how many seconds this process has been running, from /proc; 0 on systems without it."""
+    """Return for how many seconds this process has been running, according to /proc; 0 on systems without /proc."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))

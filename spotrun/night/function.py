@@ -1,19 +1,23 @@
 """
-The function that attends to the nights of one name: a runner that is called, instead of one that keeps running.
+The function that attends to the nights of one name. It is a runner that does not keep running: the cloud calls it, with
+one of these events.
 
-    {"kind": "begin", "due": "2026-11-27T21:00:00Z"}     a night is due: begin it, or carry on its unfinished run
-    {"kind": "again", "due": "2026-11-27T22:15:00Z"}     the same, in the hour after; if it fails, notify the receivers
-                                                         that the job names
-    {"kind": "begin", "by_hand": "2026-11-27T10:15:00"}  a person begins a night now
-    {"kind": "tick"}                                     look after the newest run once
-    {"kind": "look"}                                     the same, and set the alarm, in any case
-    an event of EC2                                      look after the run for longer, if it owns the instance
+    {"kind": "begin", "due": "2026-11-27T21:00:00Z"}     a night is due: start its run, or continue an unfinished one
+    {"kind": "again", "due": "2026-11-27T22:15:00Z"}     the same, every 15 minutes in the hour after; if it fails,
+                                                         notify the receivers that the job names
+    {"kind": "begin", "by_hand": "2026-11-27T10:15:00"}  a person starts a night now
+    {"kind": "tick"}                                     attend to the newest run: do one tick
+    {"kind": "look"}                                     the same, and set the alarm even if it seems to be set
+    an event of EC2                                      attend to the run for longer, if the event is about an instance
+                                                         of it
 
-The function is a runner like any other (protocol 6 and 8): it may be killed at any moment, and two may act at once. Its
-memory between two calls only saves requests.
+The alarm is the part of the cloud that calls the function once a minute.
 
-The function trusts the store only as far as the pin in its environment allows (folder/night.py): it begins only the
-installed job, and attends only to runs that it has created itself.
+The function follows the rules for runners (protocol 6 and 8): it may be killed at any moment, and two of them may run
+at once. It keeps some objects in memory between two calls, but only to save requests.
+
+The function trusts the store only as far as the pin in its environment allows (folder/night.py): it starts only the job
+that was installed, and attends only to runs that it has created itself.
 """
 
 from __future__ import annotations
@@ -53,17 +57,23 @@ from spotrun.store.opening import open_store
 from spotrun.store.retrying import persist
 
 CREATED_WITHIN = timedelta(hours=12)
-"""A run whose record is older than this and that does not exist was deleted meanwhile: no call creates it again."""
+"""
+Maximum age of a night's record at which its run may still have to be created. If the record is older and the run does
+not exist, the run was deleted, so no call creates it again.
+"""
 WATCH_S = 20.0
 """
-System time to wait for an agent's entry. An agent receives a recommendation itself, some seconds before or after EC2's
-event.
+System time to wait for an entry that the run's agent will write. EC2 sends a recommendation to the agent too, which may
+receive it some seconds earlier or later than this function.
 """
 NOTICE = timedelta(minutes=2)
-"""https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html"""
+"""
+Time from an interruption notice to the end of the instance:
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
+"""
 RACES_MAX = 5
 PASSED_OVER_MAX = 3
-"""Maximum number of strange records that an answer names."""
+"""Maximum number of records that an answer names as not written by this night."""
 
 Answer = dict[str, Any]
 _attendants: dict[str, Attendant] = {}
@@ -73,7 +83,7 @@ _LOG_BYTES = 100
 
 
 def handler(event: Mapping[str, Any], context: object = None) -> Answer:
-    """Answer an event; AWS Lambda calls this."""
+    """Answer an event. AWS Lambda calls this function."""
     name, store = os.environ["SPOTRUN_NIGHT"], os.environ["SPOTRUN_STORE"]
     if name not in _counters:
         _counters[name] = CallCounter(store, _memory_mb(), _STARTING_S)
@@ -108,7 +118,7 @@ def _answered(store: str, name: str, event: Mapping[str, Any]) -> Answer:
 
 
 class _Attended:
-    """A run, with the runner and the news that are kept for it between two calls."""
+    """A run, with objects that are kept between two calls: its runner, and its news that is not sent yet."""
 
     def __init__(self, run: OpenRun, addresses: Addresses) -> None:
         self.run = run
@@ -117,7 +127,9 @@ class _Attended:
 
 
 class Attendant:
-    """Attends to the newest run of a night's name. The alarm is the cloud's unless a test passes one."""
+    """
+    Attends to the newest run among the nights of one name. `alarm` is for tests; by default, the cloud's alarm is used.
+    """
 
     def __init__(self, store: str, name: str, pin: Pin, alarm: Alarm | None = None, clock: Clock | None = None) -> None:
         self._uri, self._name = store, name
@@ -134,8 +146,8 @@ class Attendant:
         Do what an event requests.
 
         Raises:
-            SpotrunError: a night could not begin; the cloud repeats the call. Other calls return their error in the
-                answer, because the next call comes within a minute.
+            SpotrunError: a night could not begin. The cloud then repeats the call. Calls that do not begin a night
+                return their error in the answer instead, because the next call comes within a minute.
         """
         self._troubles = []
         if event.get("kind") in ("begin", "again"):
@@ -166,7 +178,8 @@ class Attendant:
 
     def _tell_that_it_is_late(self, event: Mapping[str, Any], error: SpotrunError) -> None:
         """
-        Send the news that the night could not begin. There may be no run that it could be sent for.
+        Tell the receivers named in the job that the night could not begin. This news belongs to no run, because the run
+        may not exist.
 
         Raises:
             CloudError: a receiver could not be notified; its message includes that of `error`.
@@ -182,7 +195,10 @@ class Attendant:
             raise CloudError("; ".join([error.one_line, *unheard]), hint="the call is repeated") from error
 
     def _begin(self, event: Mapping[str, Any]) -> str:
-        """Record the night, unless it is recorded already. Return its due time, which names it."""
+        """
+        Write a record of the night that `event` begins, unless there is one. Return the night's due time, which is its
+        name.
+        """
         now, by_hand = self._clock.now(), event.get("by_hand")
         due = f"{BY_HAND}{by_hand}" if by_hand else self._pin.night.due(_moment(event.get("due"), now))
         for _ in range(RACES_MAX):
@@ -192,8 +208,8 @@ class Attendant:
                 return due
             unfinished = self._unfinished(self._newest)
             if unfinished is None:
-                # The record shows the run's folder to all who can read the store, before the run exists. So check the
-                # job first: once the record is written, nothing may stop the run from being created.
+                # Check the job before the record is written. The record names the run's folder, which does not exist
+                # yet, to all who can read the store. So once it is written, the run has to be created without fail.
                 with self._job():
                     pass
             begun = BegunNight(due=due, run=unfinished or new_uid(), at=now, carried=unfinished is not None)
@@ -205,10 +221,10 @@ class Attendant:
 
     def _unfinished(self, newest: NumberedNight | None) -> str | None:
         """
-        Return the uid of the run to carry on; None if a new one may begin.
+        Return the uid of the unfinished run that this night continues; None if the night may start a new run.
 
         Raises:
-            NightUnderWay: a run of this name is not finished, and this night may not carry it on.
+            NightUnderWay: a run with this name is not finished, and this night may not continue it.
         """
         runs = self._runs_of_the_name()
         there = {run.created.uid for run in runs}
@@ -230,7 +246,10 @@ class Attendant:
         return None
 
     def _has_made(self, run: OpenRun) -> bool:
-        """Return whether the signature of entry 0 fits this night's key: only this night's function signs with it."""
+        """
+        Return whether this night's function has created `run`. Entry 0 of such a run is signed with this night's key,
+        which only this function has.
+        """
         return self._signer.has_signed(*parted(run.first))
 
     def _runs_of_the_name(self) -> list[OpenRun]:
@@ -248,10 +267,11 @@ class Attendant:
     @contextlib.contextmanager
     def _job(self) -> Iterator[RunSpec]:
         """
-        Yield the installed job, with its work folder on this machine until the block ends.
+        Return a context that yields the installed job. Until the context ends, the job's work folder is on this
+        machine.
 
         Raises:
-            NightStrange: the job or the folder is not the installed one.
+            NightStrange: the job or the folder is not the one that was installed.
         """
         installed = self._record.read()
         with tempfile.TemporaryDirectory(prefix="work-") as folder:
@@ -261,11 +281,15 @@ class Attendant:
     # -- to attend ---------------------------------------------------------------------------------------------------
 
     def _attend(self, *, again: bool = False, watch_s: float = 0.0) -> Answer:
-        """Look after the newest run until a tick writes nothing more, for at most `watch_s`."""
+        """
+        Attend to the newest run for at most `watch_s`. Stop earlier once a tick has written to the ledger and the
+        following tick has nothing more to write.
+        """
         if not self._goes_on() and not self._is_known():
             self._set(self._alarm.off)
             return self._told(None, None)
-        # Set the alarm before attending to the run: a process killed in between is called again, and goes on here.
+        # Set the alarm before attending to the run: if this process is killed meanwhile, the alarm calls the function
+        # again.
         self._set(lambda: self._alarm.on(again=again))
         attended = self._opened()
         if attended is None:
@@ -286,7 +310,7 @@ class Attendant:
         return {**answer, "unheard": "; ".join(unheard)} if unheard else answer
 
     def _tell(self, attended: _Attended, last: Tick) -> list[str]:
-        """Send the news of the run, which was attended to before. A call is not repeated if its news failed."""
+        """Send the run's news after a tick. If it cannot be delivered, the call still counts as successful."""
         over = night(last.state, summarise(last.state, attended.run.clock.now())) if last.done else None
         return attended.news.tell(attended.run.ledger.entries, over)
 
@@ -294,14 +318,17 @@ class Attendant:
         return nights_of(self._pin.night).addresses(places)
 
     def _set(self, act: Callable[[], None]) -> None:
-        """Set the alarm if possible. Without the alarm, the function still attends to the run at each call."""
+        """Set the alarm if possible. Without the alarm, the function still attends to the run whenever it is called."""
         try:
             act()
         except CloudError as error:
             self._troubles.append(error.one_line)
 
     def _hear(self, event: Mapping[str, Any]) -> Answer:
-        """Attend to the run that an event is about. An event about an instance of another run changes nothing."""
+        """
+        Attend to the run if EC2's event is about one of its instances. An event about another run's instance has no
+        effect.
+        """
         instance_id = str(event.get("detail", {}).get("instance-id", ""))
         attended = self._opened() if self._goes_on() or self._is_known() else None
         if attended is None:
@@ -316,10 +343,10 @@ class Attendant:
 
     def _note_notice(self, ledger: Ledger, instance_id: str, deadline_at: datetime) -> None:
         """
-        Write the notice of the training instance, unless its agent did so first.
+        Write the notice of the training instance into the ledger, unless its agent has already done so.
 
-        An agent polls every two seconds, and the runner may request the replacement now. In a gang, the agents write
-        which member is meant.
+        An agent notices it up to two seconds later, because it polls. With this entry, the runner can request the
+        replacement now. In a gang, leave it to the agents, which write the member's number.
         """
 
         def unless_known(state: RunState) -> NoticeSeen | None:
@@ -334,8 +361,8 @@ class Attendant:
 
     def _goes_on(self) -> bool:
         """
-        Return True if this process attends to an unfinished run, so that no night begins another run: see
-        `_unfinished`.
+        Return whether the run that this process attends to is unfinished. Then no other night can have started a newer
+        run: see `_unfinished`.
         """
         if self._attended is None:
             return False
@@ -343,8 +370,8 @@ class Attendant:
 
     def _is_known(self) -> bool:
         """
-        Read the newest night: all records at first, later only whether there is a newer one. Return True if there is a
-        night.
+        Read the record of the newest night. The first call reads all records; later calls only check for a newer one.
+        Return whether there is any night.
         """
         if self._newest is None:
             known = self._record.newest()
@@ -355,10 +382,10 @@ class Attendant:
 
     def _leave(self) -> None:
         """
-        Stop attending: nothing runs any more.
+        Stop attending to the run and turn the alarm off, because the run is over.
 
-        Another process may have begun a night meanwhile. If it set the alarm before we turn the alarm off, the night's
-        record exists, and we set the alarm again.
+        At the same time, another process may begin a night and set the alarm, which this method then turns off. So it
+        checks for a newer night afterwards and, if there is one, sets the alarm again.
         """
         before = self._newest
         self._attended = None
@@ -368,11 +395,11 @@ class Attendant:
 
     def _opened(self) -> _Attended | None:
         """
-        Return the newest run; create it if the process that recorded it did not get that far. None if the run was
-        deleted.
+        Return the newest night's run. If the process that recorded the night was killed before it created the run,
+        create the run now. Return None if the run was deleted.
 
         Raises:
-            RunStrange: another run is in its place.
+            RunStrange: the run in that folder was not created by this night's function.
         """
         assert self._newest is not None
         uid = self._newest.begun.run
@@ -418,7 +445,7 @@ class Attendant:
 
 
 class RunStrange(StoreError):
-    """Another process has put a run in place of a run that a night began."""
+    """The folder of a night's run contains a run that another process has put there."""
 
 
 def _last(runs: Iterable[OpenRun]) -> OpenRun | None:
@@ -435,10 +462,10 @@ def _may_be_billed(state: RunState) -> bool:
 
 def _moment(text: object, now: datetime) -> datetime:
     """
-    Return when a schedule was due, according to its own text; `now` if the event has no such text.
+    Return the time at which a call was due, from the event's text. If the event has no such text, return `now`.
 
     Raises:
-        SpecInvalid: the text is not a moment.
+        SpecInvalid: the text is not a time.
     """
     if text is None:
         return now
@@ -450,4 +477,4 @@ def _moment(text: object, now: datetime) -> datetime:
 
 
 _STARTING_S = since_start_s()
-"""Seconds from the start of the process until all imports are done, which AWS bills too."""
+"""Seconds from the start of the process to the end of all imports. AWS bills this time too."""

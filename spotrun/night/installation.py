@@ -1,4 +1,6 @@
-"""Installs a night: checks the job, shows what it will cost, and deploys the function that begins it."""
+"""
+Installs a night: checks the job, shows its cost, and deploys the function that starts the job's run at the set time.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ from spotrun.version import __version__
 
 class Installation:
     """
-    The night of the job at `path` under `overrides`, which begins at the time `at` on `days`, both as typed.
+    A night that is about to be installed. It starts the job at `path`, changed by `overrides`. `at` is the time of day
+    and `days` are the days, both as the user typed them.
 
     Raises:
         SpecInvalid, CloudError, StoreError, SecretUnreadable: the night cannot be installed like this.
@@ -57,7 +60,9 @@ class Installation:
         return self._spec.name
 
     def show(self) -> None:
-        """Print the requests of a night, when it begins, and the cost of calling its runner."""
+        """
+        Print the machines that a night would request, the times at which it begins, and the cost of calling its runner.
+        """
         self._prepared.show()
         limit = self._spec.policy.deadline
         hours = limit.total_seconds() / 3600 if isinstance(limit, timedelta) else HOURS
@@ -75,7 +80,7 @@ class Installation:
         Deploy the function, and record the night. Return when the next night is due; None if that is unknown.
 
         Raises:
-            SpotrunError: the night was not installed. After CloudUnavailable, it may still be.
+            SpotrunError: the night was not installed. After CloudUnavailable, it is unknown whether it was installed.
         """
         function = self._nights.build()
         record, now = self._record, datetime.now(UTC)
@@ -99,7 +104,7 @@ class Installation:
         spec = self._spec
         return Night(
             name=spec.name,
-            # The function's work folder has another path and the same files.
+            # In the function, the work folder has the same files under another path.
             spec=spec.model_copy(update={"workdir": "/"}).to_dict(),
             workdir_sha256=self._record.upload(Path(spec.workdir)),
             at=self._time_of_day,
@@ -116,8 +121,8 @@ class Installation:
 
 def left_alone(begun: Sequence[NumberedNight], runs: Sequence[OpenRun]) -> list[str]:
     """
-    Return a note if the run of the newest night in `begun`, one of `runs`, has not ended, because a function with a new
-    pin does not attend to that run.
+    Return a note if a run of this night's name is unfinished: the run of the newest record in `begun`, if it is one of
+    `runs`. The function that is about to be installed has a new pin, so it will not attend to that run.
     """
     newest = {each.begun.run for each in begun[-1:]}
     return [
@@ -130,6 +135,8 @@ def left_alone(begun: Sequence[NumberedNight], runs: Sequence[OpenRun]) -> list[
 
 def _refuse_what_needs_a_machine(spec: RunSpec) -> None:
     """
+    Check that a night can start the job while the user's machine is off.
+
     Raises:
         SpecInvalid: the job names something that exists only on its user's machine.
     """

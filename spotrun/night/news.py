@@ -1,8 +1,10 @@
 """
-Sends the news of a night's run to the job's receivers, within a call of the function: nothing runs between two calls.
+Sends the news of a night's run to the receivers that the job names. The news is sent during calls of the night's
+function, because no process runs between two calls.
 
-A call with news first looks after the run, and then takes at most some seconds longer; a call without news sends no
-request. News that was not delivered is tried again in the next call, until it is given up as with any runner.
+If there is news, a call first attends to the run, and then takes some seconds longer to send the news. Without news it
+sends no request. News that was not delivered is tried again in the next call. After as many tries as with any other
+runner, it is given up.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ from spotrun.spec.model import NotifySpec, RunSpec
 from spotrun.store.port import Store
 
 WITHIN_S = 6.0
-"""Seconds of a call for all webhooks together. Reading their addresses before that takes further seconds."""
+"""Maximum seconds of a call for all webhooks together. Reading their addresses before that takes additional time."""
 
 Addresses = Callable[[Mapping[str, Reference]], Mapping[str, str]]
-"""Returns addresses for references, like Nights.addresses."""
+"""A function that returns the addresses to which references refer, such as Nights.addresses."""
 
 
 class NightNews:
-    """News of one run. No address is kept from one call to the next, so a new address is used at once."""
+    """The news of one run. Addresses are read again in each call, so that a changed address is used at once."""
 
     def __init__(self, spec: RunSpec, store: Store, addresses: Addresses) -> None:
         self._spec, self._store, self._addresses = spec, store, addresses
@@ -45,8 +47,8 @@ class NightNews:
 
     def tell(self, entries: Sequence[Entry], last: News | None) -> list[str]:
         """
-        Send the news of a ledger's entries, given from the first one, except news that was sent before; `last` comes
-        after all of it. Return the failures, in sentences without secrets.
+        Send the news of all `entries` that was not sent before, and then `last`. `entries` is the whole ledger. Return
+        the failed deliveries as sentences without secrets.
         """
         if not self._webhooks:
             return []
@@ -82,7 +84,7 @@ class NightNews:
         return failures
 
     def _opened(self) -> tuple[dict[int, Sink], Redactor]:
-        """Return a sink for each webhook that has waiting news."""
+        """Return a sink for each webhook that has undelivered news, and a redactor for that news."""
         wanted = {number: self._webhooks[number] for number, _ in self._waiting}
         addresses: Mapping[str, str] = {}
         why = ""
@@ -107,7 +109,8 @@ def _sink(webhook: NotifySpec, addresses: Mapping[str, str], why: str) -> Sink:
 
 class _Unreadable:
     """
-    Stands in for a webhook whose address cannot be read now, so that its news counts tries and is given up in the end.
+    A replacement for a webhook whose address cannot be read now. It fails at each delivery, so that the tries are
+    counted and the news is given up in the end.
     """
 
     def __init__(self, variable: str, why: str) -> None:

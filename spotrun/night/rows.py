@@ -1,4 +1,4 @@
-"""Rows of `spotrun night ls`: one for each night."""
+"""Makes the rows of `spotrun night ls`. Each installed night has one row."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from spotrun.runs.open_run import OpenRun
 
 NIGHTS_A_MONTH = 22
 HOURS = 8.0
-"""Assumed hours of a night whose length is unknown."""
+"""The length of a night, in hours, that is assumed for estimates if its length is unknown."""
 _HEADS = ("night", "days", "time", "next (UTC)", "last", "run", "was", "cost", "calls", "calls, 22 nights")
 
 
 class NightRow(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A night in `spotrun night ls`.
+    An installed night in `spotrun night ls`.
 
-    `last` is the evening of the newest night, whose run is `run`. `calls_usd` is the cost of calling its runner, as the
-    function counted; without counts, an estimate for a night of that length. `trouble` is the fault of the function or
-    its schedule, "" if there is none.
+    `last` says when its newest run was due to begin, and `run` is that run. `calls_usd` is what the calls of the
+    function for that run cost. The function counts its calls; if there are no counts, the cost is estimated from the
+    run's length. `trouble` is a sentence about what is wrong with the function or its schedule; "" if nothing is.
     """
 
     name: str
@@ -89,8 +89,8 @@ def _calls_usd(run: OpenRun | None) -> Decimal | None:
 
 def _compared(nights: Nights, night: Night, folder: str) -> tuple[NightRecord, str]:
     """
-    Return the record of a night as its function reads it, and the fault of function or record in a sentence, "" if
-    there is none.
+    Return the record of a night as its function would read it. Also return a sentence about what is wrong with the
+    function or the record; "" if nothing is.
     """
     record = NightRecord(folder, night.name)
     try:
@@ -120,7 +120,9 @@ def _opened(record: NightRecord, begun: BegunNight) -> OpenRun | None:
 
 
 def _evening(due: str) -> str:
-    """Return the evening of a night; for a night that a person began, the moment when that was."""
+    """
+    Return the date on which a night was due. If a person started the night, return the date and time of that start.
+    """
     asked = due.removeprefix(BY_HAND)
     return due if asked == due else f"{asked[:16].replace('T', ' ')} by hand"
 

@@ -1,10 +1,11 @@
 """
-Answers HTTP calls of a night's runner, as Cloud Run forwards them: one at a time, after Cloud Run has checked the
-caller.
+Serves the HTTP calls of a night's runner on Cloud Run. Cloud Run checks the caller, and then forwards one call at a
+time.
 
-    POST /    {"kind": "tick"}    with an event of function.py; 200 and its answer, or 500 and what was wrong
+    POST /    {"kind": "tick"}    an event as in function.py; the reply is 200 with the function's answer, or 500 with
+                                  the error
 
-Cloud Scheduler sends the due time of a call in a header, and repeats a call that was not answered with 200.
+Cloud Scheduler sends the time at which a call was due in a header, and repeats a call that was not answered with 200.
 https://cloud.google.com/run/docs/container-contract
 https://cloud.google.com/scheduler/docs/reference/rest/v1/projects.locations.jobs#HttpTarget
 """
@@ -21,7 +22,7 @@ from spotrun.errors import SpotrunError
 from spotrun.night.function import handler
 
 DUE_AT = "X-CloudScheduler-ScheduleTime"
-"""Header with the moment when a call was due; a retry has the same moment."""
+"""The header with the time at which a call was due. A repeated call has the same time in it."""
 _EVENT_MAX_BYTES = 1 << 16
 
 
@@ -50,7 +51,10 @@ def _failed(error: Exception, words: str) -> Reply:
 
 class _Handler(BaseHTTPRequestHandler):
     timeout = 10.0
-    """Maximum seconds in which a caller has to send its request. A silent caller must not keep out the next caller."""
+    """
+    Maximum seconds that a caller may take to send its request. Without this limit, a caller that sends nothing would
+    block all following callers.
+    """
 
     def do_POST(self) -> None:
         length = min(int(self.headers.get("Content-Length") or 0), _EVENT_MAX_BYTES)

@@ -1,4 +1,6 @@
-"""Reads and computes when nights are due, from text that a person writes: "22:00 Europe/Berlin", mon-fri."""
+"""
+Reads the times of nights as a person writes them ("22:00 Europe/Berlin", mon-fri), and computes when nights are due.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ from spotrun.units import shown
 
 _AT = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s+(\S+)", re.ASCII)
 _OF_THIS_MACHINE = {"localtime", "posixrules", "Factory"}
-"""Files next to the zones' files that no cloud accepts as a zone."""
+"""Files that the folder of time zones contains, but that no cloud accepts as the name of a time zone."""
 _AHEAD = timedelta(days=16)
 """
-Time ahead in which the next night is searched. If a clock change skips the time of a night of one day in the week, the
-next one is due a week later.
+Length of the future in which the next night is searched. It is more than two weeks: if a night is due on one day of the
+week, and a clock change skips its time of day, it is due the week after.
 """
 
 
@@ -54,10 +56,10 @@ def _known_zone(name: str) -> str:
 
 def read_days(text: str) -> tuple[str, ...]:
     """
-    Read `daily`, days, and ranges of days; return the days in the order of the week.
+    Read a list of days and ranges of days, or `daily`. Return the days in the order of the week.
 
     Raises:
-        SpecInvalid: one of them is not a day.
+        SpecInvalid: a part of the list is not a day.
     """
     if text.strip().casefold() == "daily":
         return DAYS
@@ -79,7 +81,7 @@ def shortest_gap(days: Sequence[str]) -> timedelta:
 
 
 def winter_offset_s(zone: str, now: datetime) -> int:
-    """Return how many seconds a zone's clock is ahead of UTC without summer time."""
+    """Return how many seconds a zone's clock is ahead of UTC outside of summer time."""
     moments = (now + timedelta(days=days) for days in (0, 91, 182, 273))
     offsets = [offset for each in moments if (offset := each.astimezone(ZoneInfo(zone)).utcoffset()) is not None]
     return int(min(offsets).total_seconds())
@@ -87,9 +89,11 @@ def winter_offset_s(zone: str, now: datetime) -> int:
 
 def next_due(night: Night, after: datetime) -> datetime | None:
     """
-    Return when a night is due next, as EventBridge Scheduler computes it; None if this machine lacks the zone.
+    Return when a night is due next, as EventBridge Scheduler computes it; None if this machine does not know the time
+    zone.
 
-    A night is not due on a day on which its time of day does not exist, and due once if that time comes twice.
+    If a clock change skips the night's time of day, the night is not due on that day. If the time comes twice on a day,
+    the night is due once.
     """
     try:
         zone = ZoneInfo(night.zone)

@@ -1,10 +1,13 @@
 """
-Delivers news to one receiver (a sink), in a thread that is passed the ledger's entries.
+Delivers news to one receiver (a sink), in a thread of its own. The thread receives the ledger's entries and finds the
+news in them.
 
-Each piece of news is delivered at least once. The worker records a delivery in the run's folder only after it. So if
-the worker is killed between the two, the next runner delivers the news a second time, with the same id, and a receiver
-can drop the repetition. If the worker recorded the delivery first, news could be lost unnoticed. Everything is limited:
-the time of a try, the number of tries, and how long the end of a run waits.
+Each piece of news is delivered at least once. The thread first delivers it and then records the delivery in the run's
+folder. If the process is killed between the two, the next runner delivers the news a second time, with the same id, so
+that a receiver can drop the repetition. In the opposite order, news could be lost unnoticed.
+
+There are limits to the time of a try, to the number of tries, and to the time that the end of a run waits for
+deliveries.
 """
 
 from __future__ import annotations
@@ -38,10 +41,10 @@ TRIES = 4
 PAUSE_S = 1.0
 """Seconds of system time before the second try. The time doubles with each further try."""
 TRIES_EVER = 12
-"""Maximum number of tries for a piece of news by all runners together. After that it is given up."""
+"""Maximum number of tries for a piece of news, by all runners together. After these, the news is given up."""
 FOLDER = "notified"
 SENTENCE_MAX = 1500
-"""Maximum characters of the sentence in a piece of news: enough for the reason of a failure."""
+"""Maximum length of the sentence in a piece of news, in characters. The reason of a failure fits into it."""
 
 
 class DeliveryStatus(msgspec.Struct, frozen=True):
@@ -59,8 +62,10 @@ class DeliveryStatus(msgspec.Struct, frozen=True):
 
 def status_of(store: Store, number: int, news: News) -> DeliveryStatus:
     """
-    Return the delivery status in the store, whichever runner wrote it. If the store cannot be read, assume that nothing
-    was delivered, because news that arrives twice is better than news that never arrives.
+    Return the delivery status that this or another runner has written to the store.
+
+    If the store cannot be read, assume that the news was not delivered: it is better that news arrives twice than
+    never.
     """
     try:
         return decode(store.get(_key(number, news), 0, SMALL_BYTES), DeliveryStatus)
@@ -74,9 +79,10 @@ def _key(number: int, news: News) -> str:
 
 class Delivery:
     """
-    Delivers pieces of news to one sink, one by one. `number` is the sink's index in the job's `notify`.
+    Delivers pieces of news to one sink, one after another. `number` is the sink's index in the job's `notify`.
 
-    Once a piece was not delivered within `tries`, each later piece is tried only once.
+    A piece of news is tried up to `tries` times. If the last piece could not be delivered, the next one is tried only
+    once.
     """
 
     def __init__(
@@ -93,7 +99,9 @@ class Delivery:
         """Descriptions of the failed deliveries, without secrets."""
 
     def settle(self, news: News) -> DeliveryStatus:
-        """Deliver the news, unless it has been delivered or given up before. Store its status and return it."""
+        """
+        Deliver the news, unless an earlier call has delivered it or given it up. Store the new status and return it.
+        """
         known = status_of(self._store, self._number, news)
         if known.is_final:
             return known
@@ -131,7 +139,7 @@ class Delivery:
 
 
 class DeliveryWorker(threading.Thread):
-    """Delivers news of the given kinds to one sink: see `Delivery`."""
+    """A thread that delivers to one sink all news of the kinds that the sink is to receive: see `Delivery`."""
 
     def __init__(
         self, sink: Sink, number: int, kinds: Sequence[str], store: Store, redactor: Redactor, pause_s: float = PAUSE_S
@@ -155,7 +163,7 @@ class DeliveryWorker(threading.Thread):
         self._inbox.put(None)
 
     def abandon(self) -> None:
-        """Stop trying. The next runner will deliver the remaining news."""
+        """Stop the try that is in progress. The next runner will deliver the remaining news."""
         self._sink.abandon()
 
     def run(self) -> None:

@@ -1,4 +1,4 @@
-"""News of a run, read from its ledger: each piece of news belongs to one entry."""
+"""Finds the news of a run in its ledger. Each piece of news is caused by one entry."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ _MAY_BE_NEWS = (
     *(ev.ResumedFrom, ev.NoticeSeen, ev.InstanceGone, ev.LaunchClosed, ev.DeadlineOutOfReach, ev.BudgetNearlySpent),
     *(ev.RunCompleted, ev.RunFailed, ev.RunStopped),
 )
-"""All events that `_kind_and_sentence` handles."""
+"""The events about which `_kind_and_sentence` may have news."""
 
 
 class News(msgspec.Struct, frozen=True):
     """
-    One piece of news. `entry` is the ledger entry that caused it. `entry` and `kind` identify the news, so the same
-    news results each time the ledger is read. `at` is the entry's time on the wall clock.
+    One piece of news about a run.
+
+    `entry` is the number of the ledger entry that caused it. `entry` and `kind` identify the news: it is the same each
+    time that the ledger is read. `at` is the entry's time on the wall clock.
     """
 
     entry: int
@@ -57,7 +59,7 @@ class News(msgspec.Struct, frozen=True):
 
 
 def news_of(entries: Iterable[Entry]) -> Iterator[News]:
-    """Yield the news of a ledger in order, as `entries` arrive."""
+    """Yield the news in `entries`, the entries of a ledger in order, as they arrive."""
     for before, entry, after in replay(entries):
         found = _kind_and_sentence(before, entry, after)
         if found is not None:
@@ -67,12 +69,12 @@ def news_of(entries: Iterable[Entry]) -> Iterator[News]:
 
 
 def may_be_news(entry: Entry) -> bool:
-    """Return whether an entry of this kind may be news. Most kinds cannot."""
+    """Return whether an entry may be news, judged by its kind alone. Most kinds are never news."""
     return isinstance(entry.event, _MAY_BE_NEWS)
 
 
 def night(state: RunState, summary: RunSummary) -> News:
-    """Return the summary of a nightly run, once it has ended and its bill is complete."""
+    """Return the news that the run of a night has ended, with a summary. Used once its bill is complete."""
     assert state.terminal is not None
     epochs = _work(summary)
     counts = f"{epochs}, {count_of(summary.total.interruptions, 'interruption')}, {to_the_second(summary.total.wall)}"
@@ -83,10 +85,10 @@ def night(state: RunState, summary: RunSummary) -> News:
 
 def late_night(name: str, due: str, at: datetime, why: str) -> News:
     """
-    Return the news that a night should have begun on the date `due` but is not under way.
+    Return the news that the night of the date `due` should have begun, but no run is under way.
 
-    This news has no entry in any ledger. It is sent once for each date, and in its id the date replaces an entry's
-    number.
+    No ledger has an entry for this news. It is sent at most once for each date: its id contains the date in place of an
+    entry's number.
     """
     sentence = f"the night of {due} is not under way; spotrun tries to start it every 15 min during this hour: {why}"
     return News(int(due.replace("-", "")), "night", at, name, sentence)
@@ -145,7 +147,8 @@ def _kind_and_sentence(before: RunState, entry: Entry, after: RunState) -> tuple
 
 def _started(state: RunState, attempt: Attempt) -> tuple[str, str] | None:
     """
-    Return news if the run starts to train for the first time, or on another capacity type than before; None otherwise.
+    Return news if the run starts to train for the first time, or if its capacity type is different from before.
+    Otherwise return None.
     """
     intent = state.launch_of(attempt).intent
     where = f"{offering_text(intent.offering)} at ${intent.offering.price_usd_per_hour}/h"
@@ -170,13 +173,19 @@ def _interruption_notice(before: RunState, entry: Entry, event: ev.NoticeSeen) -
 
 
 def _failing_standbys(before: RunState, after: RunState) -> tuple[str, str] | None:
-    """Return news when, after several failed standbys in a row, the next one has to wait; None for later failures."""
+    """
+    Return news if this entry begins a series of standby failures that delays the next standby. Return None if it does
+    not, or if the series has been reported before.
+    """
     found = failing_standbys(after)
     return None if found is None or failing_standbys(before) is not None else ("standby", found.sentence)
 
 
 def _unannounced_loss(before: RunState, event: ev.InstanceGone) -> tuple[str, str] | None:
-    """Return news of the training instance's loss, unless the notice of this loss was already news."""
+    """
+    Return news if the training instance was lost without a notice. A loss with a notice was already reported at the
+    notice.
+    """
     current = before.current
     if current is None or current.launch != event.launch or current.notice is not None:
         return None

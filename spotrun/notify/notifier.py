@@ -1,4 +1,4 @@
-"""Sends a run's news. The runner's process passes it to one delivery worker for each item of the job's `notify`."""
+"""Sends a run's news from the runner's process. Each item of the job's `notify` has its own delivery worker."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def redactor_for(spec: RunSpec, addresses: Iterable[str], environment: Mapping[s
 
 class Notifier:
     """
-    Sends the news of each ledger entry that it receives. None of its methods raises an error.
+    Sends the news in each ledger entry that it receives. None of its methods raises an error.
 
-    Only leaving the `with` block may wait, for at most `CLOSE_WITHIN_S`. The run's next runner delivers the news that
-    is left by then.
+    Its methods do not wait for deliveries. Only the end of the `with` block does, for at most `CLOSE_WITHIN_S`. News
+    that is not delivered by then is left to the run's next runner.
     """
 
     def __init__(
@@ -70,15 +70,17 @@ class Notifier:
 
     def show(self, entries: Sequence[Entry]) -> None:
         """
-        Send the news of a ledger's entries. `entries` begins with the first entry; entries of an earlier call are
-        skipped.
+        Send the news in a ledger's entries. `entries` always starts with the ledger's first entry; entries that an
+        earlier call has passed are skipped.
         """
         for entry in entries[self._shown :]:
             self.tell(entry)
         self._shown = max(self._shown, len(entries))
 
     def tell(self, item: Entry | News) -> None:
-        """Send the news of an entry, or news that is not in the ledger, after all news that was passed before it."""
+        """
+        Send the news in an entry. `item` may also be news that is in no entry; it is sent after all news passed before.
+        """
         for worker in self._workers:
             worker.tell(item)
 

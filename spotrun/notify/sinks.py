@@ -1,7 +1,8 @@
 """
-Receivers of news: a webhook or a command. Each call is one try of limited time; a delivery worker repeats failed tries.
+Receivers of news: a webhook or a command. Each delivery is one try and has a time limit; the delivery worker repeats
+tries that failed.
 
-A sink raises `Undelivered` for a fault that may pass, and `Refused` for a fault that another try cannot change.
+A sink raises `Undelivered` if another try might succeed, and `Refused` if no other try can succeed.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Sink(Protocol):
     """The sink's name in messages; contains no secret."""
 
     def deliver(self, body: bytes, id: str) -> None:
-        """Deliver one JSON object; raise Undelivered or Refused as in the module's docstring."""
+        """Deliver one JSON object. Raise Undelivered or Refused, as the module's docstring says, if that fails."""
 
     def abandon(self) -> None:
         """Stop a try that is in progress, and leave none of its processes running."""
@@ -97,7 +98,7 @@ def _cut(connection: http.client.HTTPConnection) -> None:
 
 
 class _Unusable(Exception):
-    """Describes an unusable address without showing it."""
+    """An address that cannot be used. The message does not contain the address."""
 
 
 _NO_HTTPS = "no https:// address"
@@ -126,7 +127,9 @@ def _parts_of(address: str) -> SplitResult:
 
 
 class TimeLimitedSink:
-    """Limits each try of a sink to `within_s`, even if the system hangs while it looks up a name or connects."""
+    """
+    Limits the time of each try of a sink to `within_s`, even if the system hangs while it looks up a name or connects.
+    """
 
     def __init__(self, inner: Sink, within_s: float) -> None:
         self.name = inner.name
@@ -223,7 +226,7 @@ def open_sink(wanted: NotifySpec, number: int, environment: Mapping[str, str] = 
 
 def require_https(variable: str, address: str, place: str, hint: str) -> None:
     """
-    Check an address for a runner that does not run on the user's machine.
+    Check the address of a webhook. Used for a runner that does not run on the user's machine.
 
     Raises:
         SpecInvalid: the address is not a usable https:// address. The message does not contain it.

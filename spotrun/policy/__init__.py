@@ -1,4 +1,7 @@
-"""Decides, as a pure function, what to do next: `decide(state, spec, world, now)` (see `spotrun.policy.decision`)."""
+"""
+Decides what a run does next: `decide(state, spec, world, now)` (see `spotrun.policy.decision`), a function without side
+effects.
+"""
 
 from spotrun.policy.actions import Action, Append, Execute, Terminate, Wait
 from spotrun.policy.decision import decide, finished

@@ -1,4 +1,6 @@
-"""Figures that a run assumes until it has measured its own. All assumed figures for deadlines are in this module."""
+"""
+Figures that are assumed for a run until it has measured its own. All assumed figures for deadlines are in this module.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,16 @@ from datetime import timedelta
 CHANGEOVER = timedelta(minutes=6)
 """Time from the request for an instance to its first new step: boot, set-up and restore."""
 CHANGEOVER_DOUBT = 1.2
-"""The next changeover may take this many times as long as the longest measured changeover."""
+"""
+A safety factor: the next changeover is assumed to take at most this many times as long as the longest one measured.
+"""
 COMMIT = timedelta(seconds=60)
 """Time from a snapshot to its commit, assumed until the run has made a commit."""
 WARM_RESTORE = timedelta(seconds=5)
-"""Time from a standby's takeover, with imports done and the checkpoint fetched, to its first new step."""
+"""
+Time from a standby's takeover to its first new step. At the takeover, the standby has already done its imports and
+fetched the checkpoint.
+"""
 NOTICED = 0.9
 """Share of losses that come with a useful notice, assumed until the run has had a loss."""
 STALL = timedelta(seconds=1)
@@ -22,14 +29,20 @@ Share of the first instance's set-up time that a later instance of the run needs
 to unpack (6 s in a second run).
 """
 TRIAL = timedelta(minutes=3)
-"""Time from the first step on a kind of instance until its speed is known: three stretches between commits."""
+"""
+Time from the first step on a kind of instance until its speed is known. This takes three stretches between commits.
+"""
 WORK_DOUBT = 0.25
-"""Error of a first measurement of the pace, or of the user's own figure, as a share of the work left."""
+"""
+The possible error of the work left, as a share of it, while the pace was measured only once, or is the user's own
+figure.
+"""
 WORK_DOUBT_MIN = 0.03
 """
-Minimum of WORK_DOUBT, even if all steps took equally long: an epoch may end with more validation than the epoch before.
+The smallest error that is assumed, even if all steps have taken equally long: the next epoch may end with more
+validation than the last one.
 """
 STEPS_MIN = 5
 """Minimum number of measured steps from which a pace is computed."""
 STRETCHES_MIN = 3
-"""Minimum number of stretches between checkpoints from which the pace's variation is computed."""
+"""Minimum number of stretches between checkpoints from which the variation of the pace is computed."""

@@ -53,7 +53,10 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 def keep_going(facts: Facts) -> Iterator[Action]:
-    """Hand over to a ready standby, replace an instance that leaves, and request a better one if that pays."""
+    """
+    Yield what is needed to keep the run training. A ready standby takes over; an instance that leaves is replaced; a
+    better instance is requested if the move pays.
+    """
     state = facts.state
     hurried = state.created.deadline_at is not None and not facts.world.unread
     pending, current = state.pending_launch, state.current
@@ -114,7 +117,10 @@ def _reason_to_go_home(facts: Facts) -> str:
 
 
 def _in_time(facts: Facts) -> Iterator[Action]:
-    """Yield the actions that the deadline requires. While the strategy waits for spot, the user's machine trains."""
+    """
+    Yield the actions that the deadline requires. If the strategy waits for spot, the run trains on the user's machine
+    meanwhile, if it has one.
+    """
     found: list[Action] = list(towards_deadline(facts)) or list(_before_a_loss(facts))
     current, home = facts.state.current, at_home_now(facts)
     if found == [WAIT_FOR_SPOT] and home is not None and (current is None or current.leaving):
@@ -124,8 +130,8 @@ def _in_time(facts: Facts) -> Iterator[Action]:
 
 def _before_a_loss(facts: Facts) -> Iterator[Action]:
     """
-    Request a standby for the running instance: in another pool, if the cloud recommends leaving and the move pays; or
-    of another kind, if a move to that kind pays.
+    Request a standby that replaces the running instance, although the instance could train on. There are two cases: the
+    cloud recommends leaving the pool, and a move to another pool pays; or a move to another kind of instance pays.
     """
     move = move_in_time(facts)
     other = move_to_another_kind(facts) if move is None else None
@@ -153,7 +159,7 @@ def _reason_to_launch(facts: Facts) -> str | None:
 
 
 def patience(spec: RunSpec) -> Patient:
-    """Return how long a run without a deadline waits for spot; a forecast uses the same rule."""
+    """Return the rule by which a run without a deadline waits for spot. A forecast uses this function too."""
     match spec.resources.spot_policy:
         case "on-demand":
             return Patient(0.0, None)
@@ -167,10 +173,11 @@ def patience(spec: RunSpec) -> Patient:
 
 def may_return_to_spot(facts: Facts, current: Attempt) -> bool:
     """
-    Return whether the cool-down has passed, both since on-demand began and since the last failed request for spot.
+    Return whether the run, which trains on demand, may try spot again. It may once the cool-down has passed, both since
+    it began to train on demand and since its last request for spot failed.
 
-    If the job names a choice of kinds, each pool has its own cool-down: there are many pools, and a refusal by one
-    kind's pool is not evidence about another kind.
+    If the job names a choice of kinds, this function checks only the former, because each pool then has its own
+    cool-down. There are many pools, and a refusal by a pool of one kind says nothing about the other kinds.
     """
     state = facts.state
     if state.launch_of(current).intent.offering.capacity_type is not CapacityType.ON_DEMAND:
@@ -190,7 +197,10 @@ def _spot_to_return_to(facts: Facts) -> list[Offering]:
 
 
 def kept_since(state: RunState, current: Attempt) -> datetime:
-    """Return when the cool-down began: at the start on demand or at the last request for spot, whichever was later."""
+    """
+    Return when the cool-down began: at the start of training on demand, or at the last request for spot if that was
+    later.
+    """
     return max([current.started_at, *(launch.intended_at for launch in spot_launches(state))])
 
 
@@ -210,13 +220,14 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
     Return the offering to request now: on-demand, or the cheapest spot pool that has not just refused a request or lost
     an instance.
 
-    Spot counts as missing from the loss (or the notice) on. If it has been missing for too long, and a spot pool has
-    refused a request in that time, the run changes to on-demand even if there are more pools to try. In three cases the
-    run changes without waiting:
+    The time without spot counts from the last loss, or from its notice. After `on_demand_after`, the run changes to
+    on-demand, even if there are spot pools left to try; but only if a spot pool has refused a request in that time. In
+    three cases the run changes to on-demand without waiting:
 
-    - there is no spot pool at all
-    - nothing trains, and every pool has rejected the request
-    - all spot that can be requested lasts so briefly that an hour of progress would cost more than on demand
+    - no spot pool suits the job
+    - nothing trains, and every spot pool has rejected the request
+    - the spot instances that can be requested would be lost so soon that an hour of progress would cost more than on
+      demand
     """
     spec, now = facts.spec, facts.now
     policy, rule = spec.resources.spot_policy, patience(spec)
@@ -244,8 +255,8 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
 
 def _why_no_spot_helps(facts: Facts, spot: list[Offering]) -> str:
     """
-    Return why waiting for spot is useless; "" if it may help, or if the run trains. `spot` is what can be requested
-    now.
+    Return the reason why it is useless to wait for spot. Return "" if waiting may help, or if an instance trains
+    meanwhile. `spot` are the offerings that can be requested now.
     """
     if not spot_offerings(facts):
         return "no spot pool suits"
@@ -255,7 +266,10 @@ def _why_no_spot_helps(facts: Facts, spot: list[Offering]) -> str:
 
 
 def _cheaper_than_on_demand(facts: Facts, on_demand: Offering) -> Offering | None:
-    """Return spot of a dearer kind than the kinds that refused, if this spot costs less than on-demand; else None."""
+    """
+    Return a spot offering of a kind that costs more than the preferred kinds, which have no spot now. The work has to
+    cost less on it than on `on_demand`; if there is no such offering, return None.
+    """
     work, limit = spot_work(facts), on_demand_work(facts)[on_demand]
     dearer = (found for found in spot_now(facts) if is_of_dearer_kind(facts, found))
     return next((found for found in dearer if work[found] < limit), None)
@@ -264,7 +278,12 @@ def _cheaper_than_on_demand(facts: Facts, on_demand: Offering) -> Offering | Non
 def _dearer_kind(
     facts: Facts, spot: Offering, on_demand: list[Offering], missing: timedelta, *, dying: bool
 ) -> Chosen | Wait:
-    """Wait a while for spot of a better kind; then choose the cheaper of `spot` and on-demand."""
+    """
+    Decide for a run that can get spot only of a kind that costs more than its preferred kinds.
+
+    For some time, wait for spot of a preferred kind. Then choose `spot` or on-demand, whichever costs less for the
+    work.
+    """
     if missing < facts.spec.policy.on_demand_after and not dying:
         return Wait(reason=f"waiting for spot of a better kind than {kind_of(facts, spot)}")
     work = on_demand_work(facts)
@@ -296,15 +315,13 @@ def _why_on_demand(policy: str, missing: timedelta, *, dying: bool, unsuited: st
 
 
 def _dying(facts: Facts) -> bool:
-    """
-    Return whether the running instance is near the end of its time-to-live, so that there is no time to wait for spot.
-    """
+    """Return whether the running instance's time-to-live ends so soon that there is no time to wait for spot."""
     current = facts.state.current
     return current is not None and not current.leaving and life_left(facts, current) < HANDOVER_BEFORE_END
 
 
 def _capacity_missing_since(facts: Facts) -> datetime:
-    """Return when the need for a new instance arose."""
+    """Return the time since which a new instance has been needed: the last loss, or its notice."""
     current, attempts = facts.state.current, facts.state.attempts.values()
     if current is not None:
         return current.notice_at or facts.now
@@ -314,7 +331,10 @@ def _capacity_missing_since(facts: Facts) -> datetime:
 
 
 def _asked_in_vain(facts: Facts) -> bool:
-    """Return whether spot has refused a request since the need arose. A slow boot is no reason to pay more."""
+    """
+    Return whether a request for spot has failed since a new instance has been needed. If none has failed, an instance
+    may just boot slowly, which is no reason to pay for on-demand.
+    """
     since = _capacity_missing_since(facts)
     intended = (launch for launch in spot_launches(facts.state) if launch.intended_at >= since)
     asked = (launch for launch in intended if not never_asked(launch))

@@ -1,4 +1,4 @@
-"""Measured times from the request for an instance to its first new step."""
+"""Measures the time from the request for an instance to its first new step."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from spotrun.run.state import RunState
 
 def changeover(state: RunState) -> float:
     """
-    Return the seconds from the request for an instance to its first new step: a little more than the longest measured
-    time.
+    Return the seconds to allow for a changeover: a little more than the longest one measured.
 
-    The longest start is usually the first, with the whole set-up; later starts unpack the stored set-up. But the whole
-    set-up runs again on another instance type, or if the stored set-up is damaged, and a deadline has to be met then
-    too.
+    The longest is usually the run's first, because it includes the whole set-up, and later instances unpack the stored
+    set-up. It still counts: on another instance type, or if the stored set-up is damaged, the whole set-up runs again,
+    and the deadline has to be met even then.
     """
     measured = measured_starts(state)
     if not measured:
@@ -24,10 +23,10 @@ def changeover(state: RunState) -> float:
 
 def measured_starts(state: RunState) -> dict[int, float]:
     """
-    Return how many seconds the start of each attempt took, by attempt number.
+    Return the measured changeovers in seconds, keyed by the number of the attempt that each one led to.
 
-    Standbys are left out, because their time would include the wait until the run needs them. Gangs without a new
-    member are left out too.
+    An attempt on a standby is left out, because its time would include the standby's wait for the takeover. An attempt
+    of a gang is left out if no member is new.
     """
     found: dict[int, float] = {}
     known: set[int] = set()

@@ -1,6 +1,6 @@
 """
-Costs of traffic between an instance and a bucket in another region: the expected cost, for the choice of a region; and
-the maximum cost, for a budget.
+Computes the cost of the traffic between an instance and a bucket in another region: the expected cost, to choose a
+region, and the maximum cost, for a budget.
 """
 
 from __future__ import annotations
@@ -19,11 +19,16 @@ from spotrun.run import events as ev
 from spotrun.run.billing import SECONDS_PER_HOUR, ZERO
 
 COMMITS_BESIDE = 2
-"""Number of final commits, which may follow the previous commit without the usual gap."""
+"""
+Number of commits for which the usual gap between commits is not counted: a final commit may directly follow another.
+"""
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """Traffic cost in USD: of each start (the data, and the checkpoint to resume from), and of an hour's commits."""
+    """
+    The cost of an instance's traffic, in USD: once at its start, for the data and the checkpoint that it reads, and for
+    the commits of each hour.
+    """
 
     start_usd: float = 0.0
     usd_per_hour: float = 0.0
@@ -34,8 +39,9 @@ NO_TRANSFER = Transfer()
 
 def transfer(facts: Facts, region: str) -> Transfer:
     """
-    Price the traffic of an instance in `region`, for checkpoints as large as the newest. Before the first checkpoint,
-    only the data that the instance reads has a price.
+    Return the expected traffic cost of an instance in `region`, if all checkpoints are as large as the newest.
+
+    Before the first checkpoint, the size is unknown, and only the data that the instance reads is counted.
     """
     created, newest = facts.state.created, facts.state.latest_commit()
     if not created.storage.charges(region):
@@ -45,19 +51,28 @@ def transfer(facts: Facts, region: str) -> Transfer:
 
 
 def transfer_of(created: ev.RunCreated, region: str, interval_s: float, restored: int, written: int) -> Transfer:
-    """Price an instance in `region` that reads `restored` bytes at its start and writes `written` each `interval_s`."""
+    """
+    Return the traffic cost of an instance in `region` that reads `restored` bytes at its start, and writes `written`
+    bytes every `interval_s`.
+    """
     read, write = created.storage.read_usd_per_gb(region), created.storage.write_usd_per_gb(region)
     start_usd = read * data_gb(created) + usd(read, restored)
     return Transfer(float(start_usd), float(usd(write, written)) * SECONDS_PER_HOUR / interval_s)
 
 
 def usd_per_hour(facts: Facts, offering: Offering) -> float:
-    """Return the price of an offering for all members of a gang, plus the cost of an hour's commits from its region."""
+    """
+    Return the price of an hour on `offering`, for all instances that train together, plus the traffic cost of an hour's
+    commits.
+    """
     return facts.size * float(offering.price_usd_per_hour) + transfer(facts, offering.region).usd_per_hour
 
 
 class TransferLimit(msgspec.Struct, frozen=True):
-    """Maximum USD for an instance, however short its life, and for each hour of its life."""
+    """
+    The maximum traffic cost of an instance: an amount that does not depend on how long it lives, and an amount per
+    hour.
+    """
 
     usd: Decimal = ZERO
     usd_per_hour: Decimal = ZERO
@@ -68,10 +83,11 @@ class TransferLimit(msgspec.Struct, frozen=True):
 
 def transfer_limit(facts: Facts, region: str) -> TransferLimit:
     """
-    Return the traffic cost that a budget reserves for an instance in `region`.
+    Return the maximum traffic cost of an instance in `region`, which a budget reserves.
 
-    The limit assumes that the instance commits as often as it may, and that each commit sends the whole state and as
-    many bytes of the script's files as the largest commit so far. The maximum size of these files is added once.
+    The instance is assumed to commit as often as it is allowed to. Each commit is assumed to send the whole state, and
+    as many bytes of the script's files as the largest commit so far. In addition, the maximum size of these files is
+    counted once.
     """
     created, newest = facts.state.created, facts.state.latest_commit()
     if not created.storage.charges(region):
@@ -88,10 +104,10 @@ def transfer_limit(facts: Facts, region: str) -> TransferLimit:
 
 def reservable(facts: Facts, offering: Offering) -> bool:
     """
-    Return whether the maximum cost of `offering` is known.
+    Return whether the maximum cost of `offering` is known, so that a budget can reserve it.
 
-    Traffic between regions has no bound before the size of a checkpoint is known; until then a run with a budget stays
-    in its bucket's region.
+    Before the first checkpoint, its size is unknown, and so the traffic to a bucket in another region could cost any
+    amount. Until then, a run with a budget uses only the region of its bucket.
     """
     created = facts.state.created
     known = created.budget_usd is None or facts.state.latest_commit() is not None

@@ -1,12 +1,13 @@
 """
-Lets the strategy of a run with a deadline decide what to request, from the same `Situation` as for simulated jobs.
+Decides what to request for a run with a deadline. The run's strategy makes this decision, from the same `Situation` as
+in the simulator.
 
-A strategy assumes that every spot pool that it may choose has capacity. If a pool refuses the launch, the run does not
-request this pool for a while, and the strategy decides again without it.
+A strategy assumes that every spot pool from which it may choose has capacity. If a pool then refuses the launch, the
+run does not request this pool for a while, and the strategy decides again without it.
 
-If the job names a choice of kinds, the strategy receives only spot offerings of the kinds that come first, and only
-on-demand offerings of the keeper (`spotrun.policy.deadline_guarantee`). The run leaves an instance of a kind that is
-too slow for the deadline.
+If the job names a choice of kinds, the strategy may choose only among the spot offerings of the preferred kinds and the
+on-demand offerings of one kind, the keeper (`spotrun.policy.deadline_guarantee`). If an instance's kind turns out to be
+too slow for the deadline, the run replaces it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ WAIT_FOR_SPOT = Wait(reason="waiting for spot: the deadline leaves time for it")
 
 
 def towards_deadline(facts: Facts) -> Iterator[Action]:
-    """Yield what to launch now, if no launch is under way."""
+    """Yield the launch to make now, if any. Called only while no other launch is in progress."""
     running = _kept(facts)
     stays = None if running is not None and _is_too_slow_on_spot(facts, running) else running
     spot = _spot_to_ask(facts, stays)
@@ -62,7 +63,10 @@ def towards_deadline(facts: Facts) -> Iterator[Action]:
 
 
 def too_late_for(facts: Facts, pending: Launch) -> bool:
-    """Return whether a spot launch that is under way would now leave no time to finish on demand."""
+    """
+    Return whether the pending launch is for spot, and the run has no more time to wait for it if it is to finish on
+    demand in time.
+    """
     if pending.intent.offering.capacity_type is not CapacityType.SPOT:
         return False
     running = _kept(facts) or pending
@@ -72,14 +76,17 @@ def too_late_for(facts: Facts, pending: Launch) -> bool:
 
 
 def too_late_for_spot(facts: Facts, offering: Offering) -> bool:
-    """Return whether `offering` is spot and launching it would leave no time to finish on demand."""
+    """Return whether `offering` is spot, and after a launch of it the run might not finish on demand in time."""
     if offering.capacity_type is not CapacityType.SPOT:
         return False
     return _strategy(facts).choose(situation(facts, None, [offering])) == ON_DEMAND
 
 
 def leaves_time_to_move(facts: Facts) -> bool:
-    """Return whether the strategy would still keep the running instance if it decided after the time of a handover."""
+    """
+    Return whether there is time for a handover: whether the strategy would still keep the running instance at a time
+    that is later by HANDOVER.
+    """
     running = _kept(facts)
     if running is None:
         return False
@@ -93,7 +100,10 @@ def give_up(pending: Launch) -> ev.LaunchClosed:
 
 
 def out_of_reach(facts: Facts) -> ev.DeadlineOutOfReach | None:
-    """Return a DeadlineOutOfReach if the deadline certainly cannot be met, and the event was not written yet."""
+    """
+    Return a DeadlineOutOfReach if the deadline certainly cannot be met. Return None otherwise, or if the ledger has
+    this event already.
+    """
     state, now = facts.state, facts.now
     deadline_at = state.created.deadline_at
     if deadline_at is None or state.deadline_lost is not None:
@@ -126,10 +136,10 @@ def deadline_at(deadline: timedelta | time | datetime, launched_at: datetime) ->
 
 def unreachable(spec: RunSpec, time_left: timedelta) -> str | None:
     """
-    Return why a run cannot finish in `time_left`, if that is certain before its launch; else None.
+    Return the reason why a run cannot finish in `time_left`, if this is certain even before its launch; else None.
 
-    If the job names a choice of kinds, `expected_work` does not count, because it describes only the first kind and
-    another kind may be faster.
+    `expected_work` is ignored if the job names a choice of kinds: it is the time on the first kind, and another kind
+    may be faster.
     """
     if spec.policy.deadline is None:
         return None
@@ -140,7 +150,10 @@ def unreachable(spec: RunSpec, time_left: timedelta) -> str | None:
 
 
 def _kept(facts: Facts) -> Launch | None:
-    """Return the launch of the instance that trains in the cloud and need not be replaced; else None."""
+    """
+    Return the launch of the running instance if it is rented and may go on training; None if it has to be replaced, or
+    is the user's own machine.
+    """
     current = facts.state.current
     if current is None or current.leaving or nearly_over(facts, current) or is_at_home(facts.state, current):
         return None
@@ -152,7 +165,7 @@ def _strategy(facts: Facts) -> Strategy:
     Return the strategy that decides for the run.
 
     Raises:
-        SpecInvalid: an earlier spotrun launched the run, with a strategy that no longer runs jobs.
+        SpecInvalid: an earlier spotrun launched the run, with a strategy that this spotrun only simulates.
     """
     name = facts.spec.policy.strategy
     if facts.spec.resources.spot_policy == "on-demand":
@@ -165,10 +178,12 @@ def _strategy(facts: Facts) -> Strategy:
 
 def _spot_to_ask(facts: Facts, running: Launch | None) -> list[Offering]:
     """
-    Return the spot offerings to choose from. While an instance trains, the run requests spot only from time to time.
+    Return the spot offerings from which the strategy may choose. While an instance trains, this is empty most of the
+    time, because the run then requests spot only once per cool-down, or not at all if the job does not want it to
+    return to spot.
 
-    A pool in which the run has just lost an instance, or whose zone's newest instance ended before it trained, is
-    included only if there is no other pool.
+    Two kinds of pools are included only if there are no others: pools in which the run has just lost an instance, and
+    pools in zones where the newest instance ended before it trained.
     """
     if running is not None and not (facts.spec.policy.return_to_spot and _cooled_down(facts)):
         return []
@@ -186,7 +201,7 @@ def _is_too_slow_on_spot(facts: Facts, running: Launch) -> bool:
 
 def _falls_short(facts: Facts, running: Launch) -> bool:
     """
-    Return whether the on-demand instance that trains may miss the deadline, and another kind is likelier to meet it.
+    Return whether the training on-demand instance may miss the deadline, while another kind is more likely to meet it.
     """
     return choice_of(running) == ON_DEMAND and not is_enough(facts, running.intent.offering)
 
@@ -197,7 +212,10 @@ def _cooled_down(facts: Facts) -> bool:
 
 
 def _offering(facts: Facts, place: Choice, spot: list[Offering]) -> Offering | Wait:
-    """Return the offering at `place`; if that is on-demand and has no capacity, return spot."""
+    """
+    Return the offering to request for `place`. If `place` is on-demand and there is no capacity on demand, return a
+    spot offering.
+    """
     if place is None:
         return WAIT_FOR_SPOT
     if place == ON_DEMAND:
@@ -234,7 +252,7 @@ def _reason_to_replace(state: RunState, current: Attempt | None) -> str:
 
 
 def _because(facts: Facts, moment: Situation, place: Choice, offering: Offering) -> str:
-    """Return why the strategy chose `place`, with the figures that the strategy used."""
+    """Return the reason why the strategy chose `place`, with the figures that it used."""
     spec = facts.spec
     if offering.capacity_type is CapacityType.SPOT:
         if place == ON_DEMAND:

@@ -1,18 +1,19 @@
 """
-Chooses the *keeper*, the kind that has to meet the deadline, on demand if need be; and finds the kinds that are too
-slow.
+Chooses the *keeper*: the kind of instance that has to meet the deadline, on demand if necessary. Also finds the kinds
+that are too slow.
 
-A kind is *sure* if it does all the work left in time even at the lower end of its speed interval. The keeper is the
-sure kind that costs least on demand for the same work; a measured kind comes before an unmeasured one. If no kind is
-sure, the keeper is the kind most likely to be in time, and the run moves to it immediately. With
+The speed of a kind is known only within an interval. A kind is *sure* if, even at the lower end of its interval, it
+does all the work that is left in time. The keeper is the sure kind that costs least on demand for the same work; but a
+measured sure kind is preferred to an unmeasured one. If no kind is sure, the keeper is the kind that is most likely to
+be in time, and the run moves to it immediately. With
 
     z = log(speed / speed needed) / spread of the logarithm
 
-a kind is sure if z >= 2, and out of the question if z < -2. A measured kind that is not sure is too slow.
+a kind is sure if z >= 2, and has no chance if z < -2. A kind that was measured and is not sure is too slow.
 
-So the run trains on an uncertain kind only until its speed is measured, and a replacement starts while the instance of
-this kind still trains. Therefore the run meets any deadline that the best kind alone would meet with enough time left
-for a start and a trial of each other kind.
+So the run trains on an uncertain kind only until its speed is measured. If it is too slow, its replacement starts while
+it still trains. Therefore the run meets every deadline that the best kind alone would meet, if that kind would have
+enough time left for one start and one trial of each other kind.
 
 None of this applies to a run without a deadline or without a choice of kinds.
 """
@@ -37,17 +38,20 @@ from spotrun.policy.workload import rework_max_s, workload
 from spotrun.spec.kinds import Kind
 
 SURE = 2.0
-"""Standard deviations on either side of the expected value. This interval holds the true value in 19 of 20 cases."""
+"""
+Half the width of a speed interval, in standard deviations. An interval of this width contains the true value in 19 of
+20 cases.
+"""
 HANDOVERS = 2
-"""Maximum handovers of a trial: to the tried kind, and perhaps back."""
+"""Maximum number of handovers in a trial: one to the kind on trial, and perhaps one back."""
 
 
 class Keeper(msgspec.Struct, frozen=True):
     """
-    The kind that has to meet the deadline; it is expected to be `times` as fast as the first kind.
+    The kind that has to meet the deadline. It is expected to be `times` as fast as the first kind of the choice.
 
-    The work left takes `left_s` on this kind, and at worst `doubt_s` more. While the amount of work is unknown, both
-    are infinite, and the keeper is the kind that the run begins with.
+    The work left is expected to take `left_s` on this kind, and `doubt_s` longer at worst. While the amount of work is
+    unknown, both are infinite, and the keeper is the kind with which the run begins.
     """
 
     kind: Kind
@@ -58,13 +62,15 @@ class Keeper(msgspec.Struct, frozen=True):
 
 
 def promises(facts: Facts) -> bool:
-    """Return whether the run has a deadline and a choice of kinds, and so needs a keeper."""
+    """Return whether the run has a deadline and a choice of kinds. Only such a run needs a keeper."""
     return facts.state.created.deadline_at is not None and bool(choice(facts))
 
 
 @once
 def keeper(facts: Facts) -> Keeper | None:
-    """Return the keeper; None without a deadline or a choice of kinds, or if no kind is offered on demand."""
+    """
+    Return the keeper. Return None if the run has no deadline or no choice of kinds, or if no kind is offered on demand.
+    """
     if not promises(facts):
         return None
     found = _on_demand(facts)
@@ -87,7 +93,12 @@ def keeper(facts: Facts) -> Keeper | None:
 
 @once
 def too_slow(facts: Facts) -> frozenset[Kind]:
-    """Return the kinds that must not train: they would be late, or the keeper has to be measured first."""
+    """
+    Return the kinds on which the run must not train, because they would be too late.
+
+    If the keeper's speed was not measured, but another kind's was, return all kinds except the keeper, so that the
+    keeper is measured next.
+    """
     kept = keeper(facts)
     if kept is None or workload(facts) is None:
         return frozenset()
@@ -99,11 +110,11 @@ def too_slow(facts: Facts) -> frozenset[Kind]:
 
 def is_enough(facts: Facts, offering: Offering) -> bool:
     """
-    Return whether to keep an on-demand instance that trains. One of these conditions is enough:
+    Return whether an on-demand instance that trains may be kept. It may if one of these is true:
 
-    - the instance will surely be in time
-    - no other kind is likelier to be in time
-    - the instance is on trial, and there is time left to finish on the keeper
+    - it will surely be in time
+    - no other kind is more likely to be in time
+    - its kind is on trial, and there is enough time left to finish on the keeper
     """
     kept, kind = keeper(facts), kind_of(facts, offering)
     if kept is None or kind is None or workload(facts) is None or kind == kept.kind or _z(facts, kind) >= SURE:
@@ -113,8 +124,9 @@ def is_enough(facts: Facts, offering: Offering) -> bool:
 
 def leaves_time_to_try(facts: Facts, kind: Kind) -> bool:
     """
-    Return whether there would be time to finish even after a trial of `kind` that makes no progress. Count the start of
-    the trial's instance, and the start of the keeper after it.
+    Return whether `kind` needs a trial, and the run would be in time even if the trial made no progress.
+
+    The time of the trial includes two starts: of the instance on trial, and of the keeper after it.
     """
     kept = keeper(facts)
     if kept is None:
@@ -124,15 +136,19 @@ def leaves_time_to_try(facts: Facts, kind: Kind) -> bool:
 
 
 def _on_trial(facts: Facts, kept: Keeper, kind: Kind) -> bool:
-    """Return whether the speed of `kind` has yet to be learned by a trial, and the speed of the keeper was measured."""
+    """
+    Return whether an instance of `kind` counts as a trial: the speed of `kind` was not measured yet, and the keeper's
+    was.
+    """
     known = workload(facts) is not None and is_measured(facts, kept.kind)
     return known and not is_measured(facts, kind)
 
 
 def _spare_s(facts: Facts, kept: Keeper, kind: Kind) -> float:
     """
-    Return the seconds to spare before the deadline at worst, if an instance of `kind` is lost with its uncommitted
-    steps.
+    Return how many seconds are to spare before the deadline in the worst case: an instance of `kind` is lost now,
+    together with its uncommitted steps, and the keeper does the work. The time of the keeper's start is not subtracted
+    yet.
     """
     deadline_at = facts.state.created.deadline_at
     assert deadline_at is not None
@@ -141,21 +157,26 @@ def _spare_s(facts: Facts, kept: Keeper, kind: Kind) -> float:
 
 
 def times_in_time(facts: Facts, kind: Kind) -> float:
-    """Return the share of its expected speed that `kind` needs to be just in time; 0 without a keeper."""
+    """
+    Return the share of its expected speed that `kind` has to reach to be just in time. Return 0 if the run needs no
+    keeper, or if the amount of work is unknown.
+    """
     if not promises(facts) or workload(facts) is None:
         return 0.0
     return exp(-_z(facts, kind) * _spread(facts, kind))
 
 
 def rework_s(facts: Facts, kept: Keeper, *kinds: Kind) -> float:
-    """Return the maximum rework that one loss of an instance of these kinds causes, in seconds on the keeper."""
+    """
+    Return the time that the keeper takes, at most, to repeat the steps that are lost with one instance of these kinds.
+    """
     known = speeds(facts)
     return rework_max_s(facts) * max([1.0, *(known[kind].times / kept.times for kind in kinds)])
 
 
 def hopeful_s(facts: Facts) -> float:
     """
-    Return the least seconds that the work may take on any kind of the choice, at the upper end of that kind's speed
+    Return the shortest time that the work may take: on the best kind of the choice, at the upper end of its speed
     interval.
     """
     left = workload(facts)
@@ -168,7 +189,10 @@ def is_measured(facts: Facts, kind: Kind) -> bool:
 
 
 def _is_known(facts: Facts, kind: Kind) -> bool:
-    """Return whether `kind` was measured. While no kind was, `expected_work` makes the first kind count as known."""
+    """
+    Return whether the speed of `kind` was measured. If no kind was measured, the first kind counts as measured, because
+    `expected_work` is the time on it.
+    """
     return is_measured(facts, kind) or (kind == choice(facts)[0] and not _any_measured(facts))
 
 
@@ -177,7 +201,9 @@ def _any_measured(facts: Facts) -> bool:
 
 
 def _spread(facts: Facts, kind: Kind) -> float:
-    """Return the spread of the logarithm of the time that the work takes on a kind."""
+    """
+    Return how uncertain it is how long the work takes on `kind`, as the standard deviation of this time's logarithm.
+    """
     if _any_measured(facts):
         return speeds(facts)[kind].spread
     known = assumptions.WORK_DOUBT / 2
@@ -186,13 +212,16 @@ def _spread(facts: Facts, kind: Kind) -> float:
 
 def _times(facts: Facts, kind: Kind, deviations: float) -> float:
     """
-    Return the speed of `kind` relative to the first kind, `deviations` standard deviations above the expected speed.
+    Return how many times as fast as the first kind `kind` is, if its speed is `deviations` standard deviations above
+    the expected one.
     """
     return speeds(facts)[kind].times * exp(deviations * _spread(facts, kind))
 
 
 def _z(facts: Facts, kind: Kind) -> float:
-    """Return by how many standard deviations the expected speed of `kind` exceeds the speed needed for the deadline."""
+    """
+    Return the z of `kind` (see above): by how many standard deviations its expected speed exceeds the speed needed.
+    """
     left, deadline_at = workload(facts), facts.state.created.deadline_at
     assert left is not None
     assert deadline_at is not None
@@ -206,7 +235,7 @@ def _z(facts: Facts, kind: Kind) -> float:
 
 
 def _trains_on_demand(facts: Facts) -> Kind | None:
-    """Return the kind of the instance that trains, if it is on demand and is not leaving; else None."""
+    """Return the kind of the running instance if it is on demand and does not have to be replaced; else None."""
     state, current = facts.state, facts.state.current
     if current is None or current.leaving or nearly_over(facts, current):
         return None
@@ -216,8 +245,8 @@ def _trains_on_demand(facts: Facts) -> Kind | None:
 
 def _on_demand(facts: Facts) -> dict[Kind, Offering]:
     """
-    Return the cheapest on-demand offering of each kind that may be requested or that trains. If no kind has such an
-    offering, include every kind.
+    Return the cheapest on-demand offering of each kind, among the offerings that may be requested now or that train. If
+    there are none, choose among all on-demand offerings within the job's price.
     """
     allowed = [each for each in within_price(facts) if each.capacity_type is CapacityType.ON_DEMAND]
     trains = _trains_on_demand(facts)
@@ -235,7 +264,8 @@ def _on_demand(facts: Facts) -> dict[Kind, Offering]:
 
 def _begun_with(facts: Facts, found: Mapping[Kind, Offering], usd: Mapping[Kind, float]) -> Kind:
     """
-    Return the kind to begin with: the one believed cheapest among those that cost no more per hour than the first kind.
+    Return the kind with which to begin, while the amount of work is unknown: the kind expected to cost least for the
+    same work, out of those whose price per hour is at most that of the first kind.
     """
     first = choice(facts)[0]
     limit = found[first].price_usd_per_hour if first in found else None

@@ -1,8 +1,9 @@
 """
-Decides what to do next: one pure decision over the state of a run, the world around it, and the time.
+Decides what to do next for a run. The decision is a function without side effects: it depends only on the run's state,
+the world around the run, and the time.
 
-`decide` returns actions for the runner to carry out in order. Each action is safe to repeat, and the fold checks each
-event again, so two runners that decide the same do no harm.
+`decide` returns actions, which the runner carries out in order. Each action may be repeated without harm, and the fold
+checks each event again. So it does no harm if two runners make the same decision.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ def decide(
     state: RunState, spec: RunSpec, world: World, now: datetime, strategies: Mapping[str, Strategy] = STRATEGIES
 ) -> list[Action]:
     """
-    Return everything to do now, in order. If an event changes what has to follow, the list ends with this event.
+    Return all actions to carry out now, in order. An event that changes the basis of further decisions is the last one
+    in the list.
 
-    `strategies` are the strategies that the run may name.
+    `strategies` are the strategies that a run may name.
     """
     facts = Facts(state, spec, world, now, strategies)
     housekeeping = [*record(facts), *clean_up(facts)]

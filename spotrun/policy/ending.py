@@ -29,8 +29,8 @@ from spotrun.run.state import Attempt, Launch, RunState
 STOP_GRACE = timedelta(minutes=10)
 FRUITLESS_MAX = 5
 """
-Number of attempts in a row after which a run fails, if the market ended none of them and none made a checkpoint: such
-attempts cost money and make no progress.
+Number of attempts after which a run fails, if they follow one another, none of them made a checkpoint, and none was
+ended by an interruption. Further attempts would cost money without progress.
 """
 
 
@@ -52,7 +52,9 @@ def stop(facts: Facts) -> Iterator[Action]:
 
 
 def drain_and_stop(state: RunState, reason: str) -> Iterator[Action]:
-    """End the run without a request of the user: drain the attempt that trains, then stop."""
+    """
+    End the run for `reason`, without a request of the user: the attempt that trains is drained, and then the run stops.
+    """
     if state.current is None:
         yield Append(event=ev.RunStopped(reason=reason))
     elif state.current.drain is None:
@@ -60,7 +62,7 @@ def drain_and_stop(state: RunState, reason: str) -> Iterator[Action]:
 
 
 def hopeless(facts: Facts) -> ev.RunFailed | None:
-    """Return the RunFailed of a run that another launch could not help; None if another launch may help."""
+    """Return a RunFailed if another launch would be useless; None if it may help."""
     state = facts.state
     launches = since_opened(state)
     newest = launches[-1].closed if launches else None
@@ -87,7 +89,10 @@ def hopeless(facts: Facts) -> ev.RunFailed | None:
 
 
 def _never_accepted(facts: Facts, newest: Launch) -> bool:
-    """Return whether every allowed pool rejects the request, and none has accepted it since the run was opened."""
+    """
+    Return whether every pool that the job allows rejects the request, and no launch has led to an attempt since the run
+    was started or resumed.
+    """
     if not rejected(newest) or _has_trained(facts.state):
         return False
     types = [each for each in CapacityType if may_be_of(facts.spec, each)]
@@ -95,7 +100,10 @@ def _never_accepted(facts: Facts, newest: Launch) -> bool:
 
 
 def _has_trained(state: RunState) -> bool:
-    """Return whether an attempt began since the run was opened: then the cloud may accept another launch."""
+    """
+    Return whether an attempt has begun since the run was started or resumed. If so, the cloud may well accept another
+    launch.
+    """
     return any(attempt.started_at >= state.opened_at for attempt in state.attempts.values())
 
 
@@ -115,7 +123,8 @@ def _why_stillborn(launches: Sequence[Launch]) -> str:
 
 def _fruitless(attempt: Attempt, state: RunState) -> bool:
     """
-    Return whether an attempt that began since the run was opened made no checkpoint, and was not ended by the market.
+    Return whether an attempt made no checkpoint and was not ended by an interruption. Attempts from before the run was
+    last resumed do not count.
     """
     if attempt.end is None or attempt.started_at < state.opened_at:
         return False

@@ -1,4 +1,7 @@
-"""Lists the order in which a run would request offerings, with the reasons, for the user to read before a launch."""
+"""
+Lists the offerings in the order in which a run would request them, with the reasons. The user reads the list before a
+launch.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,8 @@ class ConsideredOffering(msgspec.Struct, frozen=True):
 
 def considered(facts: Facts) -> list[ConsideredOffering]:
     """
-    Return the offerings that suit a run before its launch, with reasons. The offerings that the run may request come
-    first, in the order in which it would request them.
+    Return the offerings that suit a run that was not launched yet, with the reasons for their order. First come the
+    offerings that the run may request, in the order in which it would request them.
     """
     spec = facts.spec
     spot = [] if spec.resources.spot_policy == "on-demand" else spot_now(facts)
@@ -55,7 +58,10 @@ def considered(facts: Facts) -> list[ConsideredOffering]:
 
 
 def _of_speed(offering: Offering, facts: Facts) -> str:
-    """Describe the believed speed of an offering's kind relative to the first kind of the choice; "" for the first."""
+    """
+    Describe how fast an offering's kind is believed to be, relative to the first kind of the choice; "" for the first
+    kind.
+    """
     first, kind = next(iter(choice(facts)), None), kind_of(facts, offering)
     if kind is None or kind == first:
         return ""
@@ -63,7 +69,9 @@ def _of_speed(offering: Offering, facts: Facts) -> str:
 
 
 def _far_away(offering: Offering, facts: Facts) -> str:
-    """Describe the known cost of the traffic between `offering` and the bucket; "" in the bucket's region."""
+    """
+    Describe what the traffic between `offering` and the bucket costs, as far as it is known; "" in the bucket's region.
+    """
     created, there = facts.state.created, transfer(facts, offering.region)
     if not _far(offering, facts):
         return ""

@@ -18,9 +18,10 @@ T = TypeVar("T")
 
 class Facts:
     """
-    The arguments of every function of a decision: the run, its specification, the world around it, and the time.
+    The facts on which a decision is based: the run, its specification, the world around it, and the time. Every
+    function that takes part in a decision receives them.
 
-    `strategies` are the strategies that the run may name.
+    `strategies` are the strategies that a run may name.
     """
 
     def __init__(
@@ -49,14 +50,16 @@ class Facts:
 
     @property
     def now_s(self) -> float:
-        """Seconds since the run's creation: the time scale that strategies use."""
+        """The time as strategies measure it: in seconds since the run's creation."""
         return (self.now - self.state.created_at).total_seconds()
 
 
 def once(question: Callable[[Facts], T]) -> Callable[[Facts], T]:
     """
-    Return a function that computes `question` at most once for the same facts. For example, a pace is measured from all
-    commits, and a ledger of weeks has thousands.
+    Return a function that computes `question` only once for the same facts, and then returns the same result again.
+
+    This saves much time: for example, a pace is measured from all commits, and a run of some weeks has thousands of
+    them.
     """
 
     @wraps(question)

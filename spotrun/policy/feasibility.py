@@ -18,19 +18,19 @@ from spotrun.spec.model import RunSpec
 from spotrun.units import Steps, bounded, to_the_second
 
 MEDIAN_LIFE = timedelta(minutes=32)
-"""Median life of spot capacity in public traces."""
+"""The median lifetime of a spot instance in public traces."""
 LIVES_MIN = 10
-"""Minimum number of observed lives with which their median replaces the median of public traces."""
+"""Number of observed lifetimes from which on their median is used. With fewer, the median of public traces is used."""
 COMMITS_LOOKED_AT = 5
 
 
 class Earlier(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Measurements of an earlier run, in the run time of the run to launch; None for each figure that the earlier run did
-    not measure.
+    Measurements of an earlier run, converted to the run time of the run that is to be launched. A figure that the
+    earlier run did not measure is None.
 
-    `commit` is the time from a snapshot to its commit, and `stall` is how long a snapshot stops training.
-    `bare` is how long the training took, if it completed without any checkpoint.
+    `commit` is the time from a snapshot to its commit. `stall` is how long a snapshot stops the training. `bare` is how
+    long the training took, if it completed without a checkpoint.
     """
 
     run: str
@@ -41,7 +41,7 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hopeless(msgspec.Struct, frozen=True):
-    """The reason why a run could not finish on spot, and what to type instead."""
+    """The reason why a run could not finish on spot, and the change to the job or the command that would help."""
 
     reason: str
     fix: str
@@ -49,7 +49,8 @@ class Hopeless(msgspec.Struct, frozen=True):
 
 def earlier(state: RunState, time_scale: float) -> Earlier:
     """
-    Return the measurements of the run of `state`, for a run whose clock is `time_scale` times as fast as system time.
+    Return the measurements of the earlier run in `state`, converted for a run whose clock is `time_scale` times as fast
+    as system time.
     """
     created, terminal = state.created, state.terminal
     faster = time_scale / created.time_scale
@@ -68,13 +69,19 @@ def earlier(state: RunState, time_scale: float) -> Earlier:
 
 
 def median_life(observations: Iterable[Observation]) -> timedelta:
-    """Return the median life of spot: from this user's runs if they have seen enough, else from public traces."""
+    """
+    Return the median lifetime of a spot instance: from the observations of this user's runs if there are enough, else
+    from public traces.
+    """
     lives = [seen.up_s for seen in observations if seen.kind is not Fate.REFUSED and seen.up_s]
     return timedelta(seconds=median(lives)) if len(lives) >= LIVES_MIN else MEDIAN_LIFE
 
 
 def hopeless_on_spot(spec: RunSpec, known: Earlier | None, life: timedelta) -> Hopeless | None:
-    """Return why a run of `spec` would lose all its work on spot; None if it would not, or if that is unknown."""
+    """
+    Return the reason why a run of `spec` would lose all its work on spot. Return None if it would not, or if too little
+    is known.
+    """
     if spec.resources.spot_policy == "on-demand" or not spec.cloud.interrupts(spec):
         return None
     found = _lost_with_the_machine(spec)
@@ -105,7 +112,10 @@ def _without_checkpoints(known: Earlier, life: timedelta) -> Hopeless | None:
 
 
 def _too_seldom(spec: RunSpec, known: Earlier, life: timedelta) -> Hopeless | None:
-    """Return the reason if most instances end before a checkpoint, and a notice is too short for one; else None."""
+    """
+    Return the reason why checkpoints are too rare: most instances end before their first checkpoint, and a notice is
+    too short to make one. Return None if this is not so.
+    """
     interval, notice = interval_between(spec, known), spec.cloud.notice
     if known.commit is None or interval is None or interval <= life:
         return None
@@ -121,7 +131,10 @@ def _too_seldom(spec: RunSpec, known: Earlier, life: timedelta) -> Hopeless | No
 
 
 def interval_between(spec: RunSpec, known: Earlier) -> timedelta | None:
-    """Return the time between two checkpoints; None for a number of steps whose pace is unknown."""
+    """
+    Return the time between two checkpoints. Return None if the job gives it as a number of steps and their pace is
+    unknown.
+    """
     every = spec.checkpoint.every
     if isinstance(every, timedelta):
         return max(every, COMMIT_GAP)

@@ -1,9 +1,9 @@
 """
-Finds the members that a gang has, and how many it lacks.
+Finds which members a gang has, and requests the members that it lacks.
 
-A gang that has lost a member waits for a replacement in the pool of the remaining members, for as long as a start is
-expected to take. Then it releases the remaining members, which are billed while they wait, and requests a whole gang in
-any pool.
+If a gang has lost a member, the remaining members wait for a replacement, which is requested in their own pool. They
+are billed while they wait. So if the replacement takes longer than a start is expected to take, the run releases them
+and requests a whole new gang, in any pool.
 """
 
 from __future__ import annotations
@@ -28,32 +28,44 @@ from spotrun.run.state import Attempt, Launch, RunState
 from spotrun.units import count_of, to_the_second
 
 WINDOW_MIN = timedelta(minutes=10)
-"""Minimum time for which a ready member is kept, although no attempt uses it (protocol 45)."""
+"""Minimum time for which a ready member is kept while no attempt uses it (protocol 45)."""
 SPEAKS_WITHIN = timedelta(seconds=60)
-"""Time in which a member that an attempt did not reach has to report that it is ready, or else it is replaced."""
+"""
+Time after an attempt within which a member that the attempt did not reach has to report that it is ready. If it does
+not, it is replaced.
+"""
 TIMES_MISSING = 2
-"""A member that this many attempts in a row did not reach is cut off (protocol 39)."""
+"""Number of attempts in a row that did not reach a member, after which the member is ended (protocol 39)."""
 
 
 def available(state: RunState) -> list[MemberName]:
-    """Return the members for the next gang: those that boot, are ready, or train and need not leave."""
+    """
+    Return the members that can take part in the next gang: members that boot, that are ready, or that train and do not
+    have to leave.
+    """
     return [name for name in state.names() if state.is_wanted(name) and not state.has_to_leave(name)]
 
 
 def lacking(facts: Facts) -> int:
-    """Return how many more instances the run needs to train; 0 while an attempt trains that need not leave."""
+    """
+    Return how many more instances the run needs before it can train. It is 0 while an attempt trains that does not have
+    to leave.
+    """
     missed = _missed(facts)
     return max(0, facts.size - sum(name not in missed for name in available(facts.state)))
 
 
 def idle(state: RunState) -> list[MemberName]:
-    """Return the members that have been ready and that the current attempt does not use."""
+    """Return the members that have reported ready and are not used by the current attempt."""
     training = () if state.current is None else state.current.names
     return [name for name in available(state) if name not in training and state.member(name).ready is not None]
 
 
 def standing_by(facts: Facts) -> Launch | None:
-    """Return the launch whose instances are ready to take over from the running attempt; else None."""
+    """
+    Return the launch of a standby that is ready to take over from the running attempt; None if there is none. A gang's
+    standby is ready if enough of its members are.
+    """
     state = facts.state
     pending = state.pending_launch
     if not state.of_gangs:
@@ -63,7 +75,7 @@ def standing_by(facts: Facts) -> Launch | None:
 
 
 def fill(facts: Facts) -> Iterator[Action]:
-    """Request the members that a gang lacks; or release its present members, if they have waited long enough."""
+    """Request the members that a gang lacks. If its present members have waited for too long, release them instead."""
     lacks, there = lacking(facts), available(facts.state)
     offered = _offered(facts, facts.state.launches[there[0].launch].intent.offering.pool)
     why = f"{lacks} of {count_of(facts.size, 'member')} missing"
@@ -76,7 +88,7 @@ def fill(facts: Facts) -> Iterator[Action]:
 
 
 def dismiss(facts: Facts) -> Iterator[Action]:
-    """End the members that the other members do not reach, or that no attempt uses."""
+    """End the members that the other members cannot reach, and the members that no attempt has used for too long."""
     state = facts.state
     if not state.of_gangs or state.terminal is not None:
         return
@@ -92,7 +104,7 @@ def dismiss(facts: Facts) -> Iterator[Action]:
 
 def _missed(facts: Facts) -> set[MemberName]:
     """
-    Return the members that the newest attempt did not reach, and that have not reported since, although they had time.
+    Return the members that the newest attempt did not reach and that have still not reported ready after SPEAKS_WITHIN.
     """
     state = facts.state
     newest = state.attempts.values()[-1] if state.attempts else None
@@ -103,12 +115,12 @@ def _missed(facts: Facts) -> set[MemberName]:
 
 
 def _offered(facts: Facts, pool: Pool) -> Offering | None:
-    """Return the offering of `pool` that can be requested now; None if it has none."""
+    """Return the offering of `pool`, if it can be requested now; else None."""
     return next((found for found in (*spot_now(facts), *on_demand_now(facts)) if found.pool == pool), None)
 
 
 def _why_given_up(facts: Facts, offered: Offering | None) -> str:
-    """Return why the gang stops waiting for its missing members; "" while it waits."""
+    """Return the reason why the gang no longer waits for its missing members; "" if it still waits."""
     state = facts.state
     if state.current is not None:
         return ""
@@ -121,7 +133,10 @@ def _why_given_up(facts: Facts, offered: Offering | None) -> str:
 
 
 def _short_since(state: RunState) -> datetime:
-    """Return since when the gang has lacked as many members as now. Losses of members never ready do not count."""
+    """
+    Return since when the gang has lacked as many members as now. This is the newest of these times: a ready member was
+    lost, a member became ready, a member's attempt ended. The loss of a member that was never ready is ignored.
+    """
     ends = [one.gone.ended_at for one in state.members() if one.gone is not None and one.ready is not None]
     begun = [_idle_since(state, name) for name in idle(state)]
     return max([state.opened_at, *ends, *begun])
@@ -133,13 +148,18 @@ def _released(names: list[MemberName], reason: str) -> Iterator[Action]:
 
 
 def _window(state: RunState) -> timedelta:
-    """Return how long a ready member is kept: the time of boot and set-up in the slowest start so far."""
+    """
+    Return how long a ready member is kept while it waits for an attempt. This is the longest time that boot and set-up
+    have taken so far, because the other members may need as long.
+    """
     starts = (known.at - known.launch.intended_at for known in state.setups())
     return max([WINDOW_MIN, *starts])
 
 
 def _idle_since(state: RunState, name: MemberName) -> datetime:
-    """Return when the member became ready, or when its last attempt ended, whichever was later."""
+    """
+    Return since when the member has been idle: since it was ready, or since its last attempt ended if that was later.
+    """
     ready_at, attempt = state.member(name).ready_at, state.attempt_of(name)
     assert ready_at is not None
     return ready_at if attempt is None or attempt.end is None else max(ready_at, attempt.end.known_at)
@@ -152,8 +172,10 @@ def _cut_off(state: RunState) -> set[MemberName]:
 
 def _not_met(attempt: Attempt) -> set[MemberName]:
     """
-    Return the members that the other members did not reach. If there are several others and none of them reached the
-    lead, the lead is cut off.
+    Return the members that the other members of the attempt did not reach.
+
+    The lead reports these. If it reached none of several members, the fault is probably its own, so return the lead
+    only.
     """
     missing = set() if attempt.end is None else set(attempt.end.missing)
     lead, *others = attempt.names

@@ -1,4 +1,7 @@
-"""Records what the cloud reports, for the bill, and ends instances that should not run."""
+"""
+Records in the ledger what the cloud reports about instances, so that they can be billed. Ends instances that should not
+run.
+"""
 
 from __future__ import annotations
 
@@ -28,25 +31,28 @@ from spotrun.units import to_the_second
 
 SILENCE = timedelta(minutes=4)
 """
-Time after which an agent counts as gone, if its heartbeat has not changed while the runner's own writes succeeded
-(protocol 16).
+Time without a new heartbeat after which an agent counts as gone (protocol 16). Only time in which the runner's own
+writes to the store succeeded counts.
 
 An agent writes a heartbeat every 2 s. A write that hangs takes up to 70 s, and an outage of the store may add 2 minutes
-of silence; together this is less than the limit. The runner detects the silence two polls of 15 s later, and so within
-five minutes.
+of silence; together this is less than the limit. The runner, which polls every 15 s, notices the silence two polls
+later. So a silent agent is detected within five minutes.
 """
 MUTE_MAX = timedelta(minutes=14)
 """
-Time after its launch at which an instance is given up, if its agent has not reported.
+Time after its launch at which an instance is given up, if its agent has never reported.
 
-The agent reports before the job's own set-up: until then an instance boots, and installs at most PyTorch and Lightning.
-Including the polls, an instance is given up within a quarter of an hour.
+The agent first reports before the job's own set-up. Until then, the instance boots, and installs at most PyTorch and
+Lightning. Including the runner's polls, an instance is given up within a quarter of an hour.
 """
 FORGOTTEN_AFTER = timedelta(minutes=10)
 
 
 def record(facts: Facts) -> Iterator[Action]:
-    """Record what the bill needs: which instances exist, when their charges began, and which are gone."""
+    """
+    Record the facts from which the bill is computed: which instances exist, when the cloud began to charge for them,
+    and which have ended.
+    """
     for name, instance in instances(facts).items():
         launch, member = facts.state.launches[name.launch], facts.state.member(name)
         if member.gone is not None or (launch.settled and instance.never_ran):
@@ -60,10 +66,10 @@ def record(facts: Facts) -> Iterator[Action]:
 @once
 def instances(facts: Facts) -> dict[MemberName, Instance]:
     """
-    Return the instance that the cloud shows for each member.
+    Return the instance of each member, as far as the cloud shows it.
 
-    Other instances may have the same tags, because consoles copy tags when a user launches "like this". So the instance
-    that the ledger records counts, and before one is recorded, the oldest.
+    The cloud may show other instances with the same tags, because consoles copy the tags when a user launches "another
+    like this". If the ledger has recorded the member's instance, that one is returned; else the oldest with these tags.
     """
     found: dict[MemberName, Instance] = {}
     for instance in sorted(facts.world.instances, key=lambda each: each.launched_at):
@@ -90,8 +96,8 @@ def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceG
     assert instance.ended_at is not None
     assert instance.ended_by is not None
     member, launch = state.member(name), state.launches[name.launch]
-    # The ledger's record counts, because it was made nearer to the start than this observation; but not if the cloud
-    # could not start the instance.
+    # The start of billing in the ledger is more reliable than the one observed now, because it was recorded sooner. The
+    # exception is an instance that the cloud could not start: then the observation counts.
     is_told = member.recorded is None or (instance.never_ran and not launch.came_up)
     billed_from = instance.billed_from if is_told or member.recorded is None else member.recorded.billed_from
     return ev.InstanceGone(
@@ -99,7 +105,7 @@ def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceG
         member=state.told(name),
         instance_id=instance.instance_id,
         billed_from=billed_from,
-        # Two runners, with different clocks, may have observed the instance's start and its end.
+        # The start and the end may have been observed by two runners whose clocks differ.
         ended_at=max(instance.ended_at, billed_from or instance.ended_at),
         ended_by=instance.ended_by,
         prices=_until_it_was_off(_prices(state, name, instance, billed_from), instance.off_since),
@@ -111,10 +117,10 @@ def _prices(
     state: RunState, name: MemberName, instance: Instance, billed_from: datetime | None
 ) -> tuple[PriceSegment, ...]:
     """
-    Return the prices of an instance, from the cloud or from its record.
+    Return the prices of an instance, as the cloud reports them or as the ledger recorded them earlier.
 
-    If both lack prices, the price in the request is used: a cloud may deny access to its price history, and a deleted
-    instance has no tags.
+    If neither has any, return the price at which the instance was requested. This happens if a cloud denies access to
+    its price history, or if an instance was deleted together with its tags.
     """
     found = instance.prices or state.member(name).prices
     asked_at_usd = state.launches[name.launch].intent.offering.price_usd_per_hour
@@ -124,7 +130,10 @@ def _prices(
 
 
 def _until_it_was_off(prices: tuple[PriceSegment, ...], off_since: datetime | None) -> tuple[PriceSegment, ...]:
-    """Add a machine price of 0 from the time when the instance was switched off, if its disk was billed after that."""
+    """
+    Set the machine's price to 0 from the time at which the instance was switched off. Its disk may have been billed
+    after that.
+    """
     if off_since is None or not prices or switched_off_at(prices) is not None:
         return prices
     charged = [each for each in prices if each.since < off_since] or prices[:1]
@@ -136,7 +145,7 @@ def _told(reason: str) -> str:
 
 
 def clean_up(facts: Facts) -> Iterator[Action]:
-    """End instances that should not run, and give up launches that did not succeed."""
+    """End the instances that should not run, and give up the launches that did not succeed."""
     state = facts.state
     for instance in facts.world.instances:
         if instance.alive and (reason := _reason_to_end(facts, instance)):
@@ -152,7 +161,10 @@ def clean_up(facts: Facts) -> Iterator[Action]:
 
 
 def strangers(facts: Facts) -> Iterator[str]:
-    """Yield a message for each orphan of the run that has not ended: the ledger has neither its end nor its cost."""
+    """
+    Yield a message for each orphan of the run that has not ended yet. The ledger records neither an orphan's end nor
+    its cost.
+    """
     for instance in facts.world.instances:
         if instance.alive and (why := _why_strange(facts, instance)):
             yield f"{instance.instance_id} has to end, and its cost is not in the ledger: {why}"
@@ -199,7 +211,9 @@ def _not_listed(facts: Facts, launch: Launch) -> Iterator[Action]:
 
 
 def _not_listed_again(facts: Facts, name: MemberName) -> Iterator[Action]:
-    """Record the end of a recorded instance that the cloud no longer lists."""
+    """
+    Record the end of an instance that the ledger knows and the cloud no longer lists, unless its agent is still heard.
+    """
     state, recorded = facts.state, facts.state.member(name).recorded
     assert recorded is not None
     wanted = state.launches[name.launch].closed is None and not has_left(state, name)
@@ -210,9 +224,10 @@ def _not_listed_again(facts: Facts, name: MemberName) -> Iterator[Action]:
 
 def _is_settled_without(facts: Facts, launch: Launch) -> bool:
     """
-    Return whether the cloud had time to show an instance that the run no longer requests.
+    Return whether a launch is over, and the cloud has had enough time to show any instance of it. So a member that was
+    never shown will not appear any more.
 
-    Once one member of a launch has reported ready, the launch cannot be closed; its other members may never appear.
+    A launch is over if it was closed or, because it can no longer be closed, if one of its members has reported ready.
     """
     had_time = facts.now - launch.intent.not_after > FORGOTTEN_AFTER
     if launch.closed is not None:
@@ -221,7 +236,10 @@ def _is_settled_without(facts: Facts, launch: Launch) -> bool:
 
 
 def _not_launched(facts: Facts, launch: Launch) -> Iterator[Action]:
-    """Repeat the request of a launch for which the cloud has shown no instance; if it is too late, close the launch."""
+    """
+    Repeat the request of a launch for which the cloud has shown no instance. If the time for requests is over, close
+    the launch.
+    """
     state, now = facts.state, facts.now
     if state.terminal is not None or state.stop_requested:
         return
@@ -235,13 +253,16 @@ def _not_launched(facts: Facts, launch: Launch) -> Iterator[Action]:
 
 
 def _had_time_to_go(facts: Facts, name: MemberName) -> bool:
-    """Return whether enough time has passed since the member left, or was given up, for its instance to end."""
+    """Return whether enough time has passed since the member had to leave for its instance to have ended."""
     over_at = over_by(facts.state, name)
     return over_at is not None and facts.now > over_at
 
 
 def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
-    """Return why an intent must not be executed (protocol 10). The fold has checked caps and budget."""
+    """
+    Return the reason why the launch in `intent` must no longer be requested (protocol 10); None if it may be. The
+    limits in the job and the budget are not checked here, because the fold has checked them.
+    """
     wanted = [found for found in within_price(facts) if found.pool == intent.offering.pool]
     capacity_type = intent.offering.capacity_type
     if not wanted and capacity_type is CapacityType.OWN:
@@ -261,7 +282,10 @@ def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
 
 
 def _never_seen(state: RunState, name: MemberName) -> ev.InstanceGone:
-    """Record the end of a member that the cloud never showed and the run no longer requests, to end its reservation."""
+    """
+    Record the end of a member for which the cloud never showed an instance and no request is sent any more. This
+    releases the money reserved for it.
+    """
     return ev.InstanceGone(
         launch=name.launch,
         member=state.told(name),
@@ -276,9 +300,9 @@ def _never_seen(state: RunState, name: MemberName) -> ev.InstanceGone:
 
 def _give_up_mute(facts: Facts) -> Iterator[Action]:
     """
-    End members that do not train yet, and whose agent is silent or has never reported.
+    End the members that do not train yet, and whose agent has become silent or has never reported.
 
-    A launch none of whose members has been ready yet is given up with all its members (protocol 46).
+    If no member of a launch has been ready yet, the whole launch is given up (protocol 46).
     """
     state = facts.state
     for name in _not_training(state):
@@ -292,7 +316,7 @@ def _give_up_mute(facts: Facts) -> Iterator[Action]:
 
 
 def _not_training(state: RunState) -> list[MemberName]:
-    """Return the members that boot, or that wait for an attempt that uses them."""
+    """Return the members that boot, or that are ready and wait for an attempt to use them."""
     if not state.of_gangs:
         return [] if state.pending_launch is None else [*state.pending_launch.names]
     training = () if state.current is None else state.current.names
@@ -301,7 +325,10 @@ def _not_training(state: RunState) -> list[MemberName]:
 
 
 def _mute(facts: Facts, name: MemberName) -> str | None:
-    """Return why the agent of a member that does not train is given up; None if it is not given up."""
+    """
+    Return the reason to give up a member that does not train yet: its agent is silent, or never reported. Return None
+    if there is no such reason.
+    """
     state, world = facts.state, facts.world
     if world.silent.get(name, timedelta()) >= at_least_real(SILENCE, state):
         return "its agent is silent"

@@ -1,4 +1,4 @@
-"""Checks whether a run is idle, so that its runner need not list the run's instances at each tick."""
+"""Checks whether a run is idle, so that its runner does not have to list the run's instances at each tick."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from spotrun.run.state import Attempt, RunState
 
 def is_still(state: RunState, shown: Iterable[Instance]) -> bool:
     """
-    Return whether the run is idle, which requires all of this: one attempt trains, or all instances have ended; the
-    cloud's newest list `shown` has no other instance of the run; and no launch, notice, stop or end is under way.
+    Return whether the run is idle. All of these have to be true:
 
-    `state` may be newer than `shown`: if an entry about an instance was added since, the run is not idle.
+    - one attempt trains, or all instances have ended
+    - `shown`, the cloud's newest list, contains no other instance of the run
+    - no launch, notice, stop or end of an instance is in progress
+
+    `state` may be newer than `shown`. If an entry about an instance was added after the list was made, the run is not
+    idle.
     """
     if state.stop_requested or state.terminal is not None:
         return False
@@ -31,7 +35,8 @@ def is_still(state: RunState, shown: Iterable[Instance]) -> bool:
 
 def _running(current: Attempt, members: Iterable[Member]) -> set[tuple[str, InstanceState]]:
     """
-    Return the instances and states that a cloud lists while an attempt trains. The attempt names the lead's instance.
+    Return each instance of the attempt with its state, as the cloud lists them while the attempt trains. The first of
+    `members` is the lead, whose instance is the one that the attempt names.
     """
     _, *others = (member.recorded.instance_id for member in members if member.recorded is not None)
     return {(each, InstanceState.RUNNING) for each in (current.instance_id, *others)}

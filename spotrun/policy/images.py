@@ -1,8 +1,9 @@
 """
-Chooses the machine image to start with: the publisher's newest; if that fails, the image with which the run trained.
+Chooses the machine image with which an instance starts: the newest that its publisher offers or, if that image has
+failed, the image with which the run has trained before.
 
-A new image may not boot, or may lack a program that the bootstrap needs. Then each launch with it would pay for a
-machine that never trains.
+A new image may not boot, or may lack a program that the bootstrap needs. Without this choice, the run would pay for one
+machine after another that never trains.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from spotrun.run.state import Launch, RunState
 
 def with_good_image(state: RunState, offering: Offering) -> Offering:
     """
-    Return `offering`, or a copy with the image that trained last in its region if its own image has failed.
+    Return `offering`. If its image has failed, return a copy of it with the image that trained last in its region.
 
-    An image has failed if a launch with it ended before its agent took over. If no image of that region has trained,
+    An image has failed if its newest launch ended before the agent took over. If no image has trained in that region,
     the run tries the failed image again.
     """
     if not offering.image:
@@ -36,7 +37,8 @@ def with_good_image(state: RunState, offering: Offering) -> Offering:
 
 def _newest_outcomes(state: RunState, region: str) -> dict[str, Launch]:
     """
-    Return, for each image, its newest launch with an outcome. A failure before the run was resumed does not count.
+    Return, for each image used in `region`, the newest launch with it that trained or failed. Failures from before the
+    run was last resumed do not count.
     """
     failed = {launch.number for launch in since_opened(state) if stillborn(launch)}
     return {

@@ -1,22 +1,29 @@
-"""Reads the cloud's published interruption rates of a type in a region, for pools without any observation yet."""
+"""
+Converts the interruption rates that a cloud publishes for a type in a region. They are used for pools without any
+observation yet.
+"""
 
 from __future__ import annotations
 
 import re
 
 HIGHEST_PERCENT = 25.0
-"""Monthly share, in percent, for the band ">20%", which has no upper bound: a quarter more than its lower bound."""
+"""
+The share of instances lost in a month, in percent, that is assumed for the band ">20%". The band has no upper bound, so
+a quarter is added to its lower bound.
+"""
 
 
 def relative_hazard(band: str) -> float:
     """
-    Return how often a pool in `band` ("<5%", "5-10%", ">20%") is lost, relative to a pool in the highest band, computed
-    from the middles of the bands.
+    Return how often a pool in `band` ("<5%", "5-10%", ">20%") is lost, relative to a pool in the highest band. The
+    middle of each band is used.
 
-    The prior of a pool without observations (strategies/history.py) is for the highest band, so a band can only make
-    its pool look better; an unknown band counts as 1. A band covers a month and a whole region, while the instances of
-    a run last hours. So a band decides only between pools of about the same price, and only until there are
-    observations.
+    A pool without observations is assumed to be as bad as the highest band (strategies/history.py). So a band can only
+    make its pool look better. An unknown band counts as the highest.
+
+    A band is for a month and a whole region, while the instances of a run last hours. So it should not weigh much: it
+    only decides between pools of about the same price, and only until there are observations.
     """
     bounds = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", band)]
     match bounds:

@@ -1,11 +1,11 @@
 """
-Decides whether to replace an instance that trains with an instance of another kind: of a kind that is known to cost
-less per sample, or of a kind whose cost is unknown, to measure it.
+Decides whether to replace a training instance with an instance of another kind: a kind that is known to cost less per
+sample, or a kind whose cost is unknown, in order to measure it.
 
-The standby starts while the old instance trains, so a move costs the standby's start and a handover. The saving counts
-only until the old instance would have been lost, or left for spot: the next instance is of the best kind in any case.
-Between two measured kinds, a move pays if the saving until then exceeds the cost of the move, even at the smallest
-likely difference between the kinds.
+The standby starts while the old instance trains. So a move costs the standby's start and a handover. It saves money
+only until the time at which the old instance would have been lost, or left for spot: after that, the run would be on
+the best kind in any case. Between two measured kinds, a move pays if the saving until then exceeds the cost of the
+move, even if the difference between the kinds is as small as it may be according to the measurements.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ class KindMove(msgspec.Struct, frozen=True):
 
 
 def move_to_another_kind(facts: Facts) -> KindMove | None:
-    """Return the move for which to start a standby; None if the running instance should keep training."""
+    """
+    Return the move to make now, for which a standby is then started. Return None if the running instance should keep
+    training.
+    """
     current = facts.state.current
     if not choice(facts) or current is None or not _may_be_left(facts, current):
         return None
@@ -48,13 +51,18 @@ def move_to_another_kind(facts: Facts) -> KindMove | None:
 
 
 def _may_be_left(facts: Facts, current: Attempt) -> bool:
-    """Return whether the attempt may be replaced: it is not leaving already, and the speed of its kind is known."""
+    """
+    Return whether the running attempt may be replaced: it is not leaving yet, and the speed of its kind was measured.
+    """
     kind = kind_of(facts, facts.state.launch_of(current).intent.offering)
     return not current.leaving and kind is not None and speeds(facts)[kind].measured is not None
 
 
 def _work_until_lost_h(facts: Facts, here: Offering) -> float | None:
-    """Return the work that the running instance would still do, in hours of the first kind; None if unknown."""
+    """
+    Return how much work the running instance would still do if it stayed, in hours of the first kind. Return None if
+    the work left is unknown.
+    """
     left = workload(facts)
     if left is None:
         return None
@@ -67,7 +75,8 @@ def _work_until_lost_h(facts: Facts, here: Offering) -> float | None:
 
 def _on_demand_h(facts: Facts) -> float:
     """
-    Return the expected hours on demand. If the run may return to spot, assume as long as spot has been missing so far.
+    Return for how many more hours the run is expected to stay on demand. If it may return to spot, assume that this
+    takes as long again as the run has been on demand so far.
     """
     current, spec = facts.state.current, facts.spec
     assert current is not None
@@ -78,7 +87,7 @@ def _on_demand_h(facts: Facts) -> float:
 
 
 def _on_demand_since(state: RunState, current: Attempt) -> datetime:
-    """Return since when the run has been on demand, on any kind."""
+    """Return since when the run has been on demand without a break, perhaps on several kinds."""
     since = current.started_at
     for attempt in reversed(state.attempts.values()):
         if state.launch_of(attempt).intent.offering.capacity_type is CapacityType.SPOT:
@@ -102,7 +111,10 @@ def _known_to_be_cheaper(facts: Facts, work: Work, here: Offering) -> KindMove |
 
 
 def _move_usd(facts: Facts, here: Offering, there: Offering) -> float:
-    """Return the USD of a move: the start at `there`, and a handover in which neither instance trains."""
+    """
+    Return the cost of a move in USD: the start at `there`, and a handover, during which both instances are paid and
+    neither trains.
+    """
     handover_s = (assumptions.COMMIT + assumptions.WARM_RESTORE).total_seconds()
     to_usd, from_usd = float(there.price_usd_per_hour), float(here.price_usd_per_hour)
     return (to_usd * changeover(facts.state) + (to_usd + from_usd) * handover_s) / SECONDS_PER_HOUR
@@ -110,8 +122,10 @@ def _move_usd(facts: Facts, here: Offering, there: Offering) -> float:
 
 def _worth_a_trial(facts: Facts, work: Work, here: Offering) -> KindMove | None:
     """
-    Return a move to try a kind. Only an instance of the best known kind is replaced for a trial: an instance of another
-    kind is first replaced by one of the best known kind, or no move pays.
+    Return a move to a kind that is worth a trial; None if there is none.
+
+    Only an instance of the best known kind is replaced for a trial. If the instance is of another kind, the run moves
+    to the best known kind first; and if that does not pay, a trial does not either.
     """
     left_h = _work_until_lost_h(facts, here)
     if best_known(facts, work) != kind_of(facts, here) or left_h is None:
@@ -122,8 +136,8 @@ def _worth_a_trial(facts: Facts, work: Work, here: Offering) -> KindMove | None:
 
 def _usd_here(facts: Facts, work: Work, here: Offering) -> float:
     """
-    Return the USD of an hour's work of the first kind in the current pool, at its price now, even if the run may not
-    request that pool at the moment.
+    Return the cost, in USD, of doing an hour's work of the first kind in the current pool at its present price. The
+    pool may be one that the run would not request at the moment.
     """
     offered = next((each for each in work if each.pool == here.pool), None)
     if offered is not None:

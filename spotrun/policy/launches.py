@@ -1,4 +1,4 @@
-"""Classifies the outcomes of a run's launches for the rules of the policy."""
+"""Classifies a run's launches by their outcomes. Other modules of the policy use these classes."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from spotrun.run.state import Launch, RunState
 from spotrun.spec.model import RunSpec
 
 STILLBORN_MAX = 3
-"""Number of instances in a row that ended before an attempt, after which the next is expected to end likewise."""
+"""
+Number of instances in a row that ended before an attempt. After that many, the next one is expected to end in the same
+way.
+"""
 NO_CAPACITY = "no capacity"
 CANNOT_START = "the cloud cannot start an instance"
 
 
 def why_needed(state: RunState) -> str:
     """
-    Return why a run requests an instance while nothing trains. If an earlier instance was billed, the new instance is a
-    replacement, even if the earlier one never trained.
+    Describe why a run requests an instance while nothing trains: it is the first launch, or a replacement. It is a
+    replacement if an earlier instance was billed, even if that one never trained.
     """
     had_one = state.attempts or any(launch.billed_from is not None for launch in state.launches.values())
     return "replacement" if had_one else "first launch"
 
 
 def is_standby(state: RunState, launch: Launch) -> bool:
-    """Return whether the run requested this launch during an attempt."""
+    """Return whether the launch was requested while an attempt was running."""
     beside = launch.intent.beside
     if beside is None or launch.intent.standby_for is not None:
         return beside is not None
@@ -35,7 +38,7 @@ def is_standby(state: RunState, launch: Launch) -> bool:
 
 
 def may_be_of(spec: RunSpec, capacity_type: CapacityType) -> bool:
-    """Return whether the job allows instances of this capacity type. A machine of the user's own is always allowed."""
+    """Return whether the job allows instances of this capacity type. The user's own machine is always allowed."""
     return capacity_type is CapacityType.OWN or spec.resources.spot_policy in ("auto", capacity_type.in_words)
 
 
@@ -47,14 +50,18 @@ def refused(launch: Launch) -> bool:
 
 def rejected(launch: Launch) -> bool:
     """
-    Return whether the cloud rejected the request, at once or when it started the instance. A repeat would fail too.
+    Return whether the cloud rejected the request as such, in its response or when it started the instance. The same
+    request would be rejected again.
     """
     refused = launch.closed is not None and launch.closed.cause is Cause.EXTERNAL and launch.closed.refused
     return refused or launch.failed_to_start
 
 
 def never_asked(launch: Launch) -> bool:
-    """Return whether no runner could send the request while it was valid. That is not evidence about the market."""
+    """
+    Return whether the request was never sent, because no runner was at work while it was valid. Then its failure says
+    nothing about the market.
+    """
     closed_at = launch.closed_at
     if launch.closed is None or launch.closed.refused or closed_at is None:
         return False
@@ -62,7 +69,10 @@ def never_asked(launch: Launch) -> bool:
 
 
 def why_refused(launch: Launch) -> str:
-    """Return the kind of refusal, briefly; "" if the reason was neither the market nor a quota nor the request."""
+    """
+    Return in a few words why the launch failed: capacity, a quota, or the request itself. Return "" if it failed for
+    another reason or not at all.
+    """
     if never_asked(launch):
         return ""
     if launch.failed_to_start:
@@ -77,14 +87,17 @@ def why_refused(launch: Launch) -> str:
 
 
 def words_of_refusal(launch: Launch) -> str:
-    """Return the cloud's message when it refused the launch, or ended its instance before it ran."""
+    """Return the cloud's message about the failure of the launch: its refusal, or the end of its instance."""
     if launch.closed is not None:
         return launch.closed.detail
     return "" if launch.gone is None else launch.gone.evidence
 
 
 def stillborn(launch: Launch) -> bool:
-    """Return whether a launch was rejected, or ended before an attempt because of neither the market nor a quota."""
+    """
+    Return whether a launch failed for a reason that is neither the market nor a quota: it was rejected, or it ended
+    before an attempt.
+    """
     if launch.closed is not None:
         return launch.closed.cause is Cause.EXTERNAL
     if launch.gone is None or launch.over_quota or launch.came_up:
@@ -93,13 +106,13 @@ def stillborn(launch: Launch) -> bool:
 
 
 def _never_began(launch: Launch) -> bool:
-    """Return whether all members of a gang were ready, and were released because no lead began an attempt."""
+    """Return whether all members of a gang were ready and were released again, because no lead had begun an attempt."""
     stood = all(member.ready is not None and member.released is not None for member in launch.members)
     return stood and launch.attempt is None and launch.intent.beside is None
 
 
 def rejected_in_a_row(launches: Iterable[Launch]) -> Iterator[Launch]:
-    """Yield the rejected launches, newest first, up to the newest that got an instance."""
+    """Yield the rejected launches, newest first, back to the newest launch that got an instance."""
     for launch in launches:
         if rejected(launch):
             yield launch

@@ -1,4 +1,7 @@
-"""Finds the smallest budget with which a run begins. Pure: it runs the policy with one budget after another."""
+"""
+Finds the smallest budget with which a run begins, by running the policy with one budget after another. No function has
+side effects.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ DOUBLINGS_MAX = 40
 
 
 def least_budget_usd(unborn: RunState, spec: RunSpec, world: World) -> Decimal | None:
-    """Return the smallest budget, rounded up to the cent; None if no budget lets a run begin in this world."""
+    """
+    Return the smallest budget with which the run makes its first launch in `world`, rounded up to the cent. Return None
+    if it makes none with any budget.
+    """
 
     def begins(budget_usd: Decimal) -> bool:
         state = replace(unborn, created=replace(unborn.created, budget_usd=budget_usd))

@@ -1,4 +1,4 @@
-"""Computes when the life of an instance ends, and when a standby has to replace the instance."""
+"""Computes when an instance's time-to-live ends, and when a standby has to be launched to replace the instance."""
 
 from __future__ import annotations
 
@@ -10,22 +10,28 @@ from spotrun.policy.facts import Facts
 from spotrun.run.state import Attempt, RunState
 
 BLIND_FOR = timedelta(hours=24)
-"""Time for which a runner may be away (expired credentials, machine off) before an instance's time-to-live ends."""
+"""
+Time for which a runner may be absent, because its credentials have expired or its machine is off, before the
+time-to-live of an instance ends.
+"""
 HANDOVER_BEFORE_END = timedelta(minutes=15)
-"""Minimum time from the launch of a standby to the end of the old instance's time-to-live."""
+"""Time before the end of an instance's time-to-live at which a standby is launched at the latest."""
 REPLACED_AFTER = timedelta(hours=24) - HANDOVER_BEFORE_END
 TIME_TO_LIVE = REPLACED_AFTER + HANDOVER_BEFORE_END + BLIND_FOR
 LAST_MINUTES = timedelta(minutes=3)
-"""Time before the end of its time-to-live at which an instance commits and ends, even without a standby."""
+"""
+Time before the end of its time-to-live at which an instance makes its last commit and ends, even if no standby is
+ready.
+"""
 
 
 def lives_until(state: RunState, attempt: Attempt) -> datetime:
-    """Return when the first of the attempt's instances reaches the end of its time-to-live."""
+    """Return the time at which the first of the attempt's instances reaches the end of its time-to-live."""
     return min(ends_at for ends_at, _ in _lives(state, attempt))
 
 
 def _lives(state: RunState, attempt: Attempt) -> Iterator[tuple[datetime, timedelta]]:
-    """Yield, for each instance of the attempt, when its life ends and the life's whole length."""
+    """Yield, for each instance of the attempt, the end of its time-to-live and the length of its time-to-live."""
     for name in attempt.names:
         recorded, ready = state.member(name).recorded, state.member(name).ready
         booted_at = attempt.booted_at if ready is None else ready.booted_at
@@ -39,8 +45,8 @@ def life_left(facts: Facts, current: Attempt) -> timedelta:
 
 def nearly_over(facts: Facts, current: Attempt) -> bool:
     """
-    Return whether it is time for a standby, because the time-to-live of the running instance will soon end. False for a
-    bench, which would begin again on another instance.
+    Return whether a standby is needed because the time-to-live of the running instance will soon end. Return False for
+    a bench: its instances are not replaced, because it would begin again on another one.
     """
     if facts.state.created.is_bench:
         return False
@@ -50,9 +56,10 @@ def nearly_over(facts: Facts, current: Attempt) -> bool:
 
 def kept_for_handover(state: RunState, life: timedelta) -> timedelta:
     """
-    Return the part of a time-to-live that is reserved for a standby to take over. This part is at least the time that a
-    standby needs to start, but at most half of a short life. In a long life the part is a day, because the runner may
-    be away.
+    Return the last part of a time-to-live, in which a standby has to take over.
+
+    It is at least the time that a standby needs to start, but at most half of a time-to-live that is short. In a long
+    one it is a day, because the runner may be absent for a day.
     """
     start = timedelta(seconds=changeover(state)) + LAST_MINUTES
     return max(min(HANDOVER_BEFORE_END, life / 4), min(start, life / 2), life - REPLACED_AFTER)

@@ -1,4 +1,4 @@
-"""Decides what a launch may cost, and so how long its instance may live."""
+"""Decides how much a launch may cost, and therefore how long its instance may live."""
 
 from __future__ import annotations
 
@@ -31,28 +31,35 @@ from spotrun.run.state import Attempt, Launch, RunState
 from spotrun.units import bounded
 
 WARN_AT = Decimal("0.8")
-"""Share of a budget at which to warn, if the job does not name one."""
+"""Share of a budget at which the run warns, if the job does not set one."""
 INTENT_LIFETIME = timedelta(minutes=10)
-"""Maximum age at which a runner may execute a LaunchIntended; then it may only look for its instance (protocol 8)."""
+"""
+Maximum age at which a runner may request the launch of a LaunchIntended. After that it may only look for an instance
+that was already requested (protocol 8).
+"""
 TIME_TO_LIVE_MIN = timedelta(minutes=10)
-"""Minimum life of an instance: a shorter one does not pay for its boot, unless this run's starts were faster."""
+"""
+Minimum life of an instance. A shorter life is not worth the cost of the boot, unless starts in this run are faster.
+"""
 STARTS_IN_A_LIFE = 2
-"""Minimum length of an instance's life, as a multiple of a start."""
+"""Minimum life of an instance, in multiples of the time that a start takes."""
 AMPLE = 1.5
-"""Minimum multiple of the expected cost of the remaining work at which a budget is ample."""
+"""A budget is ample if it pays for at least this many times the expected cost of the remaining work."""
 LIVES_IN_A_BUDGET = 3
 """
-Number of equal shares of the unspent money, of which a life gets one. An instance gets half of the money that its
-predecessor leaves, so the two get equal shares if the predecessor got a third.
+The share of one life is the unspent money divided by this number. An instance gets half of the money that its
+predecessor leaves. So the two get equal shares if the predecessor got a third.
 """
 NEEDED_TIMES = 2
-"""Maximum life that a budget allows, as a multiple of the time that the remaining work may take."""
+"""Maximum life that a budget allows, in multiples of the time that the remaining work may take."""
 WORTH_PLACES = Decimal("0.0001")
-"""Rounding, in USD, of the estimated price in the cloud of the work that takes an hour at home."""
+"""
+Places to which the value of an hour of work at home is rounded, in USD. This value is estimated from the price that the
+same work would have in the cloud.
+"""
 STORAGE_SHARE = Decimal("0.01")
 """
-Minimum share of a budget that stays reserved for storage and requests; more is reserved once they are known to cost
-more.
+Minimum share of a budget that is reserved for storage and requests. Once they are known to cost more, more is reserved.
 """
 
 ONE_AT_A_TIME = "on demand from here on, and the budget pays for one instance at a time"
@@ -61,8 +68,8 @@ OUT_OF_BUDGET = "the rest of the budget does not pay for another instance"
 
 def intend(facts: Facts, offering: Offering, reason: str, count: int | None = None) -> Iterator[Action]:
     """
-    Request `offering` for all instances that train together, or for `count` members that their gang lacks. Do not
-    request it if the budget or failed standbys forbid it.
+    Request `offering` for all instances that train together, or for the `count` members that a gang lacks. Request
+    nothing if the budget does not allow it, or if a standby has to wait because earlier ones failed.
     """
     failed = failed_standbys(facts.state, offering.capacity_type)
     if failed is not None and facts.now < failed.again_at:
@@ -92,7 +99,10 @@ def intend(facts: Facts, offering: Offering, reason: str, count: int | None = No
 
 
 def _of_gang(state: RunState, intent: ev.LaunchIntended, count: int | None) -> ev.LaunchIntended:
-    """Return the intent for `count` members that the newest gang lacks; for a whole gang if `count` is None."""
+    """
+    Change `intent` to a request for `count` members that the newest gang lacks or, if `count` is None, for a whole
+    gang.
+    """
     newest = state.attempts.values()[-1].number if state.attempts else None
     if count is None:
         return replace(intent, standby_for=None, for_gang=state.current_attempt, count=state.created.size)
@@ -101,7 +111,8 @@ def _of_gang(state: RunState, intent: ev.LaunchIntended, count: int | None) -> e
 
 def nearly_spent(facts: Facts) -> ev.BudgetNearlySpent | None:
     """
-    Return a BudgetNearlySpent once `warn_at` of the budget is spent; None before that, and after the event was written.
+    Return a BudgetNearlySpent once `warn_at` of the budget is spent. Return None before that, and if the ledger has
+    this event already.
     """
     state, now = facts.state, facts.now
     budget = state.created.budget_usd
@@ -117,7 +128,10 @@ def nearly_spent(facts: Facts) -> ev.BudgetNearlySpent | None:
 
 
 def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | None) -> Decimal:
-    """Return the maximum price of an hour: a spot price floats, up to max_price or the on-demand price."""
+    """
+    Return the maximum price of an hour. A spot price may rise to max_price or, if the job sets none, to the on-demand
+    price.
+    """
     if offering.capacity_type is not CapacityType.SPOT:
         return offering.price_usd_per_hour
     return max_price if max_price is not None else max(on_demand, offering.price_usd_per_hour)
@@ -125,10 +139,10 @@ def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | N
 
 def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timedelta | None:
     """
-    Return how long new instances may live; None if the budget allows too short a life to be worth a boot.
+    Return how long new instances may live. Return None if the budget allows only a life that is not worth the boot.
 
-    A bench's instances are not replaced and save nothing, so they live only a little longer than the bench: if its
-    process is killed, only the timers of the instances end them.
+    The instances of a bench are allowed to live only a little longer than the bench. They are not replaced, and nothing
+    on them has to be saved. If the bench's process is killed, only their own timers end them.
     """
     state, spec = facts.state, facts.spec
     own = offering.capacity_type is CapacityType.OWN
@@ -149,17 +163,17 @@ def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timed
 
 def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta, count: int | None) -> timedelta:
     """
-    Return how long an instance may live according to the budget; zero if the launch has to wait until a reservation is
+    Return how long the budget lets an instance live. Return zero if the launch has to wait until a reservation is
     released.
 
-    If the budget is ample, an instance gets half of the money that is neither spent nor reserved. The other half is for
-    a standby, which may be needed at any time, and which gets half of the money then left. An instance whose life ends
-    before its work is done is replaced; an ample budget pays for that.
+    If the budget is ample, an instance gets half of the money that is neither spent nor reserved. The other half is
+    kept for a standby, which may be needed at any time, and which will in turn get half of the money then left. If the
+    instance's life ends before the work is done, it is replaced, and an ample budget pays for the replacement.
 
-    Each change of instances costs money. So if the budget is not ample, the half has to pay for all the work that is
-    left, or for a useful time on demand until spot is back. If the half is too little, the instance gets all the money.
-    If that is too little too, the run requests the instance only after the previous instance and its reservation have
-    ended: waiting costs nothing.
+    If the budget is not ample, it matters that each change of instances costs money. So half of the money has to pay
+    for all the work that is left or, on demand, for a useful time until spot is back. If half is too little for that,
+    the instance gets all the money. If all is too little too, the run waits until the previous instance has ended and
+    the money reserved for it is released. Waiting costs nothing.
     """
     whole, enough = affordable_life(facts, ceiling, offering.region, count=count), least
     needed = life_needed(facts, offering)
@@ -171,15 +185,17 @@ def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta,
 
 
 def _shortest(facts: Facts) -> timedelta:
-    """Return the shortest life that is worth a boot, and leaves some time for training."""
+    """Return the shortest life that is worth a boot, because it leaves some time for training."""
     start = timedelta(seconds=changeover(facts.state))
     return min(TIME_TO_LIVE_MIN, max(STARTS_IN_A_LIFE * start, 2 * LAST_MINUTES))
 
 
 def _ample(facts: Facts, offering: Offering, ceiling: Decimal) -> bool:
     """
-    Return whether the unspent money pays for AMPLE times the remaining work at today's price, including a start for
-    each life that gets the share of LIVES_IN_A_BUDGET.
+    Return whether the unspent money pays for AMPLE times the remaining work at today's price.
+
+    The cost of the work includes one start for each life that it takes, if each life gets one of LIVES_IN_A_BUDGET
+    shares of the money.
     """
     work, price, state = workload(facts), offering.price_usd_per_hour, facts.state
     if work is None or price <= 0:
@@ -195,13 +211,15 @@ def _ample(facts: Facts, offering: Offering, ceiling: Decimal) -> bool:
 
 
 def _unspent_usd(facts: Facts, launch: Launch) -> Decimal:
-    """Return the part of a launch's reservation that it has not cost yet."""
+    """Return the part of a launch's reservation that the launch has not used up so far."""
     rule = facts.state.created.billing
     return launch.reserved_usd(rule) - launch.cost_until(facts.now, rule)
 
 
 def _egress_reserve(facts: Facts, offering: Offering, life: timedelta) -> Decimal:
-    """Return the cost that a budget reserves for an instance's traffic between regions in its life."""
+    """
+    Return the amount that a budget reserves for the traffic between regions that an instance causes in the time `life`.
+    """
     if facts.state.created.budget_usd is None:
         return ZERO
     return to_nano(transfer_limit(facts, offering.region).over(life))
@@ -214,7 +232,8 @@ def _ceiling(facts: Facts, offering: Offering) -> Decimal:
 
 def _compared_usd_per_hour(facts: Facts, offering: Offering) -> Decimal:
     """
-    Return the price an hour that counts for `offering`. At home this is the cloud's on-demand price for the same work.
+    Return the price per hour with which `offering` is compared. For the user's own machine this is the cloud's
+    on-demand price for the same work.
     """
     offerings = facts.world.offerings
     rented = [each.price_usd_per_hour for each in offerings if each.capacity_type is CapacityType.ON_DEMAND]
@@ -224,7 +243,10 @@ def _compared_usd_per_hour(facts: Facts, offering: Offering) -> Decimal:
 
 
 def _useful(facts: Facts, offering: Offering) -> timedelta | None:
-    """Return the life that an instance needs if the run will leave it for spot; None if it has to do all the work."""
+    """
+    Return the minimum useful life of an on-demand instance that the run will leave as soon as there is spot. Return
+    None for any other instance, because it has to do all the work.
+    """
     passing = offering.capacity_type is CapacityType.ON_DEMAND and facts.spec.resources.spot_policy == "auto"
     return 3 * TIME_TO_LIVE_MIN if passing else None
 
@@ -233,10 +255,11 @@ def affordable_life(
     facts: Facts, ceiling: Decimal, region: str, freed_usd: Decimal = ZERO, count: int | None = None
 ) -> timedelta:
     """
-    Return how long the part of the budget that is neither spent nor reserved lasts at the price `ceiling`.
+    Return how long the unused part of the budget lasts at the price `ceiling`. The unused part is neither spent nor
+    reserved.
 
-    `freed_usd` is added to that part. The price is paid for all instances that train together, or for `count`. Storage,
-    requests and traffic between regions are subtracted first.
+    `freed_usd` is added to it; storage, requests and traffic between regions are subtracted from it. The price is paid
+    for all instances that train together, or for `count` instances.
     """
     state, crossing = facts.state, transfer_limit(facts, region)
     budget = state.created.budget_usd
@@ -250,7 +273,10 @@ def affordable_life(
 
 
 def life_needed(facts: Facts, offering: Offering) -> timedelta | None:
-    """Return how long one instance would have to live to do the work left, including its start; None if unknown."""
+    """
+    Return how long one instance would have to live to do all the work that is left, including its start. Return None if
+    the work is unknown.
+    """
     work = workload(facts)
     if work is None:
         return None
@@ -259,7 +285,10 @@ def life_needed(facts: Facts, offering: Offering) -> timedelta | None:
 
 
 def pays_for_all(facts: Facts, offering: Offering) -> bool:
-    """Return whether the budget pays for all the work left; True without a budget, or if the work is unknown."""
+    """
+    Return whether the budget pays for all the work that is left. Return True if there is no budget or the work is
+    unknown.
+    """
     needed, price = life_needed(facts, offering), offering.price_usd_per_hour
     if facts.state.created.budget_usd is None or needed is None or price <= 0:
         return True
@@ -268,8 +297,9 @@ def pays_for_all(facts: Facts, offering: Offering) -> bool:
 
 def _money_comes_back(state: RunState, offering: Offering) -> bool:
     """
-    Return whether a reservation will soon be released, because an instance that has trained has not ended yet. An
-    on-demand instance that the run will leave for spot does not count.
+    Return whether a reservation will soon be released, because an instance that has trained is about to end.
+
+    An on-demand instance that the run keeps until it has moved to spot does not count.
     """
     current, spot = state.current, offering.capacity_type is CapacityType.SPOT
     if spot and current is not None and not current.leaving and _on_demand(state, current):
@@ -283,7 +313,9 @@ def _on_demand(state: RunState, attempt: Attempt) -> bool:
 
 def _for_want_of_money(facts: Facts, offering: Offering) -> Iterator[Action]:
     """
-    Drain the spot instance if on-demand has to replace it and the budget then pays for all work; else stop or wait.
+    Act on a launch for which the budget has too little money. If on-demand is to replace a spot instance, and the
+    budget would pay for all the work once that instance has ended, drain the spot instance. Otherwise stop the run, or
+    wait.
     """
     current = facts.state.current
     if current is not None and _makes_way(facts, current, offering):

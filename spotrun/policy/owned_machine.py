@@ -1,13 +1,14 @@
 """
 Decides when a run trains on the user's own machine, and when in the cloud.
 
-The machine's cost is paid whether it computes or not. So the run prefers it to the cloud at any price, while it is free
-and can meet the deadline:
+The user's machine costs the same whether it trains or not. So the run prefers it to the cloud at any price, as long as
+the machine is free and can meet the deadline:
 
     time left >= start + work left at home + possible error of that work + the rework of one fault
 
-If the machine cannot meet the deadline, the deadline's strategy rents in the cloud until the machine can. While the
-strategy waits for spot, the machine trains anyway: slow progress is better than none.
+If the machine cannot meet the deadline, the run's strategy rents instances in the cloud. Once these have done enough of
+the work, the machine can meet the deadline with what is left, and the run moves home. While the strategy waits for
+spot, the run trains on the machine, because slow progress is better than none.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def stays_at_home(facts: Facts) -> bool:
 
 def starts_again_at_home(facts: Facts) -> bool:
     """
-    Return whether the attempt that trains is at home and leaves only because its time-to-live ends. The machine has
-    room for one instance, so the replacement waits until the old instance is gone.
+    Return whether the attempt trains at home and leaves only because its time-to-live ends. The machine has room for
+    one instance. So the next attempt, which will be at home again, has to wait until the old instance has ended.
     """
     current = facts.state.current
     leaves = current is not None and current.leaving and is_at_home(facts.state, current)
@@ -48,7 +49,7 @@ def starts_again_at_home(facts: Facts) -> bool:
 
 
 def way_home(facts: Facts) -> Offering | None:
-    """Return the user's own machine, if the run should move there now from the cloud, or start there; else None."""
+    """Return the user's own machine, if the run should start there now, or move there from the cloud; else None."""
     current, offering = facts.state.current, at_home_now(facts)
     if offering is None or not holds(facts, there=False):
         return None
@@ -67,7 +68,7 @@ def at_home_now(facts: Facts) -> Offering | None:
 
 @once
 def work_at_home(facts: Facts) -> Workload | None:
-    """Return the work left, in seconds of training at home; None while it is unknown."""
+    """Return the work left, in seconds of training on the user's machine; None while it is unknown."""
     work, measured = workload(facts), pace_at_home(facts)
     if work is None:
         return None
@@ -79,7 +80,8 @@ def work_at_home(facts: Facts) -> Workload | None:
 
 def holds(facts: Facts, *, there: bool) -> bool:
     """
-    Return whether the machine at home can meet the deadline without the cloud. `there`: the run already trains at home.
+    Return whether the user's machine can meet the deadline without the cloud. If the run already trains there
+    (`there`), no time for a start is counted.
     """
     spare = spare_s(facts, there=there)
     return spare is not None and spare >= 0
@@ -87,8 +89,8 @@ def holds(facts: Facts, *, there: bool) -> bool:
 
 def spare_s(facts: Facts, *, there: bool) -> float | None:
     """
-    Return the seconds until the deadline that training at home does not need; less than 0 if it cannot meet the
-    deadline. Infinite without a deadline; None while the work is unknown.
+    Return how many seconds before the deadline the user's machine would finish. Less than 0: it cannot meet the
+    deadline. Infinite: there is no deadline. None: the work left is unknown.
     """
     deadline_at = facts.state.created.deadline_at
     if deadline_at is None:
@@ -103,7 +105,7 @@ def spare_s(facts: Facts, *, there: bool) -> float | None:
 
 
 def why_home(facts: Facts, offering: Offering) -> str:
-    """Return why the run requests the user's machine, in the words of the ledger."""
+    """Return the reason why the run requests the user's machine, as it is written into the ledger."""
     spare = spare_s(facts, there=False)
     kept = ""
     if spare is not None and spare != float("inf"):
@@ -112,7 +114,10 @@ def why_home(facts: Facts, offering: Offering) -> str:
 
 
 def _pays_to_return(facts: Facts, current: Attempt) -> bool:
-    """Return whether a return home pays: whether the training left takes longer than the start and the handover."""
+    """
+    Return whether it pays to move home from the cloud: the work that is left has to take longer than the start and the
+    handover.
+    """
     if facts.now - current.started_at < facts.spec.policy.return_cooldown:
         return False
     work = workload(facts)
@@ -120,7 +125,10 @@ def _pays_to_return(facts: Facts, current: Attempt) -> bool:
 
 
 def _rests(facts: Facts) -> bool:
-    """Return whether the machine is not requested for a while, after a refusal or an unplanned end."""
+    """
+    Return whether the user's machine has just refused a launch, or ended one unplanned. For a while after that, it is
+    not requested.
+    """
     newest = next((each for each in reversed(facts.state.launches.values()) if _is_own(each)), None)
     if newest is None:
         return False

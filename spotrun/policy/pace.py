@@ -1,8 +1,9 @@
 """
-Measures the duration of a run's steps, from the reports of its agents.
+Measures how long a run's steps take, from the reports of its agents.
 
-A *stretch* lies between two times at which the step of one trainer is known: its first new step, each of its
-snapshots, and the last report of its agent. So the pace includes validation, checkpoints and slow spells.
+A *stretch* is the time between two moments at which it is known which step a trainer has reached: its first new step,
+each of its snapshots, and the last report of its agent. So the measured pace also includes validation, checkpoints and
+times in which the training was slow.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from spotrun.run.state import Attempt, RunState
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """Seconds per step, their possible error as a share, and the number of `steps` from which they were measured."""
+    """The seconds that a step takes, their possible error as a share, and the number of `steps` that were measured."""
 
     step_s: float
     doubt: float
@@ -33,9 +34,11 @@ def any_attempt(attempt: Attempt) -> bool:
 
 def measured_pace(state: RunState, world: World, counts: Callable[[Attempt], bool] = any_attempt) -> Pace | None:
     """
-    Return the mean pace over all stretches of the attempts that `counts` selects; None if there are too few steps.
+    Return the mean pace over the stretches of those attempts that `counts` selects. Return None if these have too few
+    steps.
 
-    Its doubt is twice the standard error of the mean, within the assumed bounds.
+    Its `doubt` is twice the standard error of the mean, but at least WORK_DOUBT_MIN. If there are too few stretches for
+    a standard error, it is WORK_DOUBT.
     """
     stretches = list(_stretches(state, world, counts))
     steps, seconds = sum(n for n, _ in stretches), sum(s for _, s in stretches)
@@ -59,7 +62,10 @@ def _stretches(state: RunState, world: World, counts: Callable[[Attempt], bool])
 def _marks(
     state: RunState, world: World, counts: Callable[[Attempt], bool]
 ) -> dict[tuple[int, int], list[tuple[int, datetime]]]:
-    """Return the known (step, time) pairs of each trainer that made a step, by attempt and incarnation."""
+    """
+    Return, for each trainer that made a step, the steps that it is known to have reached, each with the time. The keys
+    are the numbers of the attempt and of the trainer's incarnation.
+    """
     found = {
         (attempt.number, trainer.incarnation): [(trainer.step + 1, trainer.started_at)]
         for attempt in state.attempts.values()

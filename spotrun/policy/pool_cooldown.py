@@ -1,11 +1,13 @@
 """
-Finds which pools rest after a refusal, until when, and why.
+Finds the pools that rest after a refusal, the time at which their rest ends, and its reason.
 
-A pool *rests* while the run does not request it. A pool without capacity, or one that denied access, rests for minutes,
-because that may soon change. A full quota usually stays full until the user changes something. The same is true of a
-request that the cloud rejects, in its response or when it starts the instance. After these refusals, each rest is
-longer than the previous one, but the run never gives up a pool. A pool does not rest if its subnet, image or template
-has changed since a rejected request.
+A pool *rests* while the run does not request it.
+
+- If a pool had no capacity, or denied access, it rests for minutes, because this may soon change.
+- A full quota usually stays full until the user changes something. The same is true of a request that the cloud
+  rejects, in its response or when it starts the instance. After such a refusal, each rest is longer than the one
+  before, but the run never gives up a pool.
+- If a pool rejected the request, and its subnet, image or template has changed since, it does not rest.
 """
 
 from __future__ import annotations
@@ -36,13 +38,19 @@ from spotrun.run.reasons import in_brief
 from spotrun.run.state import Launch, RunState
 
 POOL_REST = timedelta(minutes=2)
-"""Time for which the run does not request a pool that lacked capacity or denied access."""
+"""The time for which a pool rests after it had no capacity or denied access."""
 LASTING_REST, LASTING_REST_MAX = timedelta(minutes=10), timedelta(hours=1)
-"""First and maximum rest of a pool after a full quota or a rejected request; each rest is twice the one before."""
+"""
+The first and the longest rest of a pool after a full quota or a rejected request. Each rest is twice as long as the one
+before.
+"""
 
 
 class Rest(msgspec.Struct, frozen=True):
-    """The time for which a pool is not requested, because of the newest launch that it refused."""
+    """
+    The rest of a pool: the launch that the pool refused last, and the time for which it is not requested because of
+    that.
+    """
 
     launch: Launch
     began_at: datetime
@@ -51,8 +59,8 @@ class Rest(msgspec.Struct, frozen=True):
 
 def within_price(facts: Facts) -> list[Offering]:
     """
-    Return the offerings that the job allows: at most max_price (the user's own machine has no limit), and, with
-    `checkpoint.exact: bits`, only of the kind that made the first checkpoint.
+    Return the offerings that the job allows. They cost at most max_price, except for the user's own machine, which has
+    no limit. With `checkpoint.exact: bits`, they are of the kind that made the first checkpoint.
     """
     bound = bound_kind(facts)
     allowed = [found for found in facts.world.offerings if bound is None or kind_of(facts, found) == bound]
@@ -64,8 +72,8 @@ def rests(facts: Facts, offering: Offering) -> bool:
     """
     Return whether the pool of `offering` rests now.
 
-    If all pools of a kind reject the request, the run repeats it a few times without a rest, because there is no other
-    pool to try and the fault may pass.
+    If all pools of its capacity type reject the request, there is no other pool to try, and the fault may pass. Then
+    the pool does not rest until the request has been repeated a few times.
     """
     rest = rest_of(facts, offering)
     if rest is None or not rejected(rest.launch):
@@ -74,7 +82,7 @@ def rests(facts: Facts, offering: Offering) -> bool:
 
 
 def rest_of(facts: Facts, offering: Offering) -> Rest | None:
-    """Return the rest that keeps the run from requesting the pool of `offering`; None if the pool does not rest."""
+    """Return the rest of the pool of `offering`; None if the pool does not rest."""
     rest = _resting(facts).get(offering.pool)
     if rest is None or (rejected(rest.launch) and _would_be_another(facts, rest.launch, offering)):
         return None
@@ -82,32 +90,38 @@ def rest_of(facts: Facts, offering: Offering) -> Rest | None:
 
 
 def enough_rejections(facts: Facts) -> bool:
-    """Return whether enough requests in a row were rejected to rule out a passing fault."""
+    """Return whether the number of requests that were rejected in a row is high enough to rule out a passing fault."""
     in_a_row = rejected_in_a_row(reversed(since_opened(facts.state)))
     return sum(1 for _ in in_a_row) >= STILLBORN_MAX
 
 
 def all_reject(facts: Facts, types: Collection[CapacityType]) -> bool:
-    """Return whether every pool of these types would reject the request that would be made now."""
+    """Return whether every pool of these capacity types has rejected a request like the one that would be made now."""
     wanted = [found for found in within_price(facts) if found.capacity_type in types]
     found = [rest_of(facts, each) for each in wanted]
     return bool(wanted) and all(rest is not None and rejected(rest.launch) for rest in found)
 
 
 def no_spot_accepts(facts: Facts) -> bool:
-    """Return whether every spot pool has rejected the request, enough of them in a row: then waiting does not help."""
+    """
+    Return whether every spot pool has rejected the request, and enough requests in a row were rejected. Then it is
+    useless to wait for spot.
+    """
     return enough_rejections(facts) and all_reject(facts, (CapacityType.SPOT,))
 
 
 def zones_at_fault(facts: Facts) -> set[str]:
-    """Return the zones that rejected a request: the fault may affect their other types too."""
+    """
+    Return the zones in which a request was rejected. The other instance types in these zones may have the same fault.
+    """
     return {pool.zone for pool, rest in _resting(facts).items() if rejected(rest.launch)}
 
 
 def why_none(facts: Facts, capacity_type: CapacityType) -> str:
     """
-    Explain why no pool of this type may be requested now, and when the first one that failed for another reason than
-    capacity is tried again.
+    Explain why no pool of this capacity type may be requested now.
+
+    If some pools rest for another reason than missing capacity, say when the first of them will be requested again.
     """
     kind, scale = capacity_type.replace("_", "-"), facts.state.created.time_scale
     wanted = (found for found in within_price(facts) if found.capacity_type is capacity_type)
@@ -122,7 +136,10 @@ def why_none(facts: Facts, capacity_type: CapacityType) -> str:
 
 
 def full_quota(state: RunState, now: datetime) -> str:
-    """Name the full quota that a pool reported last, and when that pool is tried again; "" if no quota is full."""
+    """
+    Name the quota that was reported as full most recently, and say when its pool is requested again; "" if no quota is
+    full.
+    """
     full = [rest for rest in _refusals(state, now).values() if rest.launch.over_quota]
     return _refusal(max(full, key=lambda rest: rest.began_at), state.created.time_scale) if full else ""
 
@@ -140,7 +157,10 @@ def _resting(facts: Facts) -> dict[Pool, Rest]:
 
 
 def _refusals(state: RunState, now: datetime) -> dict[Pool, Rest]:
-    """Return the rest of each pool that has just refused a request, and has given no instance since."""
+    """
+    Return the rests that are not over yet, by pool. A pool does not rest if an instance has started in it after its
+    refusal.
+    """
     found: dict[Pool, Rest] = {}
     for launch in since_opened(state):
         pool = launch.intent.offering.pool
@@ -160,7 +180,10 @@ def _lasts(launch: Launch) -> bool:
 
 
 def _lasting_rest(launch: Launch, before: Rest | None) -> Rest:
-    """Double the previous rest, if the pool was not requested during that rest and refuses again."""
+    """
+    Return the rest after a full quota or a rejected request. If the pool was refused before in this way, and this
+    request came after that rest, the new rest is twice as long.
+    """
     if before is None or not _lasts(before.launch):
         return _rest(launch, LASTING_REST)
     lasted = before.until - before.began_at
@@ -177,6 +200,8 @@ def _rest(launch: Launch, lasts: timedelta) -> Rest:
 
 
 def _would_be_another(facts: Facts, launch: Launch, offering: Offering) -> bool:
-    """Return whether a request now would have another image, subnet or template than the rejected one."""
+    """
+    Return whether a request for `offering` would now have another image, subnet or template than the rejected `launch`.
+    """
     before, now = launch.intent.offering, surrounded(facts.state, offering)
     return (before.image, before.subnet, before.launch_template) != (now.image, now.subnet, now.launch_template)

@@ -1,4 +1,6 @@
-"""Collects the losses and refusals of spot pools, of this run and others, and finds the pools in trouble now."""
+"""
+Collects the losses and refusals of spot pools, in this run and in others, and finds the pools that are in trouble now.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +14,28 @@ from spotrun.policy.interruption_rates import relative_hazard
 from spotrun.strategies.history import MarketHistory, Past
 
 TROUBLE_LASTS = timedelta(minutes=10)
-"""Time after a loss or refusal for which a pool counts as empty. After this time it has capacity with p = 0.23."""
+"""
+Time after a loss or a refusal for which a pool counts as having no capacity. After this time, the probability that it
+has capacity again is 0.23.
+"""
 
 
 def name_of(pool: Pool) -> str:
-    """Return the name of a spot pool for strategies, which call it a zone."""
+    """Return the name under which strategies know a spot pool. Strategies call it a zone."""
     return f"{pool.zone}/{pool.instance_type}"
 
 
 @once
 def just_lost(facts: Facts) -> dict[Pool, Observation]:
-    """Return the pools that recently refused, took or gave notice to an instance, in this run or another."""
+    """
+    Return the pools that have just refused a request, given notice to an instance, or taken one, in this run or
+    another. Each is returned with this observation.
+    """
     return pools_in_trouble([*observations_of(facts.state), *facts.world.observations], facts.now, TROUBLE_LASTS)
 
 
 def at_risk(facts: Facts) -> set[Pool]:
-    """Return the pools with a recent recommendation for an instance of this run."""
+    """Return the pools in which an instance of this run has recently received a recommendation."""
     state = facts.state
     return {
         state.launch_of(attempt).intent.offering.pool
@@ -39,9 +47,10 @@ def at_risk(facts: Facts) -> set[Pool]:
 @once
 def market_history(facts: Facts) -> MarketHistory:
     """
-    Return the losses and refusals of the spot pools, in this run and others, in seconds since the run's creation.
+    Return the history of the spot pools for strategies: their losses and refusals in this run and in others. Times in
+    it are seconds since the run's creation.
 
-    A pool counts as having spot unless it recently interrupted or refused an instance.
+    A pool counts as having spot now unless it has recently refused a request or lost an instance.
     """
     state, world, now = facts.state, facts.world, facts.now
     seen = [*observations_of(state), *world.observations]

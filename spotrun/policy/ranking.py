@@ -1,19 +1,21 @@
 """
-Ranks the offerings that may be requested now: the least dollars per hour of progress first.
+Ranks the offerings that may be requested now. The offering with the lowest cost per hour of progress comes first.
 
-    price per hour of progress = (price now * (1 + changeover / life) + commits of an hour + start / life) / speed
+    cost per hour of progress = (price now * (1 + changeover / life) + commits of an hour + start / life) / speed
 
-`commits of an hour` and `start` are the cost of traffic between regions, in dollars: a start reads the data and the
-checkpoint. The price covers all instances that train together; the traffic cost counts once.
+`price now` is for all instances that train together. `commits of an hour` and `start` are the cost of traffic between
+regions, in dollars, which does not depend on the number of instances: at a start, the data and the checkpoint are read.
+`life` is how long an instance is expected to last. It is estimated from the observations of its pool by this run and
+others.
 
-An instance's life is estimated from the observations of its pool by this run and others. A pool that has just refused
-this run is left out. A pool comes last, whatever it costs, if one of these happened recently:
+`speed` is 1 unless the job names a choice of kinds. With a choice, an hour of progress is the work that the first kind
+does in an hour, so offerings are ranked by their cost per sample.
+
+A pool that has just refused this run is left out. A pool comes last, whatever it costs, if one of these happened
+recently:
 
 - the pool lost an instance, refused any run, or was reported to be in danger
 - a request was rejected in its zone, or an instance in its zone ended before it trained
-
-The speed is 1, unless the job names a choice of kinds: then an hour of progress is the work that the first kind does in
-an hour. So the ranking is by dollars per sample.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ def spot_launches(state: RunState) -> list[Launch]:
 
 @once
 def on_demand_now(facts: Facts) -> list[Offering]:
-    """Return the on-demand offerings worth a request now, best first."""
+    """Return the on-demand offerings that may be requested now, best first."""
     asked, last = on_demand_work(facts), _asked_last(facts, set(just_lost(facts)))
     chooses = choice(facts) and facts.spec.resources.spot_policy == "on-demand"
     tier = _tiers(facts, asked, asked) if chooses else _no_tiers
@@ -58,10 +60,10 @@ def on_demand_now(facts: Facts) -> list[Offering]:
 @once
 def spot_now(facts: Facts) -> list[Offering]:
     """
-    Return the spot offerings worth a request now, best first.
+    Return the spot offerings that may be requested now, best first.
 
-    If the job names a choice of kinds, offerings of a kind on trial come first, then offerings of the best kind and of
-    kinds that cost about the same.
+    If the job names a choice of kinds, offerings of a kind on trial come first. They are followed by offerings of the
+    best kind, and of kinds that cost about the same.
     """
     asked, last = spot_work(facts), _asked_last(facts, {*just_lost(facts), *at_risk(facts)})
     tier = _tiers(facts, all_spot_work(facts), asked) if choice(facts) else _no_tiers
@@ -70,8 +72,10 @@ def spot_now(facts: Facts) -> list[Offering]:
 
 def spot_of_first_kinds(facts: Facts) -> list[Offering]:
     """
-    Return the spot offerings to request first, if the job names a choice of kinds: those of the first tier. If that is
-    the tier of dearer kinds, leave out offerings that cost more than on-demand.
+    Return the spot offerings from which a run with a choice of kinds requests first. They are the offerings of the best
+    tier (see below) that has any.
+
+    If this is the tier of dearer kinds, offerings that cost more than on-demand are left out.
     """
     spot, tier = spot_now(facts), _tiers(facts, all_spot_work(facts), spot_work(facts))
     first = [found for found in spot if tier(found) == tier(spot[0])]
@@ -82,14 +86,19 @@ def spot_of_first_kinds(facts: Facts) -> list[Offering]:
 
 
 def is_of_dearer_kind(facts: Facts, offering: Offering) -> bool:
-    """Return whether `offering` is of a dearer kind, so that the run prefers spot of another kind."""
+    """Return whether `offering` is of a dearer kind, so that the run would rather have spot of another kind."""
     return bool(choice(facts)) and _tiers(facts, all_spot_work(facts), spot_work(facts))(offering) == DEARER
 
 
 TRIED, PREFERRED, DEARER = 0, 1, 2
-"""The tiers of kinds, best first."""
+"""
+The tiers into which the kinds of a choice are divided, best first: on trial, about as cheap as the best kind, and
+dearer.
+"""
 ABOUT = 1.1
-"""Maximum cost of a kind, as a multiple of the best kind's cost, at which the run does not wait for the best kind."""
+"""
+Maximum ratio of a kind's cost to the best kind's cost at which the run uses the kind without waiting for the best one.
+"""
 
 
 def _no_tiers(_: Offering) -> int:
@@ -97,7 +106,12 @@ def _no_tiers(_: Offering) -> int:
 
 
 def _tiers(facts: Facts, work: Work, asked: Work) -> Callable[[Offering], int]:
-    """Return a function from each offering in `asked` to its tier. `work` also contains offerings whose pools rest."""
+    """
+    Return a function that returns the tier of an offering.
+
+    `asked` are the offerings that may be requested now, with their cost per hour of progress. `work` also contains
+    offerings whose pools rest.
+    """
     trial = worth_a_trial(facts, work, asked)
     known = best_known(facts, work)
     best, cheapest = known or begun_with(facts, work), cheapest_of_kinds(facts, work)
@@ -115,7 +129,7 @@ def _tiers(facts: Facts, work: Work, asked: Work) -> Callable[[Offering], int]:
 
 
 def trial_of(facts: Facts, offering: Offering) -> KindTrial | None:
-    """Return the trial because of which this spot offering comes first; None if the offering is not on trial."""
+    """Return the trial that puts this spot offering first; None if the offering's kind is not on trial."""
     if not choice(facts):
         return None
     trial = worth_a_trial(facts, all_spot_work(facts), spot_work(facts))
@@ -124,7 +138,10 @@ def trial_of(facts: Facts, offering: Offering) -> KindTrial | None:
 
 @once
 def worthwhile_spot(facts: Facts) -> list[Offering]:
-    """Return spot that costs less per hour of progress than on-demand, which needs no start if it trains already."""
+    """
+    Return the spot offerings that cost less per hour of progress than on-demand. If the run already trains, on-demand
+    is counted without a start.
+    """
     stays, all_work = facts.state.current is not None and not facts.state.current.leaving, horizon_s(facts)
     on_demand = [_price_of_progress(facts, found, all_work, starts=not stays) for found in on_demand_now(facts)]
     limit = min(on_demand, default=inf)
@@ -134,7 +151,7 @@ def worthwhile_spot(facts: Facts) -> list[Offering]:
 
 @once
 def spot_work(facts: Facts) -> dict[Offering, float]:
-    """Return the spot offerings that may be requested now, each with its price of progress."""
+    """Return the spot offerings that may be requested now, each with its cost per hour of progress."""
     asked = _may_be_asked(facts, CapacityType.SPOT)
     lives = expected_lives(facts, asked)
     return {found: _price_of_progress(facts, found, lives[found.pool]) for found in asked}
@@ -142,7 +159,10 @@ def spot_work(facts: Facts) -> dict[Offering, float]:
 
 @once
 def all_spot_work(facts: Facts) -> dict[Offering, float]:
-    """Return all spot offerings that the job allows, even in pools that rest, each with its price of progress."""
+    """
+    Return all spot offerings that the job allows, each with its cost per hour of progress. Pools that rest are
+    included.
+    """
     in_time = (found for found in spot_offerings(facts) if kind_of(facts, found) not in too_slow(facts))
     allowed = [found for found in in_time if reservable(facts, found)]
     lives = expected_lives(facts, allowed)
@@ -151,7 +171,7 @@ def all_spot_work(facts: Facts) -> dict[Offering, float]:
 
 @once
 def on_demand_work(facts: Facts) -> dict[Offering, float]:
-    """Return the on-demand offerings that may be requested now, each with its price of progress."""
+    """Return the on-demand offerings that may be requested now, each with its cost per hour of progress."""
     all_work = horizon_s(facts)
     asked = _may_be_asked(facts, CapacityType.ON_DEMAND)
     return {found: _price_of_progress(facts, found, all_work) for found in asked}
@@ -159,7 +179,8 @@ def on_demand_work(facts: Facts) -> dict[Offering, float]:
 
 def _asked_last(facts: Facts, trouble: set[Pool]) -> Callable[[Offering], bool]:
     """
-    Return a check whether an offering comes last whatever it costs: its pool is in trouble, or its zone is at fault.
+    Return a function that tests whether an offering comes last, whatever it costs. It does if its pool is in `trouble`,
+    or if its zone is at fault.
     """
     at_fault = zones_at_fault(facts) | failing_zones(facts)
     return lambda found: found.pool in trouble or found.zone in at_fault
@@ -176,7 +197,8 @@ def _may_be_asked(facts: Facts, capacity_type: CapacityType) -> list[Offering]:
 
 def _price_of_progress(facts: Facts, offering: Offering, life_s: float, *, starts: bool = True) -> float:
     """
-    Return USD per hour of progress. A changeover is paid once in a life, but not if the instance has started already.
+    Return the cost per hour of progress, in USD. One changeover is spread over the instance's life, unless `starts` is
+    False, because the instance runs already.
     """
     there = transfer(facts, offering.region)
     changeover_s, start_usd = (_changeover_s(facts), there.start_usd) if starts else (0.0, 0.0)
@@ -191,9 +213,10 @@ def _changeover_s(facts: Facts) -> float:
 
 def expected_lives(facts: Facts, spot: Iterable[Offering]) -> dict[Pool, float]:
     """
-    Return the seconds that each spot pool is expected to last from now on, at most as long as there is work.
+    Return how many seconds an instance of each spot pool is expected to last from now on, but at most until the work is
+    done.
 
-    A gang lasts only until its first member is lost: as long as a single instance with `size` times the hazard.
+    A gang lasts until its first member is lost. So its hazard is `size` times that of a single instance.
     """
     history, now_s, all_work = market_history(facts), facts.now_s, facts.size * horizon_s(facts)
     return {found.pool: history.expected_life_s(name_of(found.pool), now_s, all_work) / facts.size for found in spot}
@@ -201,6 +224,8 @@ def expected_lives(facts: Facts, spot: Iterable[Offering]) -> dict[Pool, float]:
 
 @once
 def horizon_s(facts: Facts) -> float:
-    """Return the seconds for which an instance is needed: until the work is done, if that is known."""
+    """
+    Return for how many seconds an instance is needed: until the work is done or, if the work is unknown, for FADING_S.
+    """
     work = workload(facts)
     return FADING_S if work is None else max(1.0, work.left_s + changeover(facts.state))

@@ -1,16 +1,19 @@
 """
-Decides whether to replace an instance when its cloud warns that it might take it (EC2's rebalance recommendation).
+Decides whether to replace an instance when its cloud warns that it might take the instance (EC2's rebalance
+recommendation).
 
-A move before a loss saves training time: the part of a changeover that exceeds the notice; or, without a notice, the
-whole changeover and the rework. If no loss follows, the cost of the move is wasted. The move pays if
+If a loss follows, an earlier move saves training time. With a notice, it saves the part of a changeover that is longer
+than the notice; without one, the whole changeover and the rework. If no loss follows, the cost of the move is wasted.
+So the move pays if
 
     q * saved * price of time  >  (1 - q) * (changeover * price there + handover * price of time
                                              + extra price there + regional traffic at its start)
 
 The price of time is the on-demand price, because time can be bought at that price. q is the probability that a loss
-follows within `FOLLOWS_WITHIN`, from the outcomes of this run's recommendations so far. The prior of q is a weak
-assumption, because EC2 publishes no figure (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html:
-a recommendation "can arrive sooner" than the notice, or along with it).
+follows within `FOLLOWS_WITHIN`, estimated from what followed this run's recommendations so far. Before the first, q is
+a weak assumption, because EC2 publishes no figure
+(docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: a recommendation "can arrive sooner" than
+the notice, or along with it).
 """
 
 from __future__ import annotations
@@ -41,7 +44,10 @@ REASON = "standby: the cloud may take the instance"
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A move to `offering` before the loss, with its expected saving and cost in USD."""
+    """
+    A move to `offering` before a possible loss. `followed` is the probability of the loss. `saves_usd` is the expected
+    saving and `costs_usd` the expected waste.
+    """
 
     offering: Offering
     followed: float
@@ -61,7 +67,10 @@ class Move(msgspec.Struct, frozen=True):
 
 
 def move_in_time(facts: Facts) -> Move | None:
-    """Return the move for a recommendation, if it pays; None if there is none, or the run has acted on it."""
+    """
+    Return the move that the newest recommendation calls for. Return None if there is no recommendation, if the run has
+    already acted on it, or if no move pays.
+    """
     current = facts.state.current
     if current is None or not _calls_for_a_decision(facts, current):
         return None
@@ -76,7 +85,10 @@ def move_in_time(facts: Facts) -> Move | None:
 
 
 def _calls_for_a_decision(facts: Facts, current: Attempt) -> bool:
-    """Return whether a spot instance that trains has a fresh recommendation, and no standby was started for it."""
+    """
+    Return whether the training spot instance has received a recommendation within FOLLOWS_WITHIN, and no standby was
+    launched because of it.
+    """
     state = facts.state
     launch, trains = state.launch_of(current), bool(current.trainers) and current.trainers[-1].started_at is not None
     if not trains or current.leaving or launch.intent.offering.capacity_type is not CapacityType.SPOT:
@@ -86,7 +98,9 @@ def _calls_for_a_decision(facts: Facts, current: Attempt) -> bool:
 
 
 def _acted_on(state: RunState, current: Attempt) -> bool:
-    """Return whether a standby was started for the recommendation. A refused standby does not count."""
+    """
+    Return whether a standby was launched because of the recommendation. If its request was refused, it does not count.
+    """
     assert current.rebalance_at is not None
     return any(
         launch.intent.beside == current.number
@@ -97,7 +111,10 @@ def _acted_on(state: RunState, current: Attempt) -> bool:
 
 
 def _elsewhere(facts: Facts) -> Offering | None:
-    """Return the best spot pool that is not in danger and was not tried for this instance before; else None."""
+    """
+    Return the best spot offering whose pool is not in danger, and was not tried before as a replacement for this
+    instance. Return None if there is none.
+    """
     state = facts.state
     if facts.spec.resources.spot_policy == "on-demand":
         return None
@@ -110,7 +127,8 @@ def _elsewhere(facts: Facts) -> Offering | None:
 
 def _affordable(facts: Facts, found: Offering) -> bool:
     """
-    Return whether the budget allows the move. If it is tight, the run stays, because a move pays for a second life.
+    Return whether the budget allows the move. A move uses part of the budget for a second instance's life, so the run
+    does not move if this would leave too little.
     """
     current, life = facts.state.current, life_of(facts, found)
     assert current is not None
@@ -124,7 +142,10 @@ def _affordable(facts: Facts, found: Offering) -> bool:
 
 
 def priced(facts: Facts, found: Offering) -> Move | None:
-    """Price a move to `found` before a loss follows; None if too little work is left for a changeover."""
+    """
+    Return the move to `found`, with its expected saving and cost. Return None if so little work is left that a
+    changeover is not worth it.
+    """
     state, now = facts.state, facts.now
     current = state.current
     assert current is not None
@@ -147,8 +168,10 @@ def priced(facts: Facts, found: Offering) -> Move | None:
 
 def _saved_s(facts: Facts, starts: list[float]) -> float:
     """
-    Return how many seconds longer a loss stops training than a handover does: the part of a start that exceeds the
-    notice, or the whole start.
+    Return how many seconds of training an early move saves if the instance is then lost.
+
+    With a notice, this is the part of a start that is longer than the notice. Without one, it is the whole start and
+    the rework. Both are weighted by how often losses in this run came with a notice.
     """
     state, spec = facts.state, facts.spec
     hazard, rework_s = observed_hazard(state, facts.now), rework_max_s(facts) / 2
@@ -160,11 +183,11 @@ def _saved_s(facts: Facts, starts: list[float]) -> float:
 
 def _starts_s(state: RunState) -> list[float]:
     """
-    Return the seconds from the request for each instance to its first new step. The first value of the list is an
-    assumed one.
+    Return the measured times, in seconds, from the request for an instance to its first new step. One assumed time
+    comes first in the list.
 
-    For a standby that was ready in time, the wait for its predecessor is included: the value is at most the notice, and
-    its exact size does not matter.
+    The time of a standby that was ready in time includes its wait for the takeover. This does no harm: such a time is
+    at most as long as the notice, and then its exact length does not matter.
     """
     measured = [
         (attempt.trainers[0].started_at - state.asked_last(attempt).intended_at).total_seconds()
@@ -176,7 +199,8 @@ def _starts_s(state: RunState) -> list[float]:
 
 def _handover_s(state: RunState) -> float:
     """
-    Return the seconds that training stops while a ready standby takes over: for the last commit, and a warm restore.
+    Return for how many seconds no instance trains while a ready standby takes over: the time of the last commit, and of
+    a restore by a standby that has already fetched the checkpoint.
     """
     return _commit_s(state) + assumptions.WARM_RESTORE.total_seconds()
 

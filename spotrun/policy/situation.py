@@ -1,4 +1,7 @@
-"""Describes a run with a deadline to its strategy, in the same Situation that strategies get for simulated jobs."""
+"""
+Describes a run with a deadline to its strategy. A strategy receives the same `Situation` for a run as for a simulated
+job.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,15 @@ from spotrun.strategies.port import ON_DEMAND, Choice, Job, Situation
 
 def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) -> Situation:
     """
-    Return the facts as a strategy needs them. `running` is the launch that trains or is about to train; None after a
-    loss. `spot` are the offerings that may be requested.
+    Return the facts in the form that a strategy needs. `running` is the launch that trains or is about to train; None
+    if there is none, as after a loss. `spot` are the offerings that may be requested.
 
-    While the work left is unknown, it counts as all that could still be done in time. So no time is left to wait, or to
-    try spot.
+    While the work left is unknown, it is assumed to fill all the time until the deadline. So the strategy finds no time
+    to wait for spot or to try spot.
 
-    If the job names a choice of kinds, times are counted on the keeper (`spotrun.policy.deadline_guarantee`), and an
-    offering of another kind has the price of the same work on it. Without a keeper, times are counted on the first
-    kind.
+    If the job names a choice of kinds, all times are those of the keeper (`spotrun.policy.deadline_guarantee`). The
+    price of an offering of another kind is converted to what the same work costs on it. Without a keeper, the first
+    kind is used instead.
     """
     state = facts.state
     deadline_at, elapsed_s, changeover_s = state.created.deadline_at, facts.now_s, changeover(state)
@@ -59,8 +62,8 @@ def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) ->
 
 def _work_on(facts: Facts, kept: Keeper | None, running: Launch | None, spot: Iterable[Offering]) -> Workload:
     """
-    Return the work left, in time on the keeper. An hour on a slower kind uses up slack; the loss of a faster instance
-    undoes more work.
+    Return the work left, in seconds of training on the keeper. Its `rework_s` is for the fastest kind that may train,
+    because the loss of a faster instance undoes more work.
     """
     work = workload(facts)
     assert work is not None
@@ -74,11 +77,11 @@ def _work_on(facts: Facts, kept: Keeper | None, running: Launch | None, spot: It
 
 def on_demand_usd_per_hour(facts: Facts) -> float:
     """
-    Return the price of the cheapest on-demand offering, including commits; if there is none, the price that spot is
-    compared with.
+    Return the price per hour of the cheapest on-demand offering, including the traffic of commits. If no offering is on
+    demand, return the price with which spot is compared.
 
-    If the job names a choice of kinds, return the price of an hour's work of the first kind, on the keeper if there is
-    one.
+    If the job names a choice of kinds, return the cost of the work that the first kind does in an hour, on the keeper
+    if there is one.
     """
     kept = keeper(facts)
     if kept is not None:
@@ -93,7 +96,7 @@ def on_demand_usd_per_hour(facts: Facts) -> float:
 
 
 def choice_of(launch: Launch) -> Choice:
-    """Return the place of an instance of this launch, under the name that strategies use."""
+    """Return the name that strategies use for the place of this launch's instances."""
     offering = launch.intent.offering
     return ON_DEMAND if offering.capacity_type is CapacityType.ON_DEMAND else name_of(offering.pool)
 

@@ -1,8 +1,8 @@
 """
-Measures how fast a run trains on its user's own machine, and in the cloud.
+Measures how fast a run trains on its user's own machine, compared with the cloud.
 
-The two are measured separately. Until both were measured, the machine's speed is the job's own figure
-(`hardware.NAME.speed`), a multiple of the cloud's speed.
+The speeds in both places are measured separately. Until both were measured, the ratio that the job gives is used
+(`hardware.NAME.speed`): the machine's speed as a multiple of the cloud's.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def pace_at_home(facts: Facts) -> Pace | None:
 @once
 def pace_in_cloud(facts: Facts) -> Pace | None:
     """
-    Return the pace measured in the cloud; if there is none, an estimate from the pace at home, with the doubt of the
-    job's own figure.
+    Return the pace in the cloud. If it was not measured, estimate it from the pace on the user's machine and the ratio
+    that the job gives, with the doubt of this ratio.
     """
     measured = measured_pace(facts.state, facts.world, lambda attempt: not is_at_home(facts.state, attempt))
     at_home = pace_at_home(facts)
@@ -39,7 +39,7 @@ def pace_in_cloud(facts: Facts) -> Pace | None:
 
 @once
 def times_cloud(facts: Facts) -> float:
-    """Return how many times as fast as the cloud's instance the user's machine trains."""
+    """Return the speed of the user's machine as a multiple of the speed of the instance in the cloud."""
     at_home, in_cloud = pace_at_home(facts), pace_in_cloud(facts)
     if at_home is None or in_cloud is None:
         return float(_said(facts))
@@ -47,7 +47,7 @@ def times_cloud(facts: Facts) -> float:
 
 
 def times_of(facts: Facts, attempt: Attempt) -> float:
-    """Return how many times as fast as the cloud's instance an attempt trains."""
+    """Return the speed of an attempt as a multiple of the speed of the instance in the cloud."""
     at_home = facts.spec.home is not None and is_at_home(facts.state, attempt)
     return times_cloud(facts) if at_home else 1.0
 

@@ -1,8 +1,9 @@
 """
-Delays the next standby after several standbys have failed in a row while training continues.
+Delays the next standby if several standbys in a row have failed while the training continued.
 
-The cause may last (an image, a set-up that no longer installs), and each try costs a boot. So after three failures in a
-row the next request comes after a pause, and each pause is twice as long as the one before.
+The cause of the failures may last, such as a bad image, or a set-up that no longer installs, and each try costs a boot.
+So after three failures in a row, the run pauses before the next request. After each further failure, the pause is twice
+as long.
 """
 
 from __future__ import annotations
@@ -22,16 +23,19 @@ from spotrun.run.reasons import in_one_line
 from spotrun.run.state import Attempt, Launch, RunState
 
 FIRST_PAUSE = timedelta(minutes=10)
-"""Pause after the third failure in a row."""
+"""The pause after three failures in a row."""
 DOUBLINGS_MAX = 8
 """
-Maximum doublings of the pause, which is then as long as a life. The ledger of an earlier version may have hundreds of
-failures, so the pause needs a bound.
+Maximum number of times that the pause is doubled. It is then as long as an instance's life. The ledger of an earlier
+version may have hundreds of failures in a row, so there has to be a limit.
 """
 
 
 class FailedStandbys(msgspec.Struct, frozen=True):
-    """The number of standbys that failed in a row, the newest one's reason, and when the run requests the next."""
+    """
+    A series of failed standbys: their number, the reason of the newest, and the time at which the run requests the next
+    one.
+    """
 
     count: int
     why: str
@@ -52,10 +56,11 @@ class FailedStandbys(msgspec.Struct, frozen=True):
 
 def failed_standbys(state: RunState, capacity_type: CapacityType) -> FailedStandbys | None:
     """
-    Return the standbys of one capacity type that failed while the current attempt trained; None for fewer than three.
+    Return the standbys of one capacity type that have failed in a row since the current attempt began. Return None if
+    there are fewer than three.
 
-    Standbys that the market refused or took are left out: they are not evidence about the next boot. A notice resets
-    the count: without a standby, training would stop once the instance is lost, so another try is worth it.
+    If the market refused or took a standby, this says nothing about the next boot, so it is not counted. After a
+    notice, counting starts again: without a standby, training will stop at the loss, so another try is worth its cost.
     """
     current = state.current
     if current is None:
@@ -79,7 +84,7 @@ def failing_standbys(state: RunState) -> FailedStandbys | None:
 
 
 def _failed(launch: Launch) -> bool:
-    """Return whether a launch ended before it took over, and neither the market nor a quota was the reason."""
+    """Return whether a launch failed before it took over, for a reason that is neither the market nor a quota."""
     denied = launch.closed is not None and launch.closed.cause is Cause.ACCESS
     return denied or stillborn(launch)
 
@@ -93,7 +98,8 @@ def _why(launch: Launch) -> str:
 
 def _again_at(state: RunState, current: Attempt, failed: Sequence[Launch]) -> datetime:
     """
-    Return when the pause is over, early enough for one more try before the time-to-live of the running instance ends.
+    Return when the next standby may be requested: after the pause or, if that is earlier, in time for one more try
+    before the time-to-live of the running instance ends.
     """
     newest = failed[0]
     failed_at = newest.closed_at or (newest.intended_at if newest.gone is None else newest.gone.ended_at)

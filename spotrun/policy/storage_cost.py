@@ -1,4 +1,4 @@
-"""Computes the costs of storage and requests, for which a budget reserves money."""
+"""Computes how much of a budget is reserved for storage and for requests to the store."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from spotrun.run.billing import SECONDS_PER_HOUR
 from spotrun.run.state import RunState
 
 OBJECTS_ASSUMED = 8
-"""Assumed number of objects of a checkpoint, until the run has made a checkpoint."""
+"""Number of objects in a checkpoint that is assumed until the run has made one."""
 ENTRIES_PER_COMMIT = 3
-"""Ledger entries per commit: the commit, the retirement of an older one, and a share of all occasional entries."""
+"""
+Number of ledger entries that are written for each commit: one for the commit, one that retires an older commit, and one
+for all entries of other kinds.
+"""
 
 
 def storage_reserve(facts: Facts) -> Decimal:
     """
-    Return the price of a month's storage of the kept checkpoints and one more (each as large as the newest), of stored
-    set-ups, and of the files of the script.
+    Return the price of a month's storage. It covers the checkpoints that the job keeps and one more, all as large as
+    the newest; the stored set-ups; and the files of the script.
     """
     state = facts.state
     packed_bytes = sum(one.setup.packed_bytes for one in state.packed)
@@ -46,7 +49,10 @@ def requests_usd(state: RunState) -> Decimal:
 
 
 def requests_usd_per_hour(state: RunState) -> Decimal:
-    """Return the maximum cost of the requests of an hour's training: a commit each COMMIT_GAP, put and read back."""
+    """
+    Return the maximum cost of the requests in an hour of training. There may be a commit every COMMIT_GAP, and each
+    object of it is written once and read twice.
+    """
     prices, newest = state.created.storage, state.latest_commit()
     objects = OBJECTS_ASSUMED if newest is None else newest.event.objects
     puts, gets = objects + 1 + ENTRIES_PER_COMMIT, 2 * objects

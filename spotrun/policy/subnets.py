@@ -1,9 +1,9 @@
 """
-Chooses the subnet to start in: the best of the zone; if an instance there ended before it trained, another subnet, and
-then another zone.
+Chooses the subnet in which an instance starts: the best subnet of its zone. If an instance in that subnet ended before
+it trained, another subnet of the zone is chosen. If all of them have failed, another zone is preferred.
 
-A subnet may lack a route, so that no instance in it can install what its agent needs. Then each launch there would pay
-for a machine that never trains.
+A subnet may lack a route, so that no instance in it can install what its agent needs. Without this choice, the run
+would pay for one machine after another that never trains.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from spotrun.policy.launches import rejected, stillborn
 from spotrun.run.state import Launch, RunState
 
 AVOIDED_FOR = timedelta(hours=1)
-"""Run time for which a zone comes last if its newest instance ended before it trained and it has no other subnet."""
+"""
+Run time for which a zone is requested last, if its newest instance ended before it trained and the zone has no subnet
+left to try.
+"""
 
 
 def surrounded(state: RunState, offering: Offering) -> Offering:
-    """Return `offering` with the image and the subnet that a launch would use now."""
+    """Return `offering` with the image and the subnet with which it would be launched now."""
     found = with_good_image(state, offering)
     failed = _failed_subnets(state)
     subnet = next((each for each in found.subnets if each not in failed), found.subnet)
@@ -35,7 +38,8 @@ def surrounded(state: RunState, offering: Offering) -> Offering:
 @once
 def failing_zones(facts: Facts) -> set[str]:
     """
-    Return the zones without an untried subnet whose newest instance ended before it trained, within the last hour.
+    Return the zones whose newest instance ended before it trained, within the last hour, and which have no subnet left
+    to try.
     """
     failed = _failed_subnets(facts.state)
     untried = {found.zone for found in facts.world.offerings if {*found.subnets} - failed - {""}}
@@ -49,15 +53,19 @@ def _just_failed(facts: Facts, launch: Launch) -> bool:
 
 
 def _failed_subnets(state: RunState) -> set[str]:
-    """Return the subnets in which the newest instance that counts as evidence ended before it trained."""
+    """
+    Return the subnets whose newest instance ended before it trained, as far as that is the subnet's fault (see
+    `_telling`).
+    """
     newest = {launch.intent.offering.subnet: launch for launch in _telling(state)}
     return {subnet for subnet, launch in newest.items() if not launch.came_up}
 
 
 def _telling(state: RunState) -> Iterator[Launch]:
     """
-    Yield the launches whose outcome is evidence about their zone and subnet, oldest first: their agent came up, or they
-    ran and ended before they trained. A failure before the run was resumed is ignored.
+    Yield the launches whose outcome says something about their zone and subnet, oldest first: those whose agent came
+    up, and those whose instance ran and ended before it trained. A failure from before the run was last resumed is left
+    out.
     """
     for launch in state.launches.values():
         failed = launch.intended_at >= state.opened_at and stillborn(launch) and not rejected(launch)

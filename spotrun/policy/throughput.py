@@ -1,10 +1,10 @@
 """
 Estimates the speed of each kind of a choice: from published figures at first, then from the measurements of this run.
 
-Only ratios of published figures count. Each figure may be wrong by a factor of up to PUBLISHED_DOUBT either way, and
-all such factors are equally likely: this gives the spread of the logarithm of each speed. Once one kind was measured,
-its steps per second and the published ratios give the speeds of the other kinds. For a measured kind, only its own
-steps count.
+Of published figures, only the ratios matter. Each figure may be too high or too low by a factor of up to
+PUBLISHED_DOUBT, and all factors up to there are equally likely. From this follows the spread of the logarithm of each
+speed. Once one kind was measured, its steps per second and the published ratios give the speeds of the other kinds. The
+speed of a measured kind is computed from its own steps alone.
 """
 
 from __future__ import annotations
@@ -28,19 +28,28 @@ from spotrun.spec.kinds import Kind
 
 PUBLISHED_DOUBT = 3.0
 """
-Maximum error of a published speed, as a factor: a V100 was .86 to 3.1 times as fast as a 1080 Ti, depending on the
-training.
+Maximum error of a published speed, as a factor. For comparison: depending on the training, a V100 was .86 to 3.1 times
+as fast as a 1080 Ti.
 """
 PRIOR_SPREAD = log(PUBLISHED_DOUBT) / sqrt(3)
-"""Standard deviation of the logarithm of a speed, if its error is evenly distributed within that factor either way."""
+"""
+Standard deviation of the logarithm of a published speed, if all errors up to the factor PUBLISHED_DOUBT are equally
+likely.
+"""
 BENCH_DOUBT = 0.1
-"""Possible error of a bench, which lasts minutes on one instance, as a share of a step, in 19 of 20 cases."""
+"""
+The error that a bench does not exceed in 19 of 20 cases, as a share of the time of a step. A bench lasts only minutes,
+on one instance.
+"""
 UNPUBLISHED = 1.0
-"""Speed assumed for a kind without a published speed: the speed of a V100."""
+"""The speed that is assumed for a kind without a published speed. It is that of a V100."""
 
 
 class Speed(msgspec.Struct, frozen=True):
-    """A speed of `times` the speed of the choice's first kind, and the spread of its logarithm."""
+    """
+    The speed of a kind: `times` the speed of the choice's first kind. `spread` is the standard deviation of its
+    logarithm.
+    """
 
     times: float
     spread: float
@@ -58,7 +67,7 @@ class Speed(msgspec.Struct, frozen=True):
 
 @once
 def choice(facts: Facts) -> tuple[Kind, ...]:
-    """Return the kinds between which the run may choose; empty if it may not."""
+    """Return the kinds that the job lets the run choose from; empty if the job names no choice."""
     wanted = facts.spec.resources
     return wanted.kinds if wanted.is_choice else ()
 
@@ -69,7 +78,10 @@ def kind_of(facts: Facts, offering: Offering) -> Kind | None:
 
 @once
 def bound_kind(facts: Facts) -> Kind | None:
-    """Return the kind that made the first checkpoint, if `checkpoint.exact` is `bits`; None if any kind may train."""
+    """
+    Return the kind that all checkpoints have to be made on. This is the kind of the first checkpoint, if
+    `checkpoint.exact` is `bits`. Return None if any kind may train.
+    """
     if facts.spec.checkpoint.exact != "bits" or not choice(facts):
         return None
     state = facts.state
@@ -93,17 +105,15 @@ def speeds(facts: Facts) -> Mapping[Kind, Speed]:
 
 
 def times_first(facts: Facts, offering: Offering) -> float:
-    """
-    Return the expected speed of `offering` as a multiple of the first kind's; 1 if the job does not name a choice.
-    """
+    """Return the expected speed of `offering` as a multiple of the first kind's speed; 1 if the job names no choice."""
     kind = kind_of(facts, offering)
     return 1.0 if kind is None else speeds(facts)[kind].times
 
 
 def works_of_hours(facts: Facts, offerings: Sequence[Offering]) -> dict[Offering, Decimal]:
     """
-    Return, for each offering, the USD for the work that takes an hour on the first kind, from the price alone; empty
-    if the job does not name a choice.
+    Return, for each offering, what the work that the first kind does in an hour costs on it, in USD. Only the price of
+    the instance is counted. Return an empty mapping if the job names no choice.
     """
     if not choice(facts):
         return {}
@@ -112,7 +122,8 @@ def works_of_hours(facts: Facts, offerings: Sequence[Offering]) -> dict[Offering
 
 def of_first_choice(facts: Facts, first: Offering) -> tuple[Sequence[Offering], float]:
     """
-    Return the offerings of the kind of `first`, and that kind's expected speed as a multiple of the first kind's speed.
+    Return all offerings of the same kind as `first`, and the expected speed of this kind as a multiple of the first
+    kind's.
     """
     kind, offerings = kind_of(facts, first), facts.world.offerings
     if kind is None:
@@ -121,7 +132,7 @@ def of_first_choice(facts: Facts, first: Offering) -> tuple[Sequence[Offering], 
 
 
 def another_kind(facts: Facts, offering: Offering) -> str:
-    """Return a remark if `offering` is of another kind than the instance of the newest checkpoint; else ""."""
+    """Return a remark if the newest checkpoint was made on another kind of instance than `offering`; else ""."""
     latest, kind = facts.state.latest_commit(), kind_of(facts, offering)
     if latest is None or kind is None:
         return ""
@@ -130,7 +141,10 @@ def another_kind(facts: Facts, offering: Offering) -> str:
 
 
 def pace_on(facts: Facts, kind: Kind) -> Pace | None:
-    """Return the pace of `kind` from the run's own steps, else from `spotrun bench`; None if there is neither."""
+    """
+    Return the pace of `kind`, measured from the run's own steps or, if it has none, by `spotrun bench`. Return None if
+    `kind` was not measured.
+    """
     state = facts.state
     own = measured_pace(state, facts.world, lambda attempt: is_of(state.launch_of(attempt).intent.offering, kind))
     step_s = None if state.created.benched is UNSET else state.created.benched.get(str(kind))
@@ -139,7 +153,8 @@ def pace_on(facts: Facts, kind: Kind) -> Pace | None:
 
 def pace_on_first(facts: Facts) -> Pace | None:
     """
-    Return the pace on the first kind that the job names, scaled from the kind with the best measurement, or None.
+    Return the pace on the first kind of the choice, converted from the pace of the kind that was measured best. Return
+    None if no kind was measured.
     """
     known = [(speed.measured, speed) for speed in speeds(facts).values() if speed.measured is not None]
     if not known:
@@ -149,7 +164,7 @@ def pace_on_first(facts: Facts) -> Pace | None:
 
 
 def trained_kinds(state: RunState, kinds: Sequence[Kind]) -> list[Kind]:
-    """Return the kinds whose instances made a step, in the order of their first steps."""
+    """Return the kinds on which the run has made a step, in the order of their first steps."""
     stepped = (state.launch_of(each).intent.offering for each in state.attempts.values() if _steps(each))
     return list(dict.fromkeys(kind for each in stepped if (kind := kind_among(each, kinds)) is not None))
 
@@ -159,7 +174,7 @@ def _steps(attempt: Attempt) -> bool:
 
 
 def _believed(offerings: Sequence[Offering], kind: Kind) -> float:
-    """Return the published speed of the cheapest offering of `kind`, or the default."""
+    """Return the published speed of the cheapest offering of `kind`; if none is published, return UNPUBLISHED."""
     of_kind = min((each for each in offerings if is_of(each, kind)), key=_price, default=None)
     return UNPUBLISHED if of_kind is None else published_speed(of_kind) or UNPUBLISHED
 

@@ -1,32 +1,37 @@
 """
-Chooses a kind to try, to learn its speed, although another kind is known or believed to be cheaper.
+Decides whether to try a kind of instance in order to learn its speed, although another kind is known or believed to be
+cheaper.
 
-A trial of kind j while kind i is the best known may save
+Let i be the best kind known so far. A trial of kind j is expected to save
 
     E[max(0, c_i - c_j)] * work left            c = dollars for the work of an hour on the first kind
 
-where the logarithm of c_j has the spread of the belief about j's speed; if the two kinds' intervals do not overlap, the
-saving is close to 0. If there is a deadline, a speed that would be late saves nothing. If j turns out to be dearer, the
-cost of the trial and of the way back is wasted.
+where the logarithm of c_j is as uncertain as the speed of j. If the intervals of the two kinds do not overlap, the
+saving is close to 0. If there is a deadline, a speed at which the run would be late saves nothing. If j turns out to be
+dearer, the cost of the trial and of the way back is wasted.
 
-At an interruption, a start has to be paid in any case, so the trial costs no start. While an instance trains, the trial
-could wait for the next interruption: so the saving until then has to exceed the cost of the start. If the run is on
-demand now, the next start will be on spot, where the same trial costs far less: so the saving until then has to exceed
-the cost of the whole trial.
+The cost of a trial depends on the moment:
 
-The expected loss of a trial counts: its start, the way back if j is dearer, and the share of the cost in between that
-does not buy progress.
+- At an interruption, a start has to be paid in any case, so the trial costs no additional start.
+- While an instance trains, the trial could also wait for the next interruption. So the saving until then has to exceed
+  the cost of the start.
+- While the run is on demand, its next start will be on spot, where the same trial costs far less. So the saving until
+  then has to exceed the cost of the whole trial.
 
-The *reserve* of a kind is the cost of a known kind below which the trial would not pay. The kind with the lowest
-reserve is tried first; trials end when the best known cost is below all reserves. That is optimal (Weitzman 1979,
-Optimal search for the best alternative).
+A trial pays if its saving exceeds its expected loss. The loss is the cost of the start, the cost of the way back if j
+is dearer, and the part of the cost in between that buys no progress.
 
-All trials together, including the returns from them, are expected to lose at most EXPLORED of the run's cost. The first
-kind of the list is what a job would have requested without a choice, so these limits apply relative to it:
+The *reserve* of kind j is the cost c_i at which a trial of j would just pay; if the best known kind costs less, the
+trial does not pay. The kind with the lowest reserve is tried first. Trials end when the best known cost is below all
+reserves. This rule is optimal (Weitzman 1979, Optimal search for the best alternative).
+
+All trials together, including the ways back, are expected to lose at most EXPLORED of the run's cost. The first kind of
+the list is the kind that the job would use without a choice. So these limits compare with it:
 
 - a trial of the first kind is always allowed
-- if the first kind is the best known, no trial of another kind may lose more than EXPLORED, even without any progress
-- the run does not begin with a kind that costs more an hour than the first kind, unless that kind is almost certainly
+- if the first kind is the best known, no trial of another kind may lose more than EXPLORED, even if it makes no
+  progress
+- the run does not begin with a kind that costs more per hour than the first kind, unless that kind is almost certainly
   cheaper for the same work, or its possible loss is within EXPLORED
 - if there is a deadline, a trial has to leave time to finish, whatever its outcome
 """
@@ -51,15 +56,18 @@ from spotrun.spec.kinds import Kind
 from spotrun.units import to_the_cent
 
 EXPLORED = 0.02
-"""Maximum share of a run's cost that trials may lose."""
+"""Maximum share of a run's cost that trials are allowed to lose."""
 HALVINGS = 40
 
 Work = Mapping[Offering, float]
-"""USD for the work of an hour on the first kind, for each offering that may be requested."""
+"""The cost of each offering, in USD, for the work that the first kind does in an hour."""
 
 
 class KindTrial(msgspec.Struct, frozen=True):
-    """A kind that is worth a try, with the expected saving, the loss if it turns out dearer, and its reserve."""
+    """
+    A kind that is worth a trial. `saves_usd` is the expected saving, and `loses_usd` is the loss if the kind turns out
+    dearer. `reserve_usd` is explained above.
+    """
 
     kind: Kind
     saves_usd: float
@@ -73,7 +81,10 @@ class KindTrial(msgspec.Struct, frozen=True):
 
 
 def begun_with(facts: Facts, work: Work) -> Kind | None:
-    """Return the kind to begin with before any was measured: the one believed cheapest that cannot lose too much."""
+    """
+    Return the kind with which to begin while no kind was measured: the one believed cheapest, out of those with which
+    the run cannot lose too much.
+    """
     cheapest, first = cheapest_of_kinds(facts, work), choice(facts)[0]
     if first not in cheapest:
         return None
@@ -88,7 +99,10 @@ def begun_with(facts: Facts, work: Work) -> Kind | None:
 
 
 class Until(msgspec.Struct, frozen=True):
-    """The work until the next start, in hours of the first kind, and whether a trial may wait for that start."""
+    """
+    The time until the next start that is necessary without a trial. `work_h` is the work done until then, in hours of
+    the first kind. `could_wait` is True if a trial could be made at that start instead of now.
+    """
 
     work_h: float
     could_wait: bool
@@ -96,14 +110,16 @@ class Until(msgspec.Struct, frozen=True):
 
 def worth_a_trial(facts: Facts, work: Work, asked: Work, until: Until | None = None) -> KindTrial | None:
     """
-    Return the trial of an unknown kind in `asked` to make first; None if no trial pays, or the work left is unknown.
-    `until` is None if an instance starts in any case.
+    Return the trial to make first, of a kind in `asked` that was not measured. Return None if no trial pays, or if the
+    work left is unknown.
+
+    `until` is None if an instance has to start now in any case.
     """
     return min(_trials(facts, work, asked, until), key=lambda trial: trial.reserve_usd, default=None)
 
 
 def best_known(facts: Facts, work: Work) -> Kind | None:
-    """Return the cheapest measured kind that may be requested; None if there is none."""
+    """Return the cheapest of the kinds in `work` that were measured; None if none was."""
     cheapest = cheapest_of_kinds(facts, work)
     known = (kind for kind in cheapest if speeds(facts)[kind].measured is not None)
     return min(known, key=lambda kind: work[cheapest[kind]], default=None)
@@ -144,12 +160,15 @@ def _trials(facts: Facts, work: Work, asked: Work, until: Until | None) -> Itera
 
 
 def _spread(facts: Facts, one: Kind, other: Kind) -> float:
-    """Return the spread of the logarithm of the ratio of the two kinds' speeds."""
+    """Return the standard deviation of the logarithm of the ratio of two kinds' speeds."""
     return sqrt(speeds(facts)[one].spread ** 2 + speeds(facts)[other].spread ** 2)
 
 
 def expected_gain(known: float, believed: float, spread: float, most: float = inf) -> float:
-    """Return E[max(0, known - x)] for a log-normal x with median `believed`; an x above `most` gains nothing."""
+    """
+    Return E[max(0, known - x)] for a log-normal x with the median `believed`, where any x above `most` counts as no
+    gain.
+    """
     if min(known, believed, most) <= 0:
         return 0.0
     edge = log(min(known, most) / believed) / spread
@@ -157,7 +176,7 @@ def expected_gain(known: float, believed: float, spread: float, most: float = in
 
 
 def reserve_usd(believed: float, spread: float, cost: float) -> float:
-    """Return the known cost x at which `expected_gain` equals `cost`."""
+    """Return the known cost at which `expected_gain` equals `cost`."""
     low, high = 0.0, believed * exp(6 * spread) + cost
     for _ in range(HALVINGS):
         middle = (low + high) / 2
@@ -166,17 +185,23 @@ def reserve_usd(believed: float, spread: float, cost: float) -> float:
 
 
 def _phi(z: float) -> float:
-    """Return the share of a normal distribution below z."""
+    """Return the share of a standard normal distribution that lies below z."""
     return 0.5 * (1 + erf(z / sqrt(2)))
 
 
 def _trial_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> float:
-    """Return the maximum loss, if `tried` makes no progress at all: its start, the trial, and the way back."""
+    """
+    Return the most that a trial of `tried` can lose, if it makes no progress at all: its start, the time on it, and the
+    start of `known` afterwards.
+    """
     return _there_usd(facts, tried, known, starts) + _stay_usd(facts, tried) + _start_usd(facts, known)
 
 
 def _expected_usd(facts: Facts, tried: Offering, known: Offering, starts: int, dearer: float, spread: float) -> float:
-    """Return the expected loss, if the work on `tried` is believed to cost `dearer` times as much as on `known`."""
+    """
+    Return the loss to expect from a trial, if the work on `tried` is believed to cost `dearer` times as much as on
+    `known`.
+    """
     in_vain = expected_gain(1.0, 1 / dearer, spread)
     worse = _phi(log(dearer) / spread)
     back_usd = worse * _start_usd(facts, known)
@@ -184,13 +209,16 @@ def _expected_usd(facts: Facts, tried: Offering, known: Offering, starts: int, d
 
 
 def _there_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> float:
-    """Return the cost of the start of `tried`; at an interruption, only the part that exceeds the start of `known`."""
+    """
+    Return the cost of the start of `tried`. At an interruption, `known` would have to start otherwise, so only the part
+    that exceeds the cost of that start counts.
+    """
     instead_usd = 0.0 if starts > 1 else _start_usd(facts, known)
     return max(0.0, _start_usd(facts, tried) - instead_usd)
 
 
 def _stay_usd(facts: Facts, tried: Offering) -> float:
-    """Return the cost until the speed of `tried` is known and its replacement has started."""
+    """Return the cost of `tried` until its speed is known and, after that, until its replacement has started."""
     return float(tried.price_usd_per_hour) * _hours(assumptions.TRIAL.total_seconds() + changeover(facts.state))
 
 
@@ -203,7 +231,10 @@ def _hours(seconds: float) -> float:
 
 
 def lost_usd(facts: Facts, best: Kind, usd: float) -> float:
-    """Return what trials have cost beyond the same work on the best kind. The first kind that trained is no trial."""
+    """
+    Return how much more the trials so far have cost than the same work on the best kind, which costs `usd` per hour of
+    the first kind. The kind on which the run first trained does not count as a trial.
+    """
     tried = [kind for kind in trained_kinds(facts.state, choice(facts))[1:] if kind != best]
     return sum(max(0.0, _paid_usd(facts, kind) - usd * _made_h(facts, kind)) for kind in tried)
 

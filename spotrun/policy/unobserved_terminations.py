@@ -1,14 +1,14 @@
 """
-Estimates when an instance ended that the cloud no longer lists, if no runner observed its end.
+Estimates when an instance ended, if no runner observed its end and the cloud no longer lists it.
 
-A cloud stops listing an instance about an hour after its end. A runner that was away for longer records the earliest
-time by which the instance may have ended. The entry names the source of that time; `spotrun bill --correct` enters
-the cloud's figure later.
+A cloud lists an instance for about an hour after its end. A runner that was absent for longer records the earliest time
+by which the instance may have ended. The entry says from what this time was estimated. Later, `spotrun bill --correct`
+enters the cloud's own figure.
 
-The last heartbeat is such a source if the agent has reported the end, or if the instance is spot, which the cloud may
-have taken. An on-demand instance that falls silent in the middle of its training may hang, and a machine that hangs is
-billed until its time-to-live ends. A spot instance that hangs is billed too, but cannot be distinguished from a spot
-instance that was taken.
+The estimate may be the time of the last heartbeat, in two cases: if the agent has reported the end, and if the instance
+is a spot instance, because the cloud may have taken it then. If an on-demand instance falls silent in the middle of its
+training, it may hang, and a machine that hangs is billed until its time-to-live ends. A spot instance that hangs is
+billed too, but it cannot be distinguished from one that was taken.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from spotrun.run.gang import MemberName
 from spotrun.run.state import RunState
 
 POWER_OFF_GRACE = timedelta(minutes=3)
-"""Time within which an instance powers itself off after its attempt; after that a runner ends it."""
+"""
+Time after its attempt within which an instance powers itself off. If it has not done so by then, a runner ends it.
+"""
 HEARTBEATS_APART = timedelta(seconds=30)
 """
-Upper bound of the time between two heartbeats: an agent whose newest heartbeat is at most this old was still running.
+Maximum time between two heartbeats. If an agent's newest heartbeat is not older than this, the agent was still running.
 """
 
 
@@ -52,8 +54,8 @@ def unseen_end(facts: Facts, name: MemberName) -> ev.InstanceGone:
 
 def over_by(state: RunState, name: MemberName) -> datetime | None:
     """
-    Return the time by which an instance has powered itself off, or was taken after a notice (protocol 15). None during
-    its attempt, or while it waits for the next attempt.
+    Return the time by which an instance has ended, because it has powered itself off or was taken after a notice
+    (protocol 15). Return None during its attempt, and while it waits for the next attempt.
     """
     if not has_left(state, name):
         return None
@@ -87,9 +89,7 @@ def _bounds(facts: Facts, name: MemberName) -> Iterator[tuple[datetime, str]]:
 
 
 def _may_hang(facts: Facts, name: MemberName) -> bool:
-    """
-    Return whether the instance was training on demand when it fell silent, so that it may hang instead of having ended.
-    """
+    """Return whether the instance fell silent while it trained on demand. Then it may hang rather than have ended."""
     state = facts.state
     spot = state.launches[name.launch].intent.offering.capacity_type is CapacityType.SPOT
     if spot or state.member(name).condemned is not None:
@@ -100,10 +100,10 @@ def _may_hang(facts: Facts, name: MemberName) -> bool:
 
 def _heard_at(facts: Facts, name: MemberName) -> datetime | None:
     """
-    Return the last sign of life of the member's agent; None if there was none.
+    Return the last sign of life from the member's agent; None if there was none.
 
-    An entry that is newer than the last heartbeat counts too. For a gang, only the lead writes the entries of an
-    attempt.
+    This is its last heartbeat or, if it is newer, the last entry that it wrote. In a gang, only the lead writes the
+    entries of an attempt.
     """
     heard_at, attempt = facts.world.heard.get(name), facts.state.attempt_of(name)
     if heard_at is None or attempt is None or name != attempt.names[0]:
@@ -113,7 +113,10 @@ def _heard_at(facts: Facts, name: MemberName) -> datetime | None:
 
 
 def _was_taken(facts: Facts, name: MemberName) -> bool:
-    """Return whether the cloud had announced when it would take the instance, and the instance ran until then."""
+    """
+    Return whether the cloud had announced the time at which it would take the instance, and the agent was alive until
+    then.
+    """
     attempt = facts.state.attempt_of(name)
     notice = None if attempt is None or not attempt.lets_go(name) else attempt.notice
     heard_at = _heard_at(facts, name)

@@ -19,11 +19,13 @@ from spotrun.units import Steps, bounded
 
 class Workload(msgspec.Struct, frozen=True):
     """
-    The training that is left, in seconds on one instance; at worst it takes `doubt_s` more. No value exceeds ten years.
+    The training that is left. It is expected to take `left_s` on one instance, and at worst `doubt_s` longer. No value
+    exceeds ten years.
 
-    The instance is in the cloud, even if the user owns a machine, and of the first kind, if the run may choose kinds.
+    The times are for an instance in the cloud, even if the user owns a machine. If the job names a choice of kinds,
+    they are for the first kind.
 
-    `done_s` is the work done already, `rework_s` the most that one loss without notice undoes.
+    `done_s` is the work already done. `rework_s` is the most that one loss without notice can undo.
     """
 
     left_s: float
@@ -35,7 +37,8 @@ class Workload(msgspec.Struct, frozen=True):
 @once
 def workload(facts: Facts) -> Workload | None:
     """
-    Return the work left; None while no step was measured, or while the training does not report its number of steps.
+    Return the work left. Return None if it is unknown: no step was measured or the training does not report its number
+    of steps, and the job gives no `expected_work`.
     """
     measured, total, expected = pace(facts), facts.world.steps_total, facts.spec.policy.expected_work
     rework_s = rework_max_s(facts)
@@ -55,7 +58,10 @@ def _bounded_s(seconds: float) -> float:
 
 
 def step_reached(facts: Facts) -> int:
-    """Return the step of the running trainer; if none runs, the step of the checkpoint to resume from."""
+    """
+    Return the step that the running trainer has reached. If none runs, return the step of the checkpoint from which the
+    next one will resume.
+    """
     latest = facts.state.latest_commit()
     committed = 0 if latest is None else latest.event.step
     current, seen = facts.state.current, facts.world.step_seen
@@ -74,8 +80,8 @@ def pace(facts: Facts) -> Pace | None:
 
 def _trained_s(facts: Facts) -> float:
     """
-    Return the seconds of training whose result is kept: up to the newest checkpoint, plus those that the running
-    trainer has trained since.
+    Return the seconds of training whose result is kept so far: those before the newest checkpoint, and those that the
+    running trainer has trained since.
     """
     kept = [commit for commit in facts.state.commits if commit.usable]
     if kept and not kept[-1].event.has_image:  # a command: its work is measured by time
@@ -91,14 +97,20 @@ def _trained_s(facts: Facts) -> float:
 
 
 def _productive_s(facts: Facts) -> float:
-    """Return the productive seconds of a command. Time at home counts as the equivalent time in the cloud."""
+    """
+    Return the productive seconds of a run that is a command. Time on the user's machine is converted to time in the
+    cloud.
+    """
     spans = [span for span in timeline(facts.state, facts.now) if span.kind is Activity.PRODUCTIVE]
     worth = [1.0 if span.attempt is None else times_of(facts, facts.state.attempts[span.attempt]) for span in spans]
     return sum((span.end - span.start).total_seconds() * each for span, each in zip(spans, worth, strict=True))
 
 
 def rework_max_s(facts: Facts) -> float:
-    """Return the most seconds that one loss without notice undoes: from a commit until the next is durable."""
+    """
+    Return the most seconds of training that one loss without notice can undo: the time from one commit until the next
+    one is durable.
+    """
     assumed_s = assumptions.COMMIT.total_seconds()
     durable_s = max((commit.event.durable_s for commit in facts.state.commits), default=assumed_s)
     return commit_interval_s(facts) + durable_s
@@ -106,7 +118,9 @@ def rework_max_s(facts: Facts) -> float:
 
 @once
 def commit_interval_s(facts: Facts) -> float:
-    """Return the seconds from one commit to the next, according to the job and to measurements."""
+    """
+    Return the seconds between two commits, as the job sets them or, for `auto`, as they follow from the measurements.
+    """
     every = facts.spec.checkpoint.every
     if isinstance(every, Steps):
         measured = pace(facts)

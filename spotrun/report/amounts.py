@@ -1,10 +1,11 @@
 """
-Rounds dollars in tables so that the amounts shown add up to the sums shown, in each row and in each column.
+Rounds the dollars in tables so that, in each row and in each column, the amounts shown add up exactly to the sum shown.
 
-Each amount is rounded up or down to the same number of decimals, and zero stays zero. The amounts that still have a
-remainder form cycles through rows and columns. Along a cycle the remainders are shifted, alternately up and down, until
-one of them is zero; so all sums stay the same. Statistical offices use this method (B. D. Causey, L. H. Cox, L. R.
-Ernst, "Applications of Transportation Theory to Statistical Problems", JASA 80, 1985).
+Each amount is rounded up or down to the same number of decimals, and zero stays zero. The amounts that have a remainder
+beyond these decimals form cycles, which pass through rows and columns in turn. Along a cycle, the same quantity is
+alternately added and subtracted, until one remainder is zero. So all sums stay the same. Statistical offices use this
+method (B. D. Causey, L. H. Cox, L. R. Ernst, "Applications of Transportation Theory to Statistical Problems", JASA 80,
+1985).
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from spotrun.account.summary import Account, RunSummary
 from spotrun.report.tables import NOTHING, decimals
 
 Place = tuple[int, int]
-"""Row and column of an amount; the last row and the last column are the sums."""
+"""Row and column of an amount. The last row and the last column hold the sums."""
 
 
 class Money(NamedTuple):
     """
     The dollars of an account as tables show them.
 
-    `kept` is the sum of storage, requests and egress. `waiting` is the part of `spot` and `on_demand` that paid for
-    members that only waited.
+    `kept` is the sum of storage, requests and egress. `waiting` is the part of `spot` and `on_demand` that was paid for
+    members of a gang while they only waited.
     """
 
     cost: str
@@ -42,7 +43,10 @@ class Money(NamedTuple):
 
 
 def money(summary: RunSummary) -> list[Money]:
-    """Return the dollars of each epoch, of the rest, and of the total, which is the sum of all before it."""
+    """
+    Return the dollars of each completed epoch, of everything that belongs to no completed epoch, and of the whole run.
+    The last is the sum of all others.
+    """
     accounts = [*summary.epochs, summary.rest]
     places, compared_places = decimals(summary.total.cost_usd), decimals(summary.total.counterfactual_usd)
     paid = with_sums(rounded([_parts(account) for account in accounts], places))
@@ -76,7 +80,9 @@ def _money(account: Account, parts: Sequence[Decimal], places: int, compared: st
 
 
 def as_text(shown: Decimal, exact: Decimal, places: int) -> str:
-    """Return `$0.0123`; a dash for exactly zero, and `<$0.0001` for an amount that rounds to zero."""
+    """
+    Format an amount as `$0.0123`. An amount of exactly zero is a dash, and an amount that rounds to zero is `<$0.0001`.
+    """
     if not exact:
         return NOTHING
     sign = "-" if (shown or exact) < 0 else ""
@@ -90,14 +96,14 @@ def with_sums(rows: Sequence[Sequence[Decimal]]) -> list[list[Decimal]]:
 
 def rounded(rows: Sequence[Sequence[Decimal]], places: int) -> list[list[Decimal]]:
     """
-    Round each amount up or down to `places` decimals.
+    Round each amount up or down to `places` decimals, without changing the sums more than that.
 
-    The sums of rows and columns are rounded up or down too; the sum of all is rounded to the nearest such amount.
+    The sums of rows and columns are also rounded up or down. The sum of all amounts is rounded to the nearest value.
     """
     digits = max([places, *(-_exponent(amount) for row in rows for amount in row)])
     unit = 10 ** (digits - places)
     exact = [[int(amount.scaleb(digits)) for amount in row] for row in rows]
-    # With the negated sums, each row and each column adds up to zero, so shifts along cycles are enough.
+    # With its negated sum, each row and each column adds up to zero. So each remainder lies on a cycle.
     table = [[*row, -sum(row)] for row in exact]
     table.append([-sum(column) for column in zip(*table, strict=True)])
     _shift_rests(table, unit)
@@ -111,7 +117,7 @@ def _exponent(amount: Decimal) -> int:
 
 
 def _shift_rests(table: list[list[int]], unit: int) -> None:
-    """Shift the remainders (amounts that are not a multiple of `unit`) along cycles, until there are none."""
+    """Add and subtract along cycles until no amount has a remainder, that is, until each is a multiple of `unit`."""
     corner = (len(table) - 1, len(table[0]) - 1)
     nearest = _nearest(table[-1][-1], unit)
     graph: dict[int, set[int]] = {}
@@ -136,16 +142,20 @@ def _shift_rests(table: list[list[int]], unit: int) -> None:
 
 
 def _nearest(amount: int, unit: int) -> int:
-    """Return the nearest multiple of `unit`; of two equally near, the even multiple, as Decimal does."""
+    """
+    Return the multiple of `unit` that is nearest to `amount`. If two are equally near, return the even one, as Decimal
+    does.
+    """
     return round(Fraction(amount, unit)) * unit
 
 
 def _cycle(graph: dict[int, set[int]]) -> list[Place]:
     """
-    Find a cycle of places, in which each place shares its row or its column, in turn, with the one before.
+    Find a cycle of amounts with a remainder. Each place on it is in the same row as one of its neighbours on the cycle,
+    and in the same column as the other.
 
-    In the graph, a row is a node `i`, a column `~j`. Every node has at least two neighbours, because a row or column
-    that adds up to zero has either no remainder or several.
+    In the graph, row i is the node `i`, column j is the node `~j`, and each amount with a remainder is an edge. Every
+    node has at least two edges, because a row or column that adds up to zero has either no remainder or several.
     """
     path = [next(iter(graph))]
     at = {path[0]: 0}

@@ -40,7 +40,7 @@ class ComparedRun:
     One of the compared runs.
 
     `ratio_to_first` is this run's cost divided by the first run's; None if the first run cost nothing. `unlike_first`
-    names the differences between this run's work and the first run's.
+    names each way in which this run's work differs from the first run's.
     """
 
     summary: RunSummary
@@ -49,7 +49,7 @@ class ComparedRun:
 
     @property
     def title(self) -> str:
-        """The run's name, marked if its time passed faster than the wall clock."""
+        """The run's name. If the run's time passed faster than the wall clock, a mark shows how much faster."""
         return plain(self.summary.run, NAME_MAX) + scale_mark(self.summary.time_scale)
 
     @cached_property
@@ -93,7 +93,10 @@ def as_json(summaries: Sequence[RunSummary]) -> dict[str, Any]:
 
 
 def trend(summaries: Sequence[RunSummary]) -> str:
-    """Return a line for each key figure of the runs of one name, oldest first, with the change since the first."""
+    """
+    Return a line for each key figure. It lists the figure in all runs, oldest first, and the change from the first to
+    the last run. The runs have the same name.
+    """
     alike = len({run.time_scale for run in summaries}) == 1
 
     def mark(run: RunSummary) -> str:
@@ -114,7 +117,10 @@ def trend(summaries: Sequence[RunSummary]) -> str:
 def _price_of_work(
     summaries: Sequence[RunSummary], mark: Callable[[RunSummary], str]
 ) -> dict[str, list[tuple[Decimal | float | None, str]]]:
-    """Return the price of an epoch, or of an hour if all runs are commands, which have no epochs."""
+    """
+    Return the price of an epoch in each run. If all runs are commands, which have no epochs, return the price of a kept
+    hour instead.
+    """
     if all(run.plain for run in summaries):
         hours = [(run.total.usd_per_productive_hour, mark(run)) for run in summaries]
         return {"cost per kept hour": [(usd, dollars(usd) + marked) for usd, marked in hours]}
@@ -134,7 +140,7 @@ def csv(summaries: Sequence[RunSummary]) -> str:
 
 
 def markdown(summaries: Sequence[RunSummary], *, with_trend: bool = False) -> str:
-    """Return the table of `show` as Markdown; `with_trend` adds the trend below."""
+    """Return the table of `show` in Markdown. If `with_trend` is True, the trend follows below it."""
     runs = comparison(summaries)
     rows = [["", *(run.title for run in runs)], ["---", *("---:" for _ in runs)]]
     rows += [
@@ -153,7 +159,10 @@ def _cell(text: str) -> str:
 
 
 def assumptions(summaries: Sequence[RunSummary]) -> str:
-    """Return the assumptions behind the figures, each once, with the names of its runs unless all runs share it."""
+    """
+    Return the assumptions behind the figures, each only once. An assumption that only some of the runs make is followed
+    by their names.
+    """
     holders: dict[str, list[str]] = {}
     for summary in summaries:
         for part in plain(summary.assumptions).split("; "):
@@ -213,7 +222,7 @@ def _ratio_text(run: ComparedRun) -> str:
 
 
 def _sections(runs: Sequence[ComparedRun]) -> Sequence[Section]:
-    """Return the sections of the table. They leave out `num_nodes` if all runs train on one instance."""
+    """Return the sections of the table. `num_nodes` is left out if all runs train on one instance."""
     first, paid, *others = _SECTIONS
     if any(run.summary.total.at_home for run in runs):
         at = [label for label, _ in paid].index("  on-demand") + 1

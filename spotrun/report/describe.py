@@ -1,4 +1,7 @@
-"""Describes each event in a sentence for people. Control characters in text from outside are made visible."""
+"""
+Describes each event of a ledger in a sentence for people. If a text in an event comes from outside, its control
+characters are made visible.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from spotrun.units import count_of
 
 _UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 SENTENCE_MAX = 3000
-"""Maximum length of a sentence, in characters; a failure's reason is shown whole."""
+"""Maximum length of a sentence, in characters. The whole reason of a failure fits into it."""
 
 
 def describe(entry: Entry, ordinals: Mapping[int, int] = {}) -> str:
@@ -37,7 +40,7 @@ def describe(entry: Entry, ordinals: Mapping[int, int] = {}) -> str:
 
 
 def timestamp(at: datetime) -> str:
-    """Return a time in the form that begins a line about a run: `11-22 02:10:05`."""
+    """Return a time in the form with which each line about a run begins: `11-22 02:10:05`."""
     return f"{at:%m-%d %H:%M:%S}"
 
 
@@ -47,7 +50,7 @@ def dated(what: str, time_scale: float) -> str:
 
 
 def about_times(time_scale: float) -> str:
-    """Return the line below the events of a run whose times are not wall-clock times; "" for other runs."""
+    """Return the line to print below the events of a run whose times are not wall-clock times; "" for other runs."""
     return "" if time_scale == 1 else f"Times are run time, {time_scale:g} times as fast as the wall clock."
 
 
@@ -139,7 +142,8 @@ def _deadline_lost(event: ev.DeadlineOutOfReach) -> str:
 
 def nearly_spent(event: ev.BudgetNearlySpent, clock: str = "") -> str:
     """
-    Return the sentence of the event. `clock` is the text to put after the time, such as ` UTC`; "" next to other times.
+    Return the event as a sentence. `clock`, such as ` UTC`, is written after a time in it; it is "" if the sentence
+    stands next to other times.
     """
     return f"{dollars(event.spent_usd)} is spent{passing(event.passes_at, event.epoch, 'the budget', clock)}"
 

@@ -20,11 +20,11 @@ from spotrun.units import count_of
 
 SHOWN_MAX = 50
 NONE_STORED = "no files are stored"
-"""The message for a script that has written no files, or no files that the job's `outputs` names."""
+"""The message if no files are stored: the script has written none, or none that `outputs` in the job names."""
 
 
 class Bytes:
-    """Counts bytes from several threads, and reports how many of `total` are done."""
+    """A counter of bytes that several threads add to. It reports how many of `total` are done."""
 
     def __init__(self, total: int, tell: Callable[[int, int], None]) -> None:
         self._total = total
@@ -39,7 +39,7 @@ class Bytes:
 
 
 def kept_back(files: Sequence[OutputFile]) -> list[Fetched]:
-    """Return the files whose names a fetch refuses in every folder."""
+    """Return the files that `spotrun fetch` does not write to any folder, because of their names."""
     reasons = [(file, unfetched(file.path)) for file in files]
     return [
         Fetched(file, Outcome.REFUSED if reason.is_refused else Outcome.LEFT, reason)
@@ -49,7 +49,10 @@ def kept_back(files: Sequence[OutputFile]) -> list[Fetched]:
 
 
 def show(outputs: Outputs, listing: Listing, chosen: Sequence[OutputFile], patterns: Sequence[str] = ()) -> None:
-    """Print the files. With the user's `patterns`, only files that match one are listed as not stored."""
+    """
+    Print the stored files, and after them the files that are not stored. If the user has given `patterns`, only those
+    that match one are listed as not stored.
+    """
     kept = kept_back(chosen)
     marked = {each.file.path for each in kept}
     for file in chosen:
@@ -74,8 +77,10 @@ def text(
     patterns: Sequence[str] = (),
 ) -> str:
     """
-    Return a line for each fetched file, lines on the files of `patterns` that were not fetched, and a sentence on the
-    files that are in the folder now. Times are wall-clock times, like the times of files.
+    Return the report of a fetch: a line for each fetched file, lines about files that were not fetched or not stored,
+    and a sentence about the folder's files. Only files that match `patterns` are listed as not stored.
+
+    Times are wall-clock times, like the times of files.
     """
     fetched, same, changed = (
         [each.file for each in found if each.outcome is outcome]
@@ -109,7 +114,10 @@ def text(
 
 
 def _not_fetched(found: Sequence[Fetched]) -> list[str]:
-    """Return lines on files that were not fetched, because tools would run or obey files of such names."""
+    """
+    Return a line for each file that was not fetched because of its name: programs would execute a file of this name, or
+    obey its contents.
+    """
     lines = [f"not fetched: {plain(each.file.path)}: {each.problem}" for each in found[:SHOWN_MAX]]
     return [*lines, f"not fetched: {len(found) - SHOWN_MAX:,} more"] if len(found) > SHOWN_MAX else lines
 
@@ -120,8 +128,9 @@ def _amount(files: Sequence[OutputFile]) -> str:
 
 def _left_out(outputs: Outputs, listing: Listing, patterns: Sequence[str]) -> list[str]:
     """
-    Return lines on files that were left out. The listing names some of them; with patterns, only files that match
-    count.
+    Return a line for each file that the run did not store, and a line that counts further ones.
+
+    `listing` may name only some of these files. If there are `patterns`, only files that match one are counted.
     """
     asked = chooser(patterns or ["**"])
     found = [left for left in listing.left_out if asked(left.path)]
@@ -143,8 +152,8 @@ def as_json(
     found: Sequence[Fetched] = (),
 ) -> dict[str, Any]:
     """
-    Return the files for programs. A file in `found` also has `outcome`, `problem` and `kept_as`. Times are wall-clock
-    times, like the times of files.
+    Return the stored files in the form that `--json` prints. A file in `found` also has `outcome`, `problem` and
+    `kept_as`. Times are wall-clock times, like the times of files.
     """
     became = {
         each.file.path: {"outcome": each.outcome, "problem": each.problem or None, "kept_as": each.kept_as or None}
@@ -171,7 +180,7 @@ def as_json(
 
 
 def why_nothing(state: RunState, typed: str) -> str:
-    """Return what to do if a run has no stored files."""
+    """Return advice for the user of a run that has no stored files."""
     if state.terminal is None:
         return f"try later: spotrun stores files minutes after the script has written them (`spotrun logs {typed}`)"
     return "let the script write into its work folder, and let `outputs` of the job name the files"

@@ -1,4 +1,7 @@
-"""Folds lines to the terminal's width; without a terminal they stay whole, because programs read lines."""
+"""
+Folds long lines to the terminal's width. If the output does not go to a terminal, lines stay whole, because programs
+read them.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,15 @@ from rich.cells import cell_len
 from spotrun.units import shown_lines
 
 WIDE = 100_000
-"""A width that no line reaches."""
+"""A width that is greater than any line."""
 _NARROWEST = 20
 _WORD = re.compile(r"(\s*)(\S+)")
 
 
 def terminal_width() -> int | None:
     """
-    Return the columns of the terminal that shows our output, or the value of `COLUMNS`; None if there is no terminal.
+    Return the number of columns of the terminal that shows our output. If `COLUMNS` is set, return its value. Return
+    None if there is no terminal.
     """
     wanted = os.environ.get("COLUMNS", "")
     if wanted.isdecimal() and int(wanted):
@@ -30,8 +34,8 @@ def terminal_width() -> int | None:
 
 def say(text: str, indent: int = 0) -> None:
     """
-    Print lines that are safe to show. On a terminal, each line is folded between words, and its further lines are
-    indented by `indent` columns.
+    Print lines after making their control characters visible. On a terminal, long lines are folded between words, and
+    each further part of a line is indented by `indent` columns.
     """
     width, lines = terminal_width(), shown_lines(text).split("\n")
     print("\n".join(folded for line in lines for folded in fold(line, width, indent)), flush=True)
@@ -39,9 +43,9 @@ def say(text: str, indent: int = 0) -> None:
 
 def fold(line: str, width: int | None, indent: int = 0) -> list[str]:
     """
-    Return one line as several of at most `width` columns, folded between words; unchanged if `width` is None.
+    Split one line into parts of at most `width` columns, between words. If `width` is None, return the line unchanged.
 
-    A word wider than `width` is split. Wide characters count two columns.
+    A word that is wider than `width` is split too. A wide character counts as two columns.
     """
     return [line] if width is None or cell_len(line) <= width else list(_folded(line, width, min(indent, width // 2)))
 
@@ -62,7 +66,10 @@ def _folded(text: str, width: int, indent: int) -> Iterator[str]:
 
 
 def _end(line: str, width: int) -> int:
-    """Return how many characters fit in `width` columns; at least enough for one character that is not a space."""
+    """
+    Return the number of characters of `line` that fit into `width` columns. The result is never so small that only
+    spaces fit.
+    """
     end = len(line) - len(line.lstrip()) + 1
     while end < len(line) and cell_len(line[: end + 1]) <= width:
         end += 1

@@ -1,4 +1,7 @@
-"""Formats gaps, the changes that no checkpoint of a run holds, as text and as JSON."""
+"""
+Formats a run's gaps as text and as JSON. A gap is a change to the training's state that no checkpoint of the run
+contains.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from spotrun.report.tables import plain
 from spotrun.units import count_of
 
 SHOWN = 3
-"""Maximum gaps of each run in a list of runs."""
+"""Maximum number of gaps that are shown for each run in a list of runs."""
 
 Told: TypeAlias = Mapping[str, Any]
 """A gap as `--json` prints it."""

@@ -1,4 +1,7 @@
-"""Checks a run against a condition: `--fail-if`, or `report.fail_if` of a job (`spotrun.spec.condition`)."""
+"""
+Checks a run against a condition, which is given by `--fail-if` or by `report.fail_if` in the job
+(`spotrun.spec.condition`).
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,17 @@ from spotrun.units import Unreadable
 
 
 def figures(summary: RunSummary) -> dict[str, Decimal | None]:
-    """Return the value of each figure that a condition may name; None for a figure that this run lacks so far."""
+    """
+    Return the value of each figure that a condition is allowed to name. A figure that this run does not have yet is
+    None.
+    """
     of_run = {"epochs": len(summary.epochs), "usd_per_epoch": summary.usd_per_epoch}
     of_total = {name: getattr(summary.total, name.removesuffix("_s")) for name in FIGURE_NAMES if name not in of_run}
     return {name: _number(figure) for name, figure in (of_run | of_total).items()}
 
 
 def _number(figure: Decimal | timedelta | float | None) -> Decimal | None:
-    """Return the figure as a number; times are in seconds."""
+    """Convert a figure to a number. A time becomes seconds."""
     if figure is None or isinstance(figure, Decimal):
         return figure
     return Decimal(str(figure.total_seconds() if isinstance(figure, timedelta) else figure))
@@ -40,7 +46,7 @@ def check(condition: Condition, summary: RunSummary) -> None:
 
 def parse(text: str) -> Condition:
     """
-    Return the condition in the flag `--fail-if`.
+    Return the condition that the flag `--fail-if` contains.
 
     Raises:
         SpecInvalid: the text is not a condition; the message names the place of the error.

@@ -1,4 +1,4 @@
-"""Shows a run until it ends: a live screen on a terminal, plain lines elsewhere."""
+"""Shows a run until it ends: on one live screen on a terminal, as plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from spotrun.spec.model import RunSpec
 from spotrun.units import count_of
 
 EVENTS_SHOWN = 10
-"""Maximum lines of events on the live screen."""
+"""Maximum number of lines with events on the live screen."""
 BAR_WIDTH, BAR_WIDTH_MIN = 40, 10
 PLAIN_EVERY_S = 10.0
-"""Seconds of system time between two progress lines if nothing else happens."""
+"""Seconds of system time after which a progress line is printed, even if nothing has happened."""
 NEWS_EVERY_S = 1.0
-"""Seconds of system time between two progress lines if there is a new reason why the run is held up."""
+"""Minimum seconds of system time between two progress lines if the run now waits for another reason than before."""
 
 
 def view_for(ledger: Ledger, clock: Clock, spec: RunSpec, run_id: str) -> View[Tick]:
-    """Return a live screen on a terminal, plain lines if the output goes to a file or a pipe."""
+    """Return a live screen if the output goes to a terminal, and plain lines if it goes to a file or a pipe."""
     kind = LiveView if sys.stdout.isatty() else PlainView
     return kind(ledger, clock, spec, run_id)
 
@@ -58,7 +58,7 @@ class _Watching:
 
 
 class PlainView(_Watching, View[Tick]):
-    """Prints a line for each event, and a progress line every few seconds."""
+    """Prints a line for each event, and every few seconds a line about the progress."""
 
     _printed = 0
     _progress_at = 0.0
@@ -86,7 +86,10 @@ class PlainView(_Watching, View[Tick]):
 
 
 class LiveView(_Watching, Screen[Tick]):
-    """One screen that is redrawn: progress, the place of training, the bill so far, and the newest events."""
+    """
+    A screen that is redrawn all the time: the progress, the instance that trains, the bill so far, and the newest
+    events.
+    """
 
     def __init__(self, ledger: Ledger, clock: Clock, spec: RunSpec, run_id: str) -> None:
         _Watching.__init__(self, ledger, clock, spec, run_id)
@@ -147,7 +150,10 @@ class LiveView(_Watching, Screen[Tick]):
         return f"{what}, {span(max(0.0, age))} ago"
 
     def _events(self, state: RunState, room: int) -> RenderableType:
-        """Return the newest events, each with all its lines, in at most `room` and at most `EVENTS_SHOWN` lines."""
+        """
+        Return the newest events that fit into `room` lines, but at most `EVENTS_SHOWN` lines. An event is never shown
+        in part.
+        """
         latest = worth_watching(self._ledger.entries[-4 * EVENTS_SHOWN :])
         lines: list[str] = []
         for entry in reversed(latest):
@@ -159,7 +165,9 @@ class LiveView(_Watching, Screen[Tick]):
 
 
 def _fraction(status: AgentStatus) -> float:
-    """Return the share of the whole training that is done, or of this epoch if the number of epochs is unknown."""
+    """
+    Return the share of the training that is done. If the number of epochs is unknown, return the share of this epoch.
+    """
     within = status.batch / status.batches if status.batches else 0.0
     return min(1.0, (status.epoch + within) / status.epochs if status.epochs else within)
 
@@ -173,7 +181,7 @@ def _position(status: AgentStatus | None) -> str:
 
 
 def _uses(status: AgentStatus | None) -> str:
-    """Return how busy the machine and its GPUs are, and how long the training waits for data."""
+    """Describe how busy the machine and its GPUs are, and how much of the time the training waits for data."""
     if status is None or status.attempt is None:
         return ""
     parts = []
@@ -188,7 +196,8 @@ def _uses(status: AgentStatus | None) -> str:
 
 def _gpus(usage: Usage) -> list[str]:
     """
-    Return the figures of the GPUs; [] if there are none. GPU memory is left out if the GPUs lack their own memory.
+    Describe how busy the GPUs are, and how much of their memory is used. Return an empty list if there are no GPUs.
+    Memory is left out if the GPUs have no memory of their own.
     """
     if not usage.gpus:
         return []
@@ -201,7 +210,7 @@ def _gpus(usage: Usage) -> list[str]:
 
 
 def _where(state: RunState) -> str:
-    """Return where the run trains, and where an instance is starting, if any is."""
+    """Describe the instances that train and, if a launch is in progress, the instances that start."""
     places = [] if state.current is None else [_place(state, state.current.names)]
     if state.pending_launch is not None:
         places.append(f"starting {_place(state, state.pending_launch.names)}")
@@ -209,7 +218,7 @@ def _where(state: RunState) -> str:
 
 
 def _place(state: RunState, names: Sequence[MemberName]) -> str:
-    """Return where these members' instances are, and the hourly price of all of them."""
+    """Describe the offering on which these members run, with the hourly price of all their instances together."""
     launches = [state.launches[name.launch] for name in names]
     offering = launches[0].intent.offering
     how_many = f"{len(names)} x " if len(names) > 1 else ""

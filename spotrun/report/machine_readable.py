@@ -1,8 +1,8 @@
 """
 Formats a run's account for programs, as JSON and CSV. The keys do not change, because other programs read them.
 
-Dollars are decimal strings, times are seconds, epochs count from 1. An attempt is identified by the number of its entry
-in the ledger; people see it as attempt 1, 2, 3.
+Dollars are decimal strings, times are in seconds, and epochs count from 1. `attempt` is the number of the attempt's
+entry in the ledger, while texts for people number attempts 1, 2, 3.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from spotrun.run.events import SetUp
 
 def report(summary: RunSummary) -> dict[str, Any]:
     """
-    Return the part of `spotrun report --json` that comes from the ledger, as plain values.
+    Return the part of `spotrun report --json` that is computed from the ledger, as plain values.
 
-    The figures outside of completed epochs are under `unfinished`. A completed run has these figures too, for the time
-    after its last epoch.
+    `unfinished` has the figures that belong to no completed epoch. Even a completed run has some, for the time after
+    its last epoch.
     """
     return json_object(
         run=summary.run,
@@ -50,8 +50,8 @@ def report(summary: RunSummary) -> dict[str, Any]:
 
 def figures(account: Account) -> dict[str, Any]:
     """
-    Return one part of a run under the keys of the report. `epoch` is None for the rest and for the total. Only a run of
-    several instances has `waiting_members_usd`.
+    Return the figures of one account under the keys of the report. `epoch` is None unless the account is that of one
+    epoch. Only a run on several instances has `waiting_members_usd`.
     """
     return {
         "epoch": None if account.epoch is None else account.epoch + 1,
@@ -77,7 +77,10 @@ def figures(account: Account) -> dict[str, Any]:
 
 
 def _interruption(found: Interruption) -> dict[str, Any]:
-    """Return an interruption's figures; None for a figure that lacks a notice, a checkpoint or a new step."""
+    """
+    Return an interruption's figures. A figure is None if it cannot be given: because there was no notice, no commit
+    before the loss, or no new step after it.
+    """
     return {
         "attempt": found.attempt,
         "members": max(1, len(found.members)),
@@ -94,14 +97,18 @@ def _interruption(found: Interruption) -> dict[str, Any]:
 
 def setup_figures(attempt: int, setup: SetUp) -> dict[str, Any]:
     """
-    Return the figures of a set-up. `how` is "run" if the command ran, "unpacked" if its stored files were unpacked.
+    Return the figures of a set-up. `how` is "run" if its command was executed, and "unpacked" if its stored files were
+    unpacked.
     """
     how, size_bytes = plain(setup.how), setup.packed_bytes
     return {"attempt": attempt, "how": how, "seconds": round(setup.seconds, 3), "packed_bytes": size_bytes}
 
 
 def report_csv(summary: RunSummary) -> str:
-    """Return a row for each completed epoch, a row for the rest, and a row for the total."""
+    """
+    Return the report as CSV: a row for each completed epoch, a row for everything that belongs to no completed epoch,
+    and a row for the total.
+    """
     whole = report(summary)
     total = {**whole["total"], "epoch": "total"}
     rows = [*whole["epochs"], {**whole["unfinished"], "epoch": summary.rest_name}, total]
@@ -109,16 +116,16 @@ def report_csv(summary: RunSummary) -> str:
 
 
 def usd_text(amount_usd: Decimal) -> str:
-    """Return a decimal without exponent, to the nano-dollar."""
+    """Return an amount as a decimal number without exponent, to the nano-dollar."""
     return f"{amount_usd:.9f}"
 
 
 def json_object(usd: Callable[[Decimal], str] = usd_text, /, **fields: object) -> dict[str, Any]:
     """
-    Return the fields of a report as plain values for JSON.
+    Return `fields` as plain values for JSON.
 
-    A Struct, a dataclass and a named tuple become an object of their fields; `usd` formats amounts, durations are
-    seconds, and dates with times are in ISO 8601.
+    A Struct, a dataclass or a named tuple becomes an object of its fields. `usd` formats amounts of dollars. Durations
+    are in seconds, and times are texts in ISO 8601.
     """
     return {name: _plain_value(value, usd) for name, value in fields.items()}
 
@@ -149,13 +156,13 @@ def rounded(share: float | None) -> float | None:
 
 
 def _flat(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures with each kind of downtime under its own key."""
+    """Return the figures with each kind of downtime under a key of its own."""
     flat = {key: value for key, value in figures.items() if key != "downtime_s"}
     return flat | {f"{cause}_s": seconds for cause, seconds in figures["downtime_s"].items()}
 
 
 def csv_text(rows: Iterable[Mapping[str, Any]], last: str) -> str:
-    """Return comma-separated values with a header line, in which the column `last` comes last."""
+    """Return comma-separated values with a header line. `last` is the name of the column that comes last."""
     rows = [_flat(row) for row in rows]
     columns = [column for column in (rows[0] if rows else {}) if column != last] + [last]
     return csv_table(columns, ({column: _cell(value) for column, value in row.items()} for row in rows))
@@ -170,7 +177,7 @@ def csv_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """Return the value as a cell that a spreadsheet does not read as a formula."""
+    """Return the value in a form that a spreadsheet does not read as a formula."""
     if not isinstance(value, str):
         return value
     text = plain(value)

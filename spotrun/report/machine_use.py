@@ -1,4 +1,4 @@
-"""Formats the load of a run's machines, for its report and as JSON."""
+"""Formats how busy a run's machines were, for its report and as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def machine_table(found: Sequence[TypeUse]) -> FiguresTable:
 
 
 def cells(found: TypeUse) -> list[str]:
-    """Return the figures named in `HEADS`."""
+    """Return the cells for the columns in `HEADS`."""
     return [short_duration(_looked_at(found)), *(percent(share) for share in _shares(found).values())]
 
 
@@ -38,7 +38,10 @@ def whole_report(summary: RunSummary, machines: Iterable[TypeUse], calls: Runner
 
 
 def for_programs(found: Iterable[TypeUse]) -> list[dict[str, Any]]:
-    """Return the shares for programs; None for an unknown share, such as the GPU's on a machine without a GPU."""
+    """
+    Return how busy the machines were in the form that `--json` prints. Each share is from 0 to 1. An unknown share is
+    None, such as that of the GPUs on a machine without a GPU.
+    """
     return [
         {
             "instance_type": plain(each.instance_type),

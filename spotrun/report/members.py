@@ -1,4 +1,4 @@
-"""Describes what each member of a gang does now. Pure."""
+"""Describes what each member of a gang is doing now. No function has side effects."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ StatusOf = Callable[[MemberName], AgentStatus | None]
 
 class MemberNow(NamedTuple):
     """
-    A member of a gang as it is now.
+    A member of a gang, as it is now.
 
-    `does` is its current activity, in words. `rank` is the rank of its first process in the attempt that trains; None
-    if it is not in that attempt. `where` is its offering. `instance_id` is empty until the cloud has assigned one.
+    `does` says in words what it is doing. `rank` is the rank of its first process in the running attempt; None if it
+    does not take part in that attempt. `where` is its offering. `instance_id` is empty until the cloud has assigned an
+    id.
     """
 
     name: MemberName
@@ -32,7 +33,10 @@ class MemberNow(NamedTuple):
 
 
 def members_now(state: RunState, status_of: StatusOf) -> Iterator[MemberNow]:
-    """Yield the members of a gang that may be billed, from the ledger and the status of their agents."""
+    """
+    Yield the members of a gang that may still be billed. They are read from the ledger, and what they are doing from
+    their agents' status.
+    """
     if not state.of_gangs:
         return
     for name in state.names():

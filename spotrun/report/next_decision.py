@@ -1,4 +1,4 @@
-"""Describes a run's next step, and the reason, from its ledger, its specification and the time."""
+"""Describes the next step of a run and the reason for it, from the run's ledger, its specification and the time."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ from spotrun.spec.model import RunSpec
 
 def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = "") -> str:
     """
-    Return the run's next step as a sentence, followed by the name of a full quota, if any; "" once the run has ended.
-    `no_room` is the reason why the store has no room; "" if it has room.
+    Return the next step of a run as the second half of a sentence; "" if the run has ended. If a quota is full, its
+    name follows.
+
+    `no_room` is the reason why the store accepts no more data; "" if it accepts data.
     """
     coming = _coming(state, spec, now, no_room)
     full = "" if state.stop_requested or not coming else full_quota(state, now)
@@ -34,7 +36,10 @@ def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = 
 
 
 def left_undone(coming: str, run: str, created: RunCreated) -> str:
-    """Return the sentence for a run that lacks a runner; `coming` is its next step. Users type `run` for the run."""
+    """
+    Return the second half of a sentence for a run that has no runner: the command that gives it one, and what the run
+    does then (`coming`). `run` is what users type for the run.
+    """
     if created.is_bench:
         return f"has no runner, and the bench that it measured for is over: `spotrun down {run}` ends it"
     command = f"`spotrun resume {run}`"
@@ -91,7 +96,7 @@ def _without_an_instance(state: RunState, spec: RunSpec) -> str:
 
 
 def _with_some(there: int, size: int) -> str:
-    """Return the sentence for a gang that lacks members, or whose members are not all ready."""
+    """Describe the next step of a gang that lacks members, or that has members which are not ready yet."""
     if there >= size:
         return f"trains once all of its {size} members are ready"
     return f"asks for the missing members: {there} of {size} wait as long as a start takes, and are then released"
@@ -99,8 +104,8 @@ def _with_some(there: int, size: int) -> str:
 
 def _back_to_spot(state: RunState, spec: RunSpec, current: Attempt) -> str:
     """
-    Return when the run returns to spot: without a deadline, at a time; with one, when spot saves more than the
-    changeover costs.
+    Describe when a run that trains on demand returns to spot. Without a deadline, this is at a certain time. With a
+    deadline, it is when spot is expected to save more than a changeover costs.
     """
     sums = _sums(state, state.launch_of(current))
     if spec.policy.deadline is None:
@@ -113,8 +118,8 @@ def _back_to_spot(state: RunState, spec: RunSpec, current: Attempt) -> str:
 
 def _sums(state: RunState, running: Launch) -> str | None:
     """
-    Return the hourly saving on spot at the newest spot price in the ledger, and how long it takes to pay for a
-    changeover; None without a known spot price.
+    Describe how much spot would save per hour, at the newest spot price in the ledger, and after what time this pays
+    for a changeover. Return None if the ledger has no spot price.
     """
     known = spot_launches(state)
     if not known:

@@ -1,6 +1,6 @@
 """
-Shows the offerings that were considered, with a tick at the chosen offering, on one screen, before a launch asks for
-confirmation.
+Shows the offerings that were considered, on one screen, before a launch asks the user to confirm it. A check mark shows
+the chosen offering.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def show(
     console: Console | None = None,
     work: Mapping[Offering, Decimal] = NO_CHOICE,
 ) -> None:
-    """Print the table; works without a terminal."""
+    """Print the table. The output does not have to be a terminal."""
     print_figures(offerings_table(offerings, chosen, work), console)
 
 
@@ -34,11 +34,11 @@ def offerings_table(
     offerings: Sequence[Offering], chosen: Offering, work: Mapping[Offering, Decimal] = NO_CHOICE
 ) -> RenderableType:
     """
-    Return a table of the first `ROWS_MAX` offerings in their order, and of the chosen offering; the last line counts
-    the others.
+    Return a table of the first `ROWS_MAX` offerings in the given order. If `chosen` is not among them, it takes the
+    last row. The line below the table counts the offerings that are not shown.
 
-    If the job names a choice of kinds, `work` has the expected price on each offering of an hour's training on the
-    first kind.
+    If the job names a choice of kinds, `work` has the expected cost, on each offering, of the work that the first kind
+    does in an hour.
     """
     first = offerings[:ROWS_MAX]
     shown = first if chosen in first else [*first[:-1], chosen]

@@ -1,4 +1,6 @@
-"""Builds the table of `spotrun status`. Imports little, because people call it often."""
+"""
+Builds the table of `spotrun status`. It imports few modules, so that this command, which people use often, is fast.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def notes(rows: Rows) -> list[str]:
-    """Return the notes below the table: simulated costs, problems, and each run's next step."""
+    """
+    Return the notes to print below the table: that costs are simulated, what is wrong, and the next step of each run.
+    """
     simulated = any(row.get("simulated") for row in rows)
     said = ["Costs of runs on the local cloud are simulated. `lost`: interruptions."] if simulated else []
     said += [f"{row['run']}: {plain(row['detail'])}" for row in rows if row.get("detail")]
@@ -44,7 +48,7 @@ def notes(rows: Rows) -> list[str]:
 
 
 def _members(found: Rows) -> list[str]:
-    """Return a line for each member of a gang, if the list has only one run."""
+    """Return a line for each member of a gang. These lines are printed only if the table has a single run."""
     ranks = ["" if each["rank"] is None else f" (rank {each['rank']})" for each in found]
     return [
         plain(f"member {each['name']}{rank} on {each['where']} {each['does']}")
@@ -53,7 +57,10 @@ def _members(found: Rows) -> list[str]:
 
 
 def _of_command(row: dict[str, Any]) -> Iterator[str]:
-    """Yield notes on a command: its price by the hour, because it has no epochs; and a warning if it keeps nothing."""
+    """
+    Yield notes about a run that is a command. Such a run has no epochs, so one note is its price per hour. Another note
+    warns if the run stores no files.
+    """
     if row.get("usd_per_kept_hour"):
         yield f"a kept hour cost {dollars(Decimal(row['usd_per_kept_hour']))}"
     if row.get("unprotected"):
@@ -63,7 +70,7 @@ def _of_command(row: dict[str, Any]) -> Iterator[str]:
 
 
 def prices(rows: Rows) -> list[str]:
-    """Return a line of bars for each run that has not ended: its hourly price so far."""
+    """Return a line for each run that has not ended. It draws the run's hourly price so far as small bars."""
     by_run = {row["run"]: row.get("prices_usd_per_hour", []) for row in rows if row.get("next")}
     drawn = {
         run: sparkline([None if each is None else Decimal(each) for each in found]) for run, found in by_run.items()

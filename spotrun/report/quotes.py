@@ -42,7 +42,10 @@ _FIGURES = [
 
 
 def ordered(quotes: Sequence[Quote], order: Order) -> list[Quote]:
-    """Return the quotes, cheapest first, by the hour or by an hour's compute; quotes without such a price come last."""
+    """
+    Return the quotes with the lowest price first: the price per hour or, for "compute", the price of an hour at a
+    certain computing speed. Quotes without such a price come last.
+    """
 
     def by(quote: Quote) -> tuple[bool, Decimal, str, str]:
         hourly = quote.offering.price_usd_per_hour
@@ -54,13 +57,13 @@ def ordered(quotes: Sequence[Quote], order: Order) -> list[Quote]:
 
 
 def show(found: Quotes, order: Order, console: Console | None = None) -> None:
-    """Print the table, and below it the notes and the explanation of the marks."""
+    """Print the table. Below it, print what its marks mean, and the notes."""
     print_figures(quotes_table(found, order), console)
     say("\n".join(["", "✓ the cheapest zone of its type; means are weighted by time", *legend(found)]))
 
 
 def legend(found: Quotes) -> list[str]:
-    """Return the sources of the on-demand prices, and notes on anything that could not be read."""
+    """Return the lines below the table: where the on-demand prices are from, and what could not be read."""
     lists = sorted({quote.offering.price_list for quote in found.quotes} - {""})
     simulated = any(quote.offering.simulated for quote in found.quotes)
     return [
@@ -71,7 +74,10 @@ def legend(found: Quotes) -> list[str]:
 
 
 def quotes_table(found: Quotes, order: Order) -> FiguresTable:
-    """Return a row for each zone, type and capacity type. A column without any known value is left out."""
+    """
+    Return a table with a row for each zone, instance type and capacity type. A column is left out if none of its values
+    is known.
+    """
     quotas = any(quote.room is not None for quote in found.quotes)
     bands = any(quote.interruption_band is not None for quote in found.quotes)
     extra = [*(["taken\nback"] if bands else []), *(["quota\nroom"] if quotas else [])]
@@ -89,7 +95,10 @@ def quotes_table(found: Quotes, order: Order) -> FiguresTable:
 
 
 def _alike(quotes: Sequence[Quote]) -> list[list[Quote]]:
-    """Return groups of quotes that share a row, because on demand the zones of a region cost the same."""
+    """
+    Group the quotes that share a row. On demand, all zones of a region with the same price share one; each spot quote
+    has its own.
+    """
     groups: dict[object, list[Quote]] = {}
     for quote in quotes:
         offering = quote.offering
@@ -116,7 +125,7 @@ def _cells(quote: Quote, now: datetime) -> list[str]:
 
 
 def as_json(found: Quotes, order: Order) -> dict[str, Any]:
-    """Return the output of `--json`. The keys do not change; dollars are decimal strings, shares are numbers."""
+    """Return the output of `--json`. Its keys do not change. Dollars are decimal strings, shares are numbers."""
     cheapest = cheapest_zones(found.quotes)
     quotes = ordered(found.quotes, order)
     offers = [_machine_row(quote, found.at, quote.offering in cheapest) for quote in quotes]

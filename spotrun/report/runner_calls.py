@@ -1,4 +1,7 @@
-"""Formats the cost of calling a run's runner, if the runner is a function in the cloud, as text and as JSON."""
+"""
+Formats, as text and as JSON, what the calls of a run's runner cost. Only a runner that is a function in the cloud is
+called.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def in_words(found: RunnerCalls) -> str:
 
 
 def for_programs(found: RunnerCalls | None) -> dict[str, Any] | None:
-    """Return the calls for programs; None if no function was called for this run."""
+    """Return the calls and their cost in the form that `--json` prints; None if no function was called for this run."""
     if found is None:
         return None
     calls = found.calls

@@ -1,4 +1,4 @@
-"""Draws the hourly price over the time of a run as one line of small bars."""
+"""Draws the hourly price of a run over time, as small bars in one line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(prices: Sequence[Decimal | None]) -> str:
-    """Return a bar for each price, a space for each unknown price, and the range of prices next to them."""
+    """Draw a bar for each price, and a space for each unknown price. The range of the prices follows in figures."""
     known = [price for price in prices if price is not None]
     if not known:
         return ""
@@ -19,7 +19,7 @@ def sparkline(prices: Sequence[Decimal | None]) -> str:
 
 
 def bars(prices: Sequence[Decimal | None]) -> str:
-    """Return the bars without the range; empty if no price is known."""
+    """Draw the bars without the range; return "" if no price is known."""
     known = [price for price in prices if price is not None]
     return "".join(" " if price is None else _bar(price, min(known), max(known)) for price in prices) if known else ""
 

@@ -1,6 +1,6 @@
 """
-Formats figures for people, and defines the look of all tables. Colour never carries meaning, and markup is not
-interpreted.
+Formats figures for people, and defines the look of all tables. No meaning depends on colour alone. Texts are printed as
+they are: rich's markup in them has no effect.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ if TYPE_CHECKING:
 
 NOTHING = "-"
 FOLDED_MIN = 12
-"""Minimum width to which a text column is narrowed while another column can still be narrowed."""
+"""The width below which a text column is narrowed only if no other column can be narrowed any more."""
 
 
 def plain(text: str, limit: int = 2000) -> str:
-    """Return one line that is safe on a terminal: control and direction characters are made visible."""
+    """Return the text as one line that is safe on a terminal. Control and direction characters are made visible."""
     return shown(text, limit)
 
 
 def dollars(amount_usd: Decimal | None) -> str:
-    """Return `$0.0123`, `$12.35`; a dash for zero or None. Amounts with a sum need `report.amounts` instead."""
+    """
+    Format an amount as `$0.0123` or `$12.35`. Zero and None become a dash. In a table with sums, use `report.amounts`
+    instead, so that the rounded amounts add up.
+    """
     if not amount_usd:
         return NOTHING
     if abs(amount_usd) < Decimal("0.00005"):
@@ -39,12 +42,15 @@ def dollars(amount_usd: Decimal | None) -> str:
 
 
 def decimals(amount_usd: Decimal) -> int:
-    """Return the number of decimals of an amount: four below ten dollars, two above, none above ten thousand."""
+    """
+    Return with how many decimals to show an amount: four if it is below ten dollars, none from ten thousand on, else
+    two.
+    """
     return 4 if abs(amount_usd) < 10 else 2 if abs(amount_usd) < 10_000 else 0
 
 
 def short_duration(duration: timedelta) -> str:
-    """Return the duration in at most six characters, up to ten years: `4.2s`, `45s`, `3m05s`, `2h10m`, `5d03h`."""
+    """Format a duration with at most six characters, up to ten years: `4.2s`, `45s`, `3m05s`, `2h10m`, `5d03h`."""
     seconds = duration.total_seconds()
     if seconds < 0.05:
         return NOTHING
@@ -62,7 +68,7 @@ def short_duration(duration: timedelta) -> str:
 
 
 def optional_duration(duration: timedelta | None, otherwise: str) -> str:
-    """Return `short_duration`, or `otherwise` for None. A duration of zero is `0s`."""
+    """Format a duration like `short_duration`, but return `otherwise` for None, and `0s` for zero."""
     if duration is None:
         return otherwise
     return short_duration(duration) if duration >= timedelta(seconds=0.05) else "0s"
@@ -70,13 +76,14 @@ def optional_duration(duration: timedelta | None, otherwise: str) -> str:
 
 def percent(share: float | None) -> str:
     """
-    Return a share in percent; a dash for None, and for less than -1000 %, because such a figure means nothing.
+    Format a share in percent. None becomes a dash, and so does a share below -1000 %, which would tell the reader
+    nothing.
     """
     return NOTHING if share is None or share < -10 else f"{round(share * 100)}%"
 
 
 def scale_mark(time_scale: float) -> str:
-    """Return ` (20×)` if run time passed 20 times as fast as the wall clock; "" for wall-clock time."""
+    """Return ` (20×)` if run time passed 20 times as fast as the wall clock; "" if it passed equally fast."""
     return "" if time_scale == 1 else f" ({time_scale:g}×)"
 
 
@@ -86,7 +93,8 @@ def count(number: int) -> str:
 
 class Row(NamedTuple):
     """
-    A row of a table. `style` is a rich style. If `ends`, an empty line follows, unless the row is the last.
+    A row of a table. `style` is a rich style. `ends` is True for the last row of a section: an empty line follows it,
+    unless it is the last row of the table.
     """
 
     cells: tuple[str, ...]
@@ -103,11 +111,11 @@ class Block(NamedTuple):
 
 class FiguresTable:
     """
-    A table of texts that are never cut off.
+    A table whose texts are never cut off.
 
-    Columns in `texts` are aligned left, the others right. On a terminal that is too narrow, the columns in `texts` are
-    folded. If that is not enough, the remaining columns follow in blocks below, and each block begins with the first
-    `repeated` columns. A head may have several lines.
+    The columns in `texts` are aligned left, all others right. If the terminal is too narrow, the texts in the columns
+    `texts` are folded. If the table is still too wide, it is divided into blocks of columns, one below the other. Each
+    block begins with the first `repeated` columns. A head may have several lines.
     """
 
     def __init__(
@@ -136,7 +144,8 @@ class FiguresTable:
 
     def lines(self, width: int | None, rule: str = "─") -> Iterator[tuple[str, str]]:
         """
-        Yield each line with its style, none wider than `width` (None for no limit). `rule` is drawn below the heads.
+        Yield each line with its style. No line is wider than `width`, unless that is None. A line of `rule` is drawn
+        below the heads.
         """
         if self.title:
             yield from ((line, "bold") for line in fold(self.title, width))
@@ -170,7 +179,10 @@ class FiguresTable:
         return [Block(self._narrowed(natural, least, group, width), 1) for group in self._groups(least, width)]
 
     def _groups(self, least: Sequence[int], width: int) -> list[list[int]]:
-        """Return groups of columns: as many as fit side by side, but at least one next to the repeated columns."""
+        """
+        Divide the columns into groups that fit into `width`. Each group has the repeated columns and at least one other
+        column.
+        """
         leading = list(range(self._repeated))
         groups = [leading]
         for column in range(self._repeated, len(least)):
@@ -182,7 +194,10 @@ class FiguresTable:
         return groups
 
     def _narrowed(self, natural: Sequence[int], least: Sequence[int], group: list[int], width: int) -> dict[int, int]:
-        """Return the widths of these columns: texts are narrowed first, the widest before the others."""
+        """
+        Return the widths of the columns in `group` so that they fit into `width`. The widest column is narrowed first.
+        Columns that are not text are narrowed only if the text columns cannot be narrowed any more.
+        """
         widths = {column: natural[column] for column in group}
         while _total(widths.values(), 1) > width:
             giving = [column for column in group if widths[column] > least[column]] or group
@@ -190,7 +205,7 @@ class FiguresTable:
         return widths
 
     def _lines_of(self, texts: Sequence[str], block: Block, *, bottom: bool = False) -> Iterator[str]:
-        """Yield the lines of a row; with `bottom`, its texts are aligned with the last line."""
+        """Yield the lines of a row. If `bottom` is True, shorter cells are aligned with the bottom of the row."""
         cells = {
             column: [line for part in texts[column].split("\n") for line in fold(part, width)]
             for column, width in block.widths.items()
@@ -214,7 +229,8 @@ def _total(widths: Collection[int], gap: int) -> int:
 
 def print_figures(what: RenderableType, console: Console | None = None) -> None:
     """
-    Print `what` without reading markup and without cropping lines. Lines are folded on a terminal, not for programs.
+    Print `what`. Markup in it has no effect, and no line is cut off. Lines are folded only if the output goes to a
+    terminal, because programs read whole lines.
     """
     from rich.console import Console
 
@@ -223,7 +239,7 @@ def print_figures(what: RenderableType, console: Console | None = None) -> None:
 
 
 def print_table(table: FiguresTable) -> None:
-    """Print a table without rich and its styles, because rich takes a while to load."""
+    """Print a table without styles. This does not use rich's console, which takes a while to import."""
     for line, _ in table.lines(terminal_width()):
         print(line)
 
@@ -236,7 +252,7 @@ def figures_table(
     texts: Collection[int] = (0,),
     repeated: int = 1,
 ) -> FiguresTable:
-    """Return an empty table, which is as narrow as its contents."""
+    """Return a table without rows. It will be only as wide as its contents need."""
     return FiguresTable(title, [first, *others], texts=texts, repeated=repeated)
 
 

@@ -1,4 +1,4 @@
-"""Formats `spotrun report RUN` as text: the cost of each epoch, where the time went, and the savings."""
+"""Formats `spotrun report RUN` as text: what each epoch cost, where the time went, and how much was saved."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from spotrun.run.billing import SECONDS_PER_HOUR, exact_seconds, to_nano
 from spotrun.run.events import SetUp
 
 INTERRUPTIONS_SHOWN = 20
-"""Maximum rows of interruptions on the terminal; the other formats show all."""
+"""Maximum number of interruptions in the table on the terminal. The other formats list all of them."""
 
 
 def show(
@@ -45,7 +45,7 @@ def show(
     machines: Sequence[TypeUse] = (),
     calls: RunnerCalls | None = None,
 ) -> None:
-    """Print the report; works without a terminal."""
+    """Print the report. The output does not have to be a terminal."""
     print_figures(report(summary, machines, calls), console)
 
 
@@ -78,8 +78,8 @@ def headline(summary: RunSummary) -> str:
 
 def cost_table(summary: RunSummary) -> FiguresTable:
     """
-    Return the dollars of each epoch. One column has all costs of keeping and moving checkpoints. For a gang, the last
-    column has the cost of instances while they only waited.
+    Return a table of the dollars of each epoch. One column sums up the costs of checkpoints: storage, requests and
+    traffic between regions. For a gang, the last column has the cost of members while they only waited.
     """
     kept = "storage,\nrequests,\negress"
     own = ["own\nmachine"] if summary.total.at_home else []
@@ -122,7 +122,7 @@ INTERRUPTION_FIGURES = ("notice", "noticed\nafter", "commit\nage", "steps\nlost"
 
 
 def interruption_table(summary: RunSummary) -> FiguresTable:
-    """Return the cost of each of the newest `INTERRUPTIONS_SHOWN` interruptions."""
+    """Return a table with the cost of each interruption, for the newest `INTERRUPTIONS_SHOWN`."""
     found = summary.interruptions
     shown = found[-INTERRUPTIONS_SHOWN:]
     left_out = f" (the last {len(shown)} of {len(found)})" if len(shown) < len(found) else ""
@@ -134,13 +134,14 @@ def interruption_table(summary: RunSummary) -> FiguresTable:
 
 
 def lost_where(found: Interruption) -> str:
-    """Return where the interruption was, and which members of a gang were lost."""
+    """Return the place of the interruption and, for a gang, the members that were lost."""
     return ", ".join([f"{found.offering.zone} {capacity_text(found.offering)}", *map(str, found.members)])
 
 
 def interruption_cells(found: Interruption, summary: RunSummary) -> list[str]:
     """
-    Return the figures named in `INTERRUPTION_FIGURES`. The step figures are empty for a command without checkpoints.
+    Return the cells for the columns in `INTERRUPTION_FIGURES`. For a command without checkpoints, the cells about steps
+    are empty.
     """
     no_step = NOTHING if summary.plain else "not yet" if summary.state == "running" else "none"
     return [
@@ -161,7 +162,10 @@ def goodput(summary: RunSummary) -> str:
 
 
 def _filled(table: FiguresTable, summary: RunSummary, cells: Sequence[list[str]]) -> FiguresTable:
-    """Fill the table with `cells` of each epoch, of the rest and of the total; return it."""
+    """
+    Fill the table and return it. `cells` has the cells of each epoch, of everything that belongs to no completed epoch,
+    and of the total.
+    """
     for epoch, figures in zip(summary.epochs, cells, strict=False):
         assert epoch.epoch is not None
         add_row(table, [str(epoch.epoch + 1), *figures])
@@ -173,7 +177,9 @@ def _filled(table: FiguresTable, summary: RunSummary, cells: Sequence[list[str]]
 
 
 def setups(summary: RunSummary) -> str:
-    """Return how long the set-up took on each instance: the first runs it, later instances only unpack its files."""
+    """
+    Describe how long the set-up took on each instance. The first instance runs it; later ones only unpack its files.
+    """
     each = (f"attempt {summary.ordinals[attempt]} {_setup(setup)}" for attempt, setup in summary.setups.items())
     return f"Setup: {', '.join(each)}."
 
@@ -194,13 +200,13 @@ def _no_comparison(summary: RunSummary) -> str:
 
 
 def _without_price(total: Account) -> str:
-    """Return the node-hours that were used on nodes without a price."""
+    """Describe how long nodes without a price were used, in node-hours."""
     hours = f"{total.paid / timedelta(hours=1):.2f} node-hours at no price"
     return f"{hours}, and {dollars(total.cost_usd)} for what is stored." if total.cost_usd else f"{hours}."
 
 
 def at_home(summary: RunSummary) -> str:
-    """Return a line with the cost of the user's own machine (wear and power), which is not on any bill."""
+    """Describe what the user's own machine cost (wear and power). This cost is on no bill."""
     total = summary.total
     hours = f"{total.own_paid / timedelta(hours=1):.2f} h"
     share = percent(float(total.own_paid / total.paid))

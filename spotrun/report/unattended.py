@@ -1,4 +1,7 @@
-"""Describes a run without a runner, and the commands to type. Everything that may be billed is mentioned."""
+"""
+Describes a run that has no runner, and the commands that its user can type. Everything that may still be billed is
+mentioned.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from spotrun.run.state import Launch, RunState
 
 
 def attended_to(run: str, state: RunState, runner: str = "a runner") -> str:
-    """Return one line about a run that has a runner. Users type `run` for the run."""
+    """Describe in one line a run that a runner attends to. `run` is what users type for the run."""
     if state.stop_requested:
         return f"{run} has to stop, and {runner} stops it. `spotrun down {run}` ends it now"
     return (
@@ -23,13 +26,18 @@ def attended_to(run: str, state: RunState, runner: str = "a runner") -> str:
 
 
 def blind(why: str, since: datetime, now: datetime, clock: str) -> str:
-    """Return one line about a runner that gets no answer from the cloud; `why` includes the remedy."""
+    """
+    Describe in one line a runner that gets no answer from the cloud. `why` is the reason, and what to do about it.
+    """
     lasts = span(max(0.0, (now - since).total_seconds()))
     return f"its runner has had no answer from the cloud since {since:%a %H:%M:%S} {clock}, {lasts} ago: {why}"
 
 
 def left_alone(run: str, state: RunState) -> str:
-    """Return one line on the run's outcome, its running instances, and what to type."""
+    """
+    Describe in one line a run without a runner: its outcome, its running instances, and the command to type. `run` is
+    what users type for the run.
+    """
     if state.terminal is not None:
         what, advice = (
             f"{run} has ended ({state.terminal.outcome})",
@@ -45,7 +53,10 @@ def left_alone(run: str, state: RunState) -> str:
 
 
 def _carried_on(run: str, created: RunCreated) -> str:
-    """Return the first half of a sentence: the command that continues the run. The second half is the alternative."""
+    """
+    Return the first half of a sentence, with the command that continues the run. The second half names another command,
+    which ends it.
+    """
     if created.is_bench:
         return "The bench that it measured for is over: "
     if created.sweep:

@@ -1,4 +1,4 @@
-"""Shows work in progress: one screen that is redrawn on a terminal, plain lines elsewhere."""
+"""Shows work in progress: on one screen that is redrawn on a terminal, as plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ Update = TypeVar("Update")
 
 
 class View(AbstractContextManager["View[Update]"], Generic[Update]):
-    """Shows updates of some work. Enter it before the work begins, and leave it afterwards."""
+    """
+    A context manager that shows updates of some work. Enter it before the work begins, and leave it after its end.
+    """
 
     @abstractmethod
     def show(self, update: Update) -> None: ...
@@ -23,7 +25,7 @@ class View(AbstractContextManager["View[Update]"], Generic[Update]):
 
 
 class Screen(View[Update]):
-    """A view that redraws one screen. If `transient`, its exit clears the screen."""
+    """A view that redraws one screen of a terminal. If `transient` is True, the screen is cleared at the end."""
 
     def __init__(self, console: Console, *, refresh_per_second: float, transient: bool) -> None:
         self._console = console
@@ -38,12 +40,12 @@ class Screen(View[Update]):
 
     @property
     def width(self) -> int:
-        """The columns of the terminal, which may change at any time."""
+        """The number of columns of the terminal. It may change at any time."""
         return self._console.width
 
     @property
     def height(self) -> int:
-        """The lines of the terminal, which may change at any time; lines beyond them are not shown."""
+        """The number of lines of the terminal. It may change at any time. Lines that do not fit are not shown."""
         return self._console.height
 
     def show(self, update: Update) -> None:

@@ -1,4 +1,7 @@
-"""Shortens events for people who watch a run: a refusal is shown once, briefly; `events` and `why` show it in full."""
+"""
+Shortens the descriptions of events for people who watch a run. The reason of a refusal is shown only once, and briefly;
+`events` and `why` show it in full.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,17 @@ from spotrun.run.state import Launch, RunState
 
 def worth_watching(entries: list[Entry]) -> list[Entry]:
     """
-    Return the entries without retired checkpoints and stored files, which are frequent; `spotrun events` shows them.
+    Return the entries, except for two frequent kinds: a checkpoint was retired, or files were stored. `spotrun events`
+    shows these too.
     """
     return [entry for entry in entries if not isinstance(entry.event, CheckpointRetired | OutputsStored)]
 
 
 def watched_line(entry: Entry, state: RunState) -> str:
-    """Return one line for an event, like `event_line`, but without a cloud's message that an earlier line has shown."""
+    """
+    Return one line for an event, like `event_line`. If an earlier line has already shown the same message from the
+    cloud, the message is left out.
+    """
     event = entry.event
     if isinstance(event, LaunchClosed) and (launch := state.launches.get(event.launch)) and launch.closed == event:
         return line_of(entry, plain(f"launch {launch.number} given up ({event.cause}){_why(launch, state)}"))
@@ -34,12 +41,14 @@ def _why(launch: Launch, state: RunState) -> str:
 
 
 def _words(launch: Launch) -> str:
-    """Return why the launch was given up, without the names of its offering and zone."""
+    """Return the reason why the launch was given up. The names of its offering and zone are left out of it."""
     offering = launch.intent.offering
     return "" if launch.closed is None else in_brief(launch.closed.detail, str(offering), offering.zone)
 
 
 def _told_by(event: RunFailed, state: RunState) -> int | None:
-    """Return the launch whose refusal ended the run."""
+    """
+    Return the number of the launch whose refusal is the reason why the run failed; None if there is no such launch.
+    """
     closed = {each.closed.detail: number for number, each in state.launches.items() if each.closed is not None}
     return closed.get(event.detail) if event.detail else None

@@ -1,4 +1,4 @@
-"""Shows all runs and keeps them up to date while a person watches: a screen on a terminal, plain lines elsewhere."""
+"""Shows all runs, and updates them while a person watches: on one screen on a terminal, as plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spotrun.report.view import Screen, View
 
 
 def watching() -> View[Rows]:
-    """Return a screen on a terminal, plain lines if the output goes to a file or a pipe."""
+    """Return a screen if the output goes to a terminal, and plain lines if it goes to a file or a pipe."""
     return _Table() if sys.stdout.isatty() else _Changes()
 
 

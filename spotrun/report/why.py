@@ -1,8 +1,8 @@
 """
-Explains each decision of a run in a sentence with its reason, from its ledger only.
+Explains each decision of a run in a sentence that includes the reason. All of it is computed from the run's ledger.
 
-The ledger records why a launch was chosen (`LaunchIntended.reason`). The reason for a wait and the effect of a notice
-follow from the entries around them. If the ledger does not record why, the sentence says so.
+The ledger records the reason why a launch was chosen (`LaunchIntended.reason`). The reason for a wait, and the effect
+of a notice, are inferred from the entries around them. If no reason can be found in the ledger, the sentence says so.
 """
 
 from __future__ import annotations
@@ -34,16 +34,22 @@ from spotrun.spec.model import RunSpec
 from spotrun.units import count_of, to_the_second
 
 TICKS_WAITED = 5
-"""Minimum length of a wait, in ticks: a runner decides again after each tick, so a shorter gap is not a wait."""
+"""
+Minimum time between two decisions, in ticks, that counts as a wait. A runner makes a decision at each tick, so a
+shorter time is normal.
+"""
 PAIRS_MAX = 3
-"""Maximum refusals in a row that are shown to people one by one; more are summarised."""
+"""Maximum number of refusals in a row that are shown to people one by one. If there are more, they are summarised."""
 REFUSED = "refused"
-"""The kind of a decision in which the cloud refused a launch."""
+"""The value of `Decision.kind` if the cloud refused a launch."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """A decision. `number` is the ledger entry of the decision, or of its cause. `kind` is a word for programs."""
+    """
+    A decision of a run. `number` is the number of the ledger entry that records the decision or its cause. `kind` is a
+    word that programs can compare.
+    """
 
     number: int
     at: datetime
@@ -52,7 +58,7 @@ class Decision:
 
 
 def decisions(entries: Sequence[Entry], spec: RunSpec) -> list[Decision]:
-    """Return the decisions, in the order of the ledger."""
+    """Return the decisions in a ledger, oldest first."""
     last = deque(replay(entries), maxlen=1)  # keeping all states would take memory quadratic in the number of entries
     if not last:
         return []
@@ -66,7 +72,10 @@ def decisions(entries: Sequence[Entry], spec: RunSpec) -> list[Decision]:
 
 
 def briefly(made: list[Decision]) -> list[Decision]:
-    """Return the decisions; of refused requests in a row, only the first and the last, and a line for the others."""
+    """
+    Shorten the list of decisions for people. If many requests in a row were refused, only the first and the last of
+    them are kept, and one line counts the others.
+    """
     shortened: list[Decision] = []
     rest = made
     while rest:
@@ -83,7 +92,10 @@ def briefly(made: list[Decision]) -> list[Decision]:
 
 
 def _refused_in_a_row(made: list[Decision]) -> int:
-    """Return how many requests at the start of the list were each followed by their refusal."""
+    """
+    Return the number of refused requests with which the list starts. Each consists of two decisions: the request, and
+    its refusal.
+    """
     pairs = 0
     while [each.kind for each in made[2 * pairs : 2 * pairs + 2]][1:] == [REFUSED]:
         pairs += 1
@@ -91,20 +103,20 @@ def _refused_in_a_row(made: list[Decision]) -> int:
 
 
 def offering_text(offering: Offering) -> str:
-    """Return `spot in local-a (sim-v100)`, or `box at home`."""
+    """Describe an offering: `spot in local-a (sim-v100)`, or `box at home`."""
     if offering.capacity_type is CapacityType.OWN:
         return str(offering)
     return f"{capacity_text(offering)} in {offering.zone} ({offering.instance_type})"
 
 
 def _where(state: RunState, name: MemberName) -> str:
-    """Return an instance in words, with the member's name if there are several."""
+    """Describe an instance by its offering. In a gang, the member's name comes first."""
     where = offering_text(state.launches[name.launch].intent.offering)
     return f"member {name} on {where}" if state.of_gangs else where
 
 
 def _noticed(attempt: Attempt, notice: ev.NoticeSeen) -> MemberName:
-    """Return the member that the cloud takes according to the notice."""
+    """Return the member whose instance the cloud will take according to the notice."""
     return attempt.names[0] if notice.member is UNSET else notice.member
 
 
@@ -117,7 +129,10 @@ Narrated = tuple[str, str]
 
 
 class _Narrator:
-    """Reads a ledger from its beginning. `end` is the state after its last entry, and shows what each entry led to."""
+    """
+    Describes the entries of a ledger one by one, from the first one on. `end` is the state after the last entry. It is
+    needed to tell what an entry led to later.
+    """
 
     def __init__(self, spec: RunSpec, end: RunState) -> None:
         self._spec = spec
@@ -212,7 +227,7 @@ class _Narrator:
         return "give-up", f"{what} {how} before it took over ({event.evidence}){self._pause(before)}"
 
     def _pause(self, before: RunState) -> str:
-        """Return the pause that one more failed standby causes, in words; "" if it causes none."""
+        """Describe the pause before the next standby that this failure causes; "" if it causes none."""
         failing = failing_standbys(self._after)
         if failing is None or failing == failing_standbys(before):
             return ""
@@ -237,14 +252,14 @@ class _Narrator:
 
 
 def _wants_an_instance(state: RunState) -> bool:
-    """Return whether nothing trains, or the training instance is leaving."""
+    """Return whether the run needs an instance: nothing trains, or the instance that trains is leaving."""
     if state.terminal is not None:
         return False
     return state.current is None or state.current.leaving
 
 
 def _may_ask(state: RunState) -> bool:
-    """Return whether an instance is wanted and no launch is in progress."""
+    """Return whether the run needs an instance, and no launch is in progress."""
     return _wants_an_instance(state) and state.pending_launch is None
 
 
@@ -272,7 +287,10 @@ def _kind_of_launch(before: RunState, event: ev.LaunchIntended) -> str:
 
 
 def _refusals(before: RunState, since: datetime) -> Iterator[str]:
-    """Yield, for each kind of refusal, the pools that refused for that reason, and how long such a pool rests."""
+    """
+    Describe the refusals since `since`. Each text has one kind of refusal, the pools that refused for this reason, and
+    the time for which such a pool is not requested again.
+    """
     refused: dict[str, dict[str, None]] = {}
     for launch in before.launches.values():
         if launch.intended_at >= since and (why := why_refused(launch)):
@@ -297,7 +315,10 @@ def _saved_after(end: RunState, attempt: Attempt, notice_at: datetime) -> str:
 
 
 def _what_followed(end: RunState, attempt: Attempt) -> str:
-    """Return the steps that were done again, and which instance took over, as far as the ledger has them."""
+    """
+    Describe what followed the end of an attempt, as far as the ledger tells: the steps that had to be repeated, and the
+    instance that took over.
+    """
     successor = next((later for number, later in end.attempts.items() if number > attempt.number), None)
     if attempt.end is None or successor is None:
         return "; nothing has taken over yet" if end.terminal is None else ""
@@ -320,7 +341,10 @@ def _who_took_over(end: RunState, attempt: Attempt, successor: Attempt) -> str:
 
 
 def _time_lost(end: RunState, stopped_at: datetime, number: int | None) -> str:
-    """Describe the time that a command lost: since the copy of its state that the next attempt begins with."""
+    """
+    Describe how much time of work a command lost: the time since its state was last copied. The next attempt begins
+    with that copy, which is commit `number`.
+    """
     commit = None if number is None else end.commit(number)
     if commit is None:
         return "all of its work had to be done again"

@@ -1,5 +1,6 @@
 """
-Converts metered seconds to dollars under a dated rule. Pure and exact: amounts are whole nano-dollars.
+Computes the dollars for the seconds that an instance was used, by a cloud's rule as of a certain date. The results are
+exact, in whole nano-dollars. No function has side effects.
 
 Only cumulative costs are rounded. The cost of a period is the difference of two of them, so the costs of all periods
 always add up to the total.
@@ -47,17 +48,17 @@ SLURM_RULE = BillingRule(
 
 def aws_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
     """
-    Return EC2's rule for any of `regions`, including the volume and the address of an instance.
+    Return EC2's rule for any of `regions`. It includes the volume and the public address of an instance.
 
     The bill of a spot instance depends on who ended the instance: "no charge" if EC2 ended it in the first hour,
     "charged for the seconds used" if you ended it. The volume is charged in both cases:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html.
 
     Only the state `running` is billed
-    (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html). EC2 does not report when
-    `running` began. So if no runner observed an instance in the state `pending`, its seconds in that state are counted
-    too. The spot price is the price in effect (https://aws.amazon.com/ec2/spot/pricing). The rule does not cover SUSE,
-    which is billed by the hour.
+    (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html). EC2 does not report when this
+    state began. So the seconds in the state `pending` may be counted too: they are, unless a runner observed the
+    instance in that state. The spot price is the price in effect (https://aws.amazon.com/ec2/spot/pricing). The rule
+    does not cover SUSE, which is billed by the hour.
     """
     gp3, address = listed.list_prices("gp3"), listed.list_prices("address of EC2")
     volume = listed.volume_price(gp3.prices, regions)
@@ -74,13 +75,15 @@ def aws_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
 
 def gcp_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
     """
-    Return Compute Engine's rule for any of `regions`, including the disk and the address of an instance.
+    Return Compute Engine's rule for any of `regions`. It includes the disk and the public address of an instance.
 
     A machine is billed from the state RUNNING until it is switched off or deleted: per second, for at least a minute
     (https://cloud.google.com/compute/vm-instance-pricing). A spot machine is billed at the current list price. A spot
     machine that Google preempts in its first minute is free (https://cloud.google.com/compute/docs/instances/spot). The
-    disk is billed until it is deleted, and the ephemeral address while the machine runs. Machine families without
-    Persistent Disk get a Hyperdisk with only the speed that its price includes; it costs less than the table says.
+    disk is billed until it is deleted, and the ephemeral address while the machine runs.
+
+    Some machine families have no Persistent Disk. Their machines get a Hyperdisk, which is only as fast as the included
+    price allows. It costs less than the table of prices says.
     """
     disk, address = listed.list_prices("pd-balanced"), listed.list_prices("address of Compute Engine")
     volume = listed.volume_price(disk.prices, regions)
@@ -98,7 +101,7 @@ def gcp_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
 
 
 def machine_alone(rule: BillingRule) -> BillingRule:
-    """Return the rule for a machine alone, without its disk and address."""
+    """Return the rule without the costs of an instance's disk and address."""
     return replace(without_address(rule), volume_gib=0)
 
 
@@ -107,7 +110,7 @@ def without_address(rule: BillingRule) -> BillingRule:
 
 
 def exact_seconds(duration: timedelta) -> Decimal:
-    """Convert a duration to seconds, exactly, without a float."""
+    """Convert a duration to seconds, exactly. No float is used."""
     return Decimal(duration // timedelta(microseconds=1)) / 1_000_000
 
 
@@ -116,14 +119,14 @@ def to_nano(amount_usd: Decimal) -> Decimal:
 
 
 def hourly(price_usd_per_hour: Decimal, duration: timedelta) -> Decimal:
-    """Return the cost of `duration` at an hourly price, in whole nano-dollars."""
+    """Return what `duration` costs at a price per hour, in whole nano-dollars."""
     return to_nano(price_usd_per_hour * exact_seconds(duration) / SECONDS_PER_HOUR)
 
 
 def metered(prices: Sequence[PriceSegment], start: datetime, end: datetime) -> Decimal:
     """
-    Return the cost from `start` to `end` at the prices in effect. Before the first price began, the first price
-    applies.
+    Return the cost from `start` to `end`. At each moment, the price in effect then applies. Before the first price
+    began, the first price applies.
     """
     total = ZERO
     for index, segment in enumerate(prices):
@@ -136,16 +139,17 @@ def metered(prices: Sequence[PriceSegment], start: datetime, end: datetime) -> D
 
 def switched_off_at(prices: Sequence[PriceSegment]) -> datetime | None:
     """
-    Return the time since which the machine has cost nothing, because it ended before its disk. Return None if the last
-    price is not 0.
+    Return the time since which only the disk has been billed, because the machine had ended. Return None if the last
+    price is not 0, that is, if the machine and the disk ended together.
     """
     return prices[-1].since if len(prices) > 1 and not prices[-1].usd_per_hour else None
 
 
 class Meter:
     """
-    The bill of one instance, including its disk and address, as a function of time. The bill never falls. `ended_at` is
-    when the disk ended; the machine may have ended earlier (`switched_off_at`).
+    The bill of one instance, including its disk and address, up to any moment. It never decreases as time passes.
+
+    `ended_at` is when the disk ended. The machine may have ended earlier (`switched_off_at`).
     """
 
     def __init__(
@@ -171,8 +175,8 @@ class Meter:
 
     def cost_until(self, moment: datetime) -> Decimal:
         """
-        Return the dollars accrued by `moment`. If the machine ran for less than the billed minimum, the difference is
-        added when it ends.
+        Return the dollars that are due by `moment`. If the machine runs for less than the minimum that is billed, the
+        rest of that minimum is added when the machine ends.
         """
         if self.billed_from is None or moment <= self.billed_from:
             return ZERO
@@ -181,20 +185,23 @@ class Meter:
         return attached if self._free else attached + metered(self._prices, self.billed_from, until)
 
     def time_until(self, moment: datetime) -> timedelta:
-        """Return the machine's billed time by `moment`; zero if the cloud does not charge for the machine."""
+        """
+        Return how much time of the machine is billed by `moment`. It is zero if the cloud does not charge for the
+        machine.
+        """
         if self.billed_from is None or moment <= self.billed_from or self._free:
             return timedelta(0)
         return self._until(moment, self._machine_ended_at) - self.billed_from
 
     def _left_behind(self, machine_until: datetime, moment: datetime) -> Decimal:
-        """Return the cost of the disk from the machine's end to `moment`. The address ended with the machine."""
+        """Return what the disk alone costs from the machine's end to `moment`. The address is no longer billed then."""
         alone = self._until(moment, self.ended_at) - machine_until
         return hourly(self._rule.volume_usd_per_hour, alone) if alone > timedelta(0) else ZERO
 
     def _until(self, moment: datetime, end: datetime | None) -> datetime:
         """
-        Return when the time that is billed by `moment` ends: at `moment`, or at `end` if that has passed; but never
-        before the billed minimum is over.
+        Return up to which time the bill counts at `moment`. While the instance runs, this is `moment`. After `end`, it
+        is `end` or, if that is later, the time at which the billed minimum is over.
         """
         assert self.billed_from is not None
         if end is None or moment < end:

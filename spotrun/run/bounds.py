@@ -1,9 +1,9 @@
 """
-Bounds for all values that are read from a store, and the decoder that applies them. They are needed because any program
-with write access can store any value.
+Limits for all values that are read from a store, and the decoder that checks them. They are necessary because any
+program with write access to the store can write any value.
 
-Within these bounds, spotrun can compute every sum, product and time of an account. The type of a field states the
-field's bound (`Count`, `Seconds`). In addition, all times, dollar amounts and whole numbers are bounded.
+All sums, products and times of an account can be computed as long as values are within these limits. The type of a
+field tells its limit (`Count`, `Seconds`). All other times, dollar amounts and whole numbers are limited too.
 """
 
 from __future__ import annotations
@@ -22,42 +22,48 @@ from spotrun.offering import require_amount
 
 NUMBER_MAX = 2**53
 """
-A float can represent each whole number up to this number: 9 petabytes, or the steps of 285 years at one per
-microsecond.
+The maximum of a whole number. Up to it, a float represents each whole number exactly. It is large enough: 9 petabytes,
+or the number of steps in 285 years if each takes a microsecond.
 """
 SECONDS_MAX = 10 * 366 * 86_400
-"""Maximum seconds of a duration: ten years. No job may last longer (`LONGEST` in spotrun/units.py)."""
+"""
+Maximum length of a duration, in seconds: ten years. No job is allowed to last longer (`LONGEST` in spotrun/units.py).
+"""
 EARLIEST, TOO_LATE = datetime(2020, 1, 1, tzinfo=UTC), datetime(2201, 1, 1, tzinfo=UTC)
-"""Times are accepted from EARLIEST (2020) on, up to but not including TOO_LATE (the end of 2200)."""
+"""The first time that is accepted, and the first that is too late: the accepted years are 2020 to 2200."""
 NESTED_MAX = 64
 """
-Maximum levels of nesting. The decoder could read about a thousand levels, but the code that then reads the value could
-not.
+Maximum number of levels in a nested value. The decoder could read about a thousand levels, but the code that uses the
+value could not.
 """
 SMALL_BYTES = 64 * 1024
-"""Maximum bytes of a status object or an entry. spotrun never writes a larger object, so it does not read one."""
+"""
+Maximum size of a status object or an entry, in bytes. spotrun never writes a larger one, so it refuses to read one.
+"""
 LOG_CHUNK_BYTES = 1 << 20
-"""Maximum bytes of one part of a log. Agents never write more, so readers read only this many bytes."""
+"""Maximum size of one part of a log, in bytes. Agents never write a larger part, so readers read no further."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""Nanoseconds since 1970, as file systems count them."""
+"""A time in nanoseconds since 1970, as file systems record it."""
 Scale = Annotated[float, msgspec.Meta(gt=0, le=1_000_000)]
-"""Seconds of run time per second of system time."""
+"""The ratio of run time to system time."""
 Pid = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 ExitCode = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**32)]
 """The exit code of a process; negative if a signal ended it."""
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
-"""A time with a time zone. A time without a zone is refused, because the two cannot be compared."""
+"""
+A time with a time zone. Times without a zone are refused, because Python cannot compare them with times that have one.
+"""
 
 T = TypeVar("T")
 _BUILDING = Lock()
 
 
 class OutOfBounds(ValueError):
-    """A stored value is not one that spotrun would have written."""
+    """A stored value is outside of the limits, so spotrun cannot have written it."""
 
 
 def decode(data: bytes | bytearray, kind: type[T]) -> T:
@@ -76,12 +82,14 @@ def decode(data: bytes | bytearray, kind: type[T]) -> T:
 
 
 def prepare(kind: Any) -> None:
-    """Build a module's decoders during its import, because an import never runs in two threads at the same time."""
+    """
+    Build the decoder for `kind`. A module calls this while it is imported: an import never runs in two threads at once.
+    """
     _decoder(kind)
 
 
 def amount_of(value: object) -> Decimal | None:
-    """Return the amount of dollars in a text or a number; None if `value` is not an amount."""
+    """Return the amount of dollars that a text or a number stands for; None if it does not stand for one."""
     try:
         amount = Decimal(str(value))
         require_amount(amount)
@@ -92,8 +100,10 @@ def amount_of(value: object) -> Decimal | None:
 
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     """
-    Return the decoder of a type. Decoders are built one at a time: while msgspec 0.22 builds its data for a Struct,
-    another thread could use the unfinished data, and the process would crash.
+    Return the decoder of a type.
+
+    Decoders are built one at a time. While msgspec 0.22 builds its data for a Struct, another thread could use the
+    unfinished data, and the process would crash.
     """
     with _BUILDING:
         return _built(kind)
@@ -125,7 +135,9 @@ def _require(value: Any, depth: int) -> None:
 
 @cache
 def _bounded_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    """Return the fields that `_require` has to check. It need not check texts, or fields whose type bounds them."""
+    """
+    Return the fields that `_require` has to check. Texts need no check, nor do fields whose type already has a limit.
+    """
     hints = get_type_hints(kind, include_extras=True)
     return tuple(field.name for field in msgspec.structs.fields(kind) if _may_hold_more(hints[field.name]))
 

@@ -1,4 +1,4 @@
-"""The change that each accepted event makes to the state of a run."""
+"""Defines what each accepted event changes in the state of a run."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def _with_launch(state: RunState, number: int, **changes: Any) -> RunState:
 
 def _with_member(state: RunState, name: MemberName, **changes: Any) -> RunState:
     """
-    Return the state with `changes` to one instance. The instance's launch is no longer pending if none of its members
-    is awaited.
+    Apply `changes` to one instance. After that, its launch may no longer be pending, because all of its members are
+    ready, released or gone.
     """
     launch = state.launches[name.launch].with_member(name.member, **changes)
     state = replace(state, launches=state.launches.changed(launch))
@@ -53,7 +53,7 @@ def _with_attempt(state: RunState, number: int, **changes: Any) -> RunState:
 
 
 def _end_attempt(state: RunState, number: int, end: AttemptEnd) -> RunState:
-    """Return the state with the attempt ended by the current entry."""
+    """End the attempt with the current entry."""
     return replace(_with_attempt(state, number, end=end), current_attempt=None, last_end=state.next_number - 1)
 
 
@@ -109,7 +109,9 @@ def _no_longer_pending(state: RunState, launch: int) -> RunState:
 
 
 def _settle(state: RunState, number: int) -> RunState:
-    """Add the launch's final bill to `settled_usd`. If the bill cannot be computed, the launch stays unsettled."""
+    """
+    Add the launch's final cost to `settled_usd`. If the cost cannot be computed, the launch remains in `unsettled`.
+    """
     others = tuple(other for other in state.unsettled if other != number)
     try:
         settled_usd = state.settled_usd + state.launches[number].reserved_usd(state.created.billing)
@@ -151,7 +153,7 @@ def _gone(state: RunState, entry: Entry, event: ev.InstanceGone) -> RunState:
 
 def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> RunState:
     """
-    Correct the end and the cost of the launch. Its attempt keeps the end that the agent reported.
+    Correct the end of an instance, and the cost of its launch. The attempt on it keeps the end that its agent reported.
     """
     before, rule = state.launches[event.launch], state.created.billing
     after = before.with_end(event.ended_at, ev.name_of(event).member)
@@ -162,7 +164,10 @@ def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> Run
 
 
 def _cause_of_loss(member: Member, event: ev.InstanceGone) -> Cause:
-    """Return the cause of an instance's loss, from the cloud's record of who ended it (failures.md P27, R15)."""
+    """
+    Return the reason why an instance was lost: the reason for which it was condemned or, if it was not, what follows
+    from the cloud's record of who ended it (failures.md P27, R15).
+    """
     if member.condemned is not None:
         return member.condemned.cause
     return Cause.INTERRUPTED if event.ended_by is EndedBy.CLOUD else Cause.EXTERNAL
@@ -205,7 +210,8 @@ def _attempt_started(state: RunState, entry: Entry, event: ev.AttemptStarted) ->
 
 def _booted_at(state: RunState, event: ev.AttemptStarted) -> datetime:
     """
-    Return when the attempt's machine began to run spotrun's code. For a gang, return when the last of its machines did.
+    Return when the attempt's instance began to run spotrun's code. For a gang, return the time of the member that was
+    last.
     """
     members = [] if event.gang is UNSET else map(state.member, event.gang.names)
     return max((member.ready.booted_at for member in members if member.ready is not None), default=event.booted_at)
@@ -242,7 +248,10 @@ def _resumed_from(state: RunState, entry: Entry, event: ev.ResumedFrom) -> RunSt
 
 
 def _cut_off(commits: PVector[Commit], chosen: int) -> PVector[Commit]:
-    """Return the commits, with all commits after `chosen` marked as cut off."""
+    """
+    Mark all commits after the commit `chosen` as cut off: a trainer has resumed from `chosen`, so what was trained
+    after it no longer counts.
+    """
     for at in range(len(commits) - 1, -1, -1):
         commit = commits[at]
         if commit.number <= chosen:
@@ -254,8 +263,10 @@ def _cut_off(commits: PVector[Commit], chosen: int) -> PVector[Commit]:
 
 def _epochs_until(epochs: PVector[Epoch], step: int) -> PVector[Epoch]:
     """
-    Return the epochs that end at or before `step`. The search goes backwards. It stops at the first epoch whose
-    `step_reached` is at most `step`, because no earlier epoch ends later.
+    Return the epochs whose last step is at most `step`.
+
+    The search goes backwards. It stops at the first epoch whose `step_reached` is at most `step`, because no epoch
+    before that one ends later.
     """
     undecided = list(takewhile(lambda epoch: epoch.step_reached > step, reversed(epochs)))
     kept = epochs[: len(epochs) - len(undecided)]
@@ -271,7 +282,7 @@ def _with_epoch(epochs: PVector[Epoch], epoch: Epoch) -> PVector[Epoch]:
 
 
 def _last_step_reached(state: RunState) -> int:
-    """Return the newest step that the previous trainer is known to have completed."""
+    """Return the newest step that the previous trainer is known to have completed; 0 if there was no trainer."""
     last = next((attempt for attempt in reversed(state.attempts.values()) if attempt.trainers), None)
     if last is None:
         return 0
@@ -309,8 +320,8 @@ def _notice_seen(state: RunState, entry: Entry, event: ev.NoticeSeen) -> RunStat
 
 def _comes_later(event: ev.NoticeSeen, known: ev.NoticeSeen | None) -> bool:
     """
-    Return True if the known notice stays in force: it is for another member, and its deadline is not later than the
-    deadline of `event`.
+    Return True if the earlier notice stays in force, and `event` does not. This is so if the earlier notice is for
+    another member and its deadline is not later.
     """
     if known is None or known.member == event.member or known.deadline_at is None:
         return False
@@ -334,8 +345,10 @@ def _committed(state: RunState, entry: Entry, event: ev.CheckpointCommitted) -> 
 
 def _newest_not_cut_off(commits: PVector[Commit]) -> Commit | None:
     """
-    Return the newest commit that is not cut off. When a run resumes from a commit, all later commits are cut off. So at
-    any time, the valid commits precede the commits that were cut off.
+    Return the newest commit that still counts, because it is not cut off.
+
+    When a run resumes from a commit, all later commits are cut off. So going back from the newest commit, the first one
+    that is not cut off is the newest valid commit.
     """
     return next((commit for commit in reversed(commits) if not commit.cut_off), None)
 

@@ -1,11 +1,12 @@
 """
-The events of a run: named in the past tense, immutable, and never rewritten. Everything else about a run is computed
-from its events.
+The events of a run. Their names are in the past tense, and they are never changed. Everything else about a run is
+computed from its events.
 
-An *entry* is one event under its number, with its writer and its time. A *launch* is named by the number of its
-`LaunchIntended`, an *attempt* by the number of its `AttemptStarted`, a commit by the number of its
-`CheckpointCommitted`. Epochs count from 0 in events, and from 1 in texts for people. All times and durations are run
-time.
+An *entry* is one event under its number, with its writer and its time. The number of a launch, an attempt or a commit
+is the number of the entry with which it began: a *launch* has the number of its `LaunchIntended`, an *attempt* the
+number of its `AttemptStarted`, and a commit the number of its `CheckpointCommitted`.
+
+Epochs count from 0 in events, and from 1 in texts for people. All times and durations are in run time.
 """
 
 from __future__ import annotations
@@ -27,27 +28,30 @@ from spotrun.run.bounds import SMALL_BYTES, Count, ExitCode, Moment, OutOfBounds
 from spotrun.run.gang import Gang, Layout, Meeting, MemberName, Port, Shard
 
 LEDGER_VERSION = 3
-"""The ledger version of runs on one instance. Their entries have no fields for gangs."""
+"""The version of the ledger in which runs on one instance are written. Its entries have no fields for gangs."""
 GANG_LEDGER_VERSION = 4
 OLD_LEDGER_VERSION = 2
 """
-The ledger version of runs without a key. In such a run, anyone who can write to the folder can pose as the runner
-(protocol 31).
+The version of the ledger of runs without a key. In such a run, any program that can write to the run's folder can pose
+as the runner (protocol 31).
 """
 READABLE_VERSIONS = (OLD_LEDGER_VERSION, LEDGER_VERSION, GANG_LEDGER_VERSION)
 
 
 def version_for(instances: int) -> int:
-    """Return the ledger version for a new run on this many instances: the lowest version that can describe the run."""
+    """
+    Return the version of the ledger for a new run: the lowest version that can describe a run on this number of
+    instances.
+    """
     return LEDGER_VERSION if instances == 1 else GANG_LEDGER_VERSION
 
 
 ENTRY_SIZE_MAX = SMALL_BYTES
-"""Maximum bytes of an entry. Larger content is stored as a separate object."""
+"""Maximum size of an entry, in bytes. If a content is larger, it is stored as a separate object."""
 HOURS_PER_VOLUME_MONTH = 30 * 24
 """
-Hours of a month when the monthly price of a volume is converted, as in the examples of
-https://aws.amazon.com/ebs/pricing/.
+Number of hours in a month when the monthly price of a volume is converted to an hourly price. It is the number in the
+examples of https://aws.amazon.com/ebs/pricing/.
 """
 
 
@@ -71,8 +75,8 @@ class Cause(StrEnum):
 
 class EpochsEnd(StrEnum):
     """
-    The time at which the account of an epoch ends (protocol 26). The default is the rule of earlier versions, so the
-    figures of runs that those versions created stay the same.
+    The moment at which the account of an epoch is closed (protocol 26). The default is the rule of earlier versions, so
+    that the figures of their runs stay the same.
     """
 
     FINISHED = "finished"
@@ -81,10 +85,10 @@ class EpochsEnd(StrEnum):
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="type", forbid_unknown_fields=True):
     """
-    The base of all events. The JSON field `type` contains the class name.
+    The base class of all events. In JSON, the field `type` contains the name of the class.
 
-    A field with the value `UNSET` is not written. In a run on one instance, each field for gangs is `UNSET`, so a
-    spotrun that does not support gangs can read the run's entries.
+    A field with the value `UNSET` is not written. In a run on one instance, all fields for gangs are `UNSET`, so that a
+    version of spotrun without support for gangs can read the run's entries.
     """
 
 
@@ -93,28 +97,30 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="type
 
 BENCH = "bench"
 SWEEP = "sweep "
-"""Values of `RunCreated.part_of`: `BENCH`, or the prefix `SWEEP` followed by the name of a sweep."""
+"""Values of `RunCreated.part_of`: either `BENCH`, or the prefix `SWEEP` followed by the name of a sweep."""
 
 
 class RunCreated(Event, frozen=True, kw_only=True):
     """
-    Entry 0: the job, and the limit on its cost. No later entry raises the limit.
+    Entry 0: the job, and the limit of its cost. No later entry raises the limit.
 
     `clock_epoch` and `time_scale` define run time for every process of the run. `workdir_sha256` names the uploaded
-    work folder. `start_sha256` names the uploaded Lightning checkpoint from which training begins; if it is None,
-    training begins from scratch. `script_sha256` is the digest of the script alone. Bills with the same digest are for
-    the same work. It is "" for a command, and in a run that an earlier version created. `revision` is the git commit of
-    the work folder; None outside of git. `spotrun` is the version that created the run; "" before this field existed.
+    work folder. `start_sha256` names the uploaded Lightning checkpoint with which the training starts; None if it
+    starts from scratch. `revision` is the git commit of the work folder; None outside of git. `spotrun` is the version
+    that created the run; "" if the run is older than this field.
 
-    `storage` are the prices of the object store. `deadline_at` is the run time by which the run must be completed; None
-    without a deadline. `interruption_bands` are the cloud's published figures. Each gives the share of a type's spot
-    instances that the cloud interrupts in a month, such as "5-10%"; the key is a region and a type
-    (`us-east-1/g5.xlarge`). `epochs_end` is the time at which the account of an epoch ends. `benched` has the seconds
-    per step for each kind of instance, if `spotrun bench` has measured this job.
+    `script_sha256` is the digest of the script alone. If two runs have the same digest, their bills are for the same
+    work. It is "" for a command, and in a run that an earlier version created.
 
-    `public_key` is the Ed25519 key, in hex, that checks the signatures of the run's owner (protocol 31); "" in a run
-    that an earlier version created. `part_of` names the command that created the run as a part of its work (`BENCH`, or
-    `SWEEP` and a name). Only that command can continue the run.
+    `storage` are the prices of the object store. `deadline_at` is the run time by which the run has to be completed;
+    None without a deadline. `interruption_bands` has the cloud's published figures: for a region and a type
+    (`us-east-1/g5.xlarge`), the share of spot instances that the cloud interrupts in a month, such as "5-10%".
+    `epochs_end` says when the account of an epoch is closed. `benched` has the seconds per step on each kind of
+    instance, if `spotrun bench` has measured this job.
+
+    `public_key` is the Ed25519 key, in hex, with which signatures of the run's owner are checked (protocol 31); "" in a
+    run that an earlier version created. `part_of` names the command that created the run as a part of its own work:
+    `BENCH`, or `SWEEP` and a name. Only that command can continue the run.
     """
 
     uid: str
@@ -147,7 +153,8 @@ class RunCreated(Event, frozen=True, kw_only=True):
 
     def job(self, section: str) -> dict[str, Any]:
         """
-        Return a section of the job. Return {} if the section is not a mapping: the fold does not validate the job.
+        Return a section of the job. If the section is not a mapping, return {}, because the fold does not validate the
+        job.
         """
         found = self.spec.get(section)
         return found if isinstance(found, dict) else {}
@@ -164,15 +171,15 @@ class RunCreated(Event, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """The number of instances that the job requests; 1 if the job's `num_nodes` is not a whole number."""
+        """The number of instances that the job requests. It is 1 if the job's `num_nodes` is not a whole number."""
         found = self.spec.get("num_nodes")
         return found if isinstance(found, int) else 1
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The git commit that a folder has checked out. `changed`: some files in the folder differ from the commit, or are not
-    part of it; None if that is unknown.
+    The git commit that is checked out in a folder. `changed` is True if some files in the folder differ from the commit
+    or are not in it, and None if this is unknown.
     """
 
     commit: str
@@ -181,8 +188,8 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 
 class Passage(msgspec.Struct, frozen=True):
     """
-    The price of traffic between a bucket and an instance. `is_home`: the instance is in the bucket's region, or in one
-    of its regions.
+    The price of traffic between a bucket and an instance. `is_home` is True if the instance is in the bucket's region,
+    or in one of its regions if it has several.
     """
 
     read_usd_per_gb: Decimal
@@ -198,10 +205,13 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
     """
     The prices of an object store. `source` says where the prices were published, and on which day they were read.
 
-    `region` is the bucket's region. It is "" for a folder, or if the region is unknown; in either case, no traffic
-    counts as cross-region. The price per GB to another region depends on the sending region: it is in
-    `egress_elsewhere`, and defaults to `egress_usd_per_gb`. If the price depends on both regions, it is in `between`,
-    whose keys are the instances' regions, or the first word of a region's name, such as `europe`.
+    `region` is the bucket's region. It is "" for a folder, or if the region is unknown; then no traffic counts as
+    traffic between regions.
+
+    The price per GB that is sent to another region depends on the sending region. `egress_elsewhere` has the price for
+    some sending regions; for all others it is `egress_usd_per_gb`. On some clouds, the price depends on the receiving
+    region too. Then it is in `between`, whose keys are the regions of instances, or the first word of their names, such
+    as `europe`.
     """
 
     usd_per_gb_month: Decimal
@@ -220,14 +230,16 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
             require_amount(amount)
 
     def crosses(self, region: str) -> bool:
-        """Return True if the traffic of an instance in `region` crosses regions."""
+        """Return True if an instance in `region` is in another region than the bucket."""
         passage = self._passage(region)
         return self.region not in ("", region) if passage is None else not passage.is_home
 
     def charges(self, region: str) -> bool:
         """
-        Return True if traffic with an instance in `region` is billed. A bucket with several regions copies written data
-        between its regions, and that traffic is billed.
+        Return True if the traffic of an instance in `region` is billed.
+
+        Even traffic within the bucket's own region may be billed: a bucket that has several regions copies what is
+        written to it from one to the others, and the cloud charges for these copies.
         """
         return bool(self.read_usd_per_gb(region) or self.write_usd_per_gb(region))
 
@@ -250,15 +262,15 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
 
 class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The rule that converts instance seconds to dollars. `source` says where the rule was published, and on which day it
-    was read.
+    The rule by which the seconds of an instance are billed. `source` says where the rule was published, and on which
+    day it was read.
 
-    Instances are billed per second, for at least `minimum_s`. A spot instance that the cloud takes back within
-    `free_if_interrupted_within_s` of its start costs nothing; but its disk of `volume_gib` and its public address are
-    billed.
+    Instances are billed per second, for at least `minimum_s`. If the cloud takes a spot instance back within
+    `free_if_interrupted_within_s` of its start, the instance costs nothing. Its disk of `volume_gib` and its public
+    address are billed even then.
 
-    On some clouds, the disk remains after a machine has shut down. The last price of such an instance is 0, and its
-    disk is billed until the disk is deleted.
+    On some clouds, the disk remains after the machine has shut down, and is billed until it is deleted. The last of the
+    instance's prices is then 0.
     """
 
     minimum_s: Seconds
@@ -268,7 +280,7 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     volume_usd_per_gib_month: Decimal = Decimal(0)
     address_usd_per_hour: Decimal = Decimal(0)
     spot_address_usd_per_hour: Decimal | None = None
-    """If it is None, `address_usd_per_hour` applies to spot instances too."""
+    """The price of a spot instance's address. If it is None, `address_usd_per_hour` is used for spot instances too."""
 
     def __post_init__(self) -> None:
         require_amount(self.volume_usd_per_gib_month)
@@ -282,15 +294,15 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def attached_usd_per_hour(self) -> Decimal:
         """
-        The hourly cost of an instance's disk and address, which is added to the instance's price. On spot this cost may
-        be lower.
+        The hourly cost of an instance's disk and address, which is added to the instance's price. For a spot instance
+        it may be lower.
         """
         return self.volume_usd_per_hour + self.address_usd_per_hour
 
     def attached_to(self, capacity_type: CapacityType) -> BillingRule:
         """
-        Return the rule with the address price for a capacity type. If the capacity is the user's own machine, seconds
-        are charged without a minimum, a disk or an address.
+        Return the rule for instances of a capacity type, which may have another price for the address. On the user's
+        own machine, there is no minimum, no disk and no address.
         """
         if capacity_type is CapacityType.OWN:
             alone = replace(self, minimum_s=0, volume_gib=0, address_usd_per_hour=Decimal(0))
@@ -309,7 +321,9 @@ class ResumeRequested(Event, frozen=True, kw_only=True):
 
 
 class PruneRequested(Event, frozen=True, kw_only=True):
-    """A request to the current attempt: of the checkpoints before this entry, keep only the newest `keep`."""
+    """
+    A request to the current attempt: keep only the newest `keep` of the checkpoints that are older than this entry.
+    """
 
     by: str
     keep: Count
@@ -317,8 +331,10 @@ class PruneRequested(Event, frozen=True, kw_only=True):
 
 class EndCorrected(Event, frozen=True, kw_only=True):
     """
-    The cloud's bill, which `evidence` names, shows when an instance ended whose end no runner observed. This time
-    replaces the bound in `InstanceGone`. `member` is as in `LaunchRecorded`.
+    The end of an instance is corrected, because no runner had observed it. The cloud's bill, which `evidence` names,
+    now shows the time.
+
+    `ended_at` replaces the estimated time in `InstanceGone`. `member` is as in `LaunchRecorded`.
     """
 
     launch: Count
@@ -333,15 +349,16 @@ class EndCorrected(Event, frozen=True, kw_only=True):
 
 class LaunchIntended(Event, frozen=True, kw_only=True):
     """
-    The runner will request one instance, exactly as this event describes it. After `not_after`, the runner may only
-    look the instance up. In the run of a gang, the runner requests `count` instances, and the cloud starts all or none
-    of them.
+    The runner is about to request one instance, exactly as this event describes it. After `not_after` the request is no
+    longer allowed, and runners only check whether the instance exists. For a gang, `count` instances are requested, and
+    the cloud starts either all or none of them.
 
-    Each instance reserves `time_to_live_s` at `price_ceiling_usd_per_hour`. For traffic between regions, all instances
-    together reserve `egress_usd`. `standby_for` is the attempt whose instance this instance will replace.
-    `on_demand_usd_per_hour` is the on-demand price of the same type in the same place; the spot bill is compared with
-    it. `for_gang` is the attempt whose missing members these instances replace; if it is None, the instances form a new
-    gang.
+    The budget reserves `time_to_live_s` at `price_ceiling_usd_per_hour` for each instance, and `egress_usd` for the
+    traffic between regions of all of them together. `on_demand_usd_per_hour` is the on-demand price of the same type in
+    the same place, with which the cost of spot is compared.
+
+    `standby_for` is the attempt whose instance will be replaced. `for_gang` is the attempt whose missing members will
+    be replaced; if it is None, the instances form a new gang.
     """
 
     offering: Offering
@@ -366,9 +383,7 @@ class LaunchIntended(Event, frozen=True, kw_only=True):
 
     @property
     def beside(self) -> int | None:
-        """
-        The attempt whose instance, or whose missing members, this launch replaces; None if the launch replaces none.
-        """
+        """The attempt whose instance, or whose missing members, this launch is to replace; None if it replaces none."""
         return self.standby_for if self.for_gang is UNSET else self.for_gang
 
 
@@ -376,9 +391,9 @@ class LaunchRecorded(Event, frozen=True, kw_only=True):
     """
     The instance of a launch exists, and has been billed since `billed_from`.
 
-    If the instance's timer fails, a guard in the cloud ends the instance (protocol 11). `unguarded` is the reason why
-    there is no guard; None if there is one. `member` is the index of the instance in its launch, from 0. If an event
-    has no `member`, it concerns the launch's only instance.
+    A guard in the cloud ends the instance if the instance's own timer fails (protocol 11). `unguarded` is the reason
+    why there is no guard; None if there is one. `member` is the number of the instance within its launch, from 0. An
+    event without `member` is about the only instance of its launch.
     """
 
     launch: Count
@@ -390,7 +405,10 @@ class LaunchRecorded(Event, frozen=True, kw_only=True):
 
 
 class GuardArmed(Event, frozen=True, kw_only=True):
-    """A guard that was missing after the launch exists now: the cloud will end the instance even if no runner does."""
+    """
+    The instance now has a guard, which was missing after the launch. So the cloud will end the instance even if no
+    runner does.
+    """
 
     launch: Count
     member: Count | UnsetType = UNSET
@@ -398,10 +416,10 @@ class GuardArmed(Event, frozen=True, kw_only=True):
 
 class LaunchClosed(Event, frozen=True, kw_only=True):
     """
-    No attempt will start from this launch, and every runner terminates its instance. Irrevocable.
+    The launch is given up: no attempt will start from it, and every runner terminates its instance. Irrevocable.
 
-    `refused`: the cloud refused the request, so no instance exists. If `refused` is False, the cloud may never have
-    answered, and an instance that no runner has observed may exist.
+    `refused` is True if the cloud refused the request, so that no instance exists. If it is False, the cloud may not
+    have answered, and there may be an instance that no runner has observed yet.
     """
 
     launch: Count
@@ -411,14 +429,16 @@ class LaunchClosed(Event, frozen=True, kw_only=True):
 
 
 class DrainRequested(Event, frozen=True, kw_only=True):
-    """The attempt has to commit once more, and then hand over."""
+    """The attempt is ordered to commit once more and then to hand over."""
 
     attempt: Count
     reason: str
 
 
 class InstanceCondemned(Event, frozen=True, kw_only=True):
-    """Any runner that observes the instance of this launch has to terminate the instance. Irrevocable."""
+    """
+    The instance of this launch is ordered to end: any runner that observes the instance terminates it. Irrevocable.
+    """
 
     launch: Count
     cause: Cause
@@ -428,8 +448,8 @@ class InstanceCondemned(Event, frozen=True, kw_only=True):
 
 class MemberReleased(Event, frozen=True, kw_only=True):
     """
-    The run does not need this member, and any runner has to terminate its instance. Irrevocable. The member is not at
-    fault.
+    The run does not need this member any more, so any runner terminates its instance. The member is not at fault.
+    Irrevocable.
     """
 
     launch: Count
@@ -439,14 +459,15 @@ class MemberReleased(Event, frozen=True, kw_only=True):
 
 class InstanceGone(Event, frozen=True, kw_only=True):
     """
-    The instance of a launch has ended, and `evidence` shows it. The event contains everything that is needed to compute
-    the bill.
+    The instance of a launch has ended, as `evidence` shows. The event contains all that is needed to compute the bill.
 
     `ended_at` is the time that the cloud reports; `bounded_by` is then "". If the cloud reports no time and no runner
-    observed the end, `ended_at` is the earliest time by which the instance may have ended, and `bounded_by` names the
-    source of this time. `last_step_seen` is the newest step in the agent's heartbeat, from which the lost steps are
-    computed; None if no heartbeat was readable. `stopped_at` is the time of the agent's last heartbeat, if that is
-    before the assumed end: between the two times, nothing trained.
+    has observed the end, `ended_at` is the earliest time by which the instance may have ended, and `bounded_by` says
+    from what it was estimated.
+
+    `last_step_seen` is the newest step in the agent's heartbeat, from which the number of lost steps is computed; None
+    if no heartbeat could be read. `stopped_at` is the time of the agent's last heartbeat, if that is before `ended_at`.
+    Nothing trained between these two times.
     """
 
     launch: Count
@@ -464,7 +485,8 @@ class InstanceGone(Event, frozen=True, kw_only=True):
 
 class DeadlineOutOfReach(Event, frozen=True, kw_only=True):
     """
-    At the measured speed, the run will complete only at `expected_at`, even if it continues on demand. Written once.
+    The deadline cannot be met: at the measured speed, the run will be completed only at `expected_at`, even if it
+    continues on demand. Written once.
     """
 
     deadline_at: Moment
@@ -474,9 +496,10 @@ class DeadlineOutOfReach(Event, frozen=True, kw_only=True):
 
 class BudgetNearlySpent(Event, frozen=True, kw_only=True):
     """
-    The run has spent the share of its budget at which the user wants a warning. If it continues to spend as it has so
-    far, the rest of the budget will be spent at `passes_at`, in `epoch`. Both are None if that cannot be predicted.
-    Written once.
+    The run has spent the share of its budget at which the user wants a warning.
+
+    If it goes on spending at this rate, the whole budget will be spent at `passes_at`, in `epoch`. Both are None if
+    this cannot be predicted. Written once.
     """
 
     spent_usd: Decimal
@@ -501,10 +524,10 @@ class RunFailed(Event, frozen=True, kw_only=True):
 
 class AttemptStarted(Event, frozen=True, kw_only=True):
     """
-    The agent on a launch's instance takes over the run. `booted_at` is when the instance began to run spotrun's code.
-    `setup` is None if the set-up failed.
+    The agent on the instance of a launch takes over the run. `booted_at` is when the instance began to run spotrun's
+    code. `setup` is None if the set-up failed.
 
-    If the run has several instances, `gang` are the members that train, and the other fields describe the gang's lead.
+    In a run on several instances, `gang` lists the members that train, and the other fields are about the gang's lead.
     """
 
     launch: Count
@@ -515,16 +538,16 @@ class AttemptStarted(Event, frozen=True, kw_only=True):
 
 
 PACK_PART_BYTES = 32 << 20
-"""Bytes of each object of a stored set-up. The last object may be smaller."""
+"""Size of each object of a stored set-up, in bytes. The last object may be smaller."""
 
 
 class SetUp(msgspec.Struct, frozen=True, kw_only=True):
     """
     The set-up of an instance. It took `seconds`, including the time to fetch the work folder.
 
-    `how` is "run" if the job's set-up command ran, "unpacked" if the command's result on an earlier instance was
-    unpacked, or "none" if the job has no such command. `packed_bytes` is the size of the archive that was unpacked, or
-    that was packed for the next instance.
+    `how` is "run" if the job's set-up command was executed, "unpacked" if the files that it had made on an earlier
+    instance were unpacked, and "none" if the job has no such command. `packed_bytes` is the size of the archive that
+    was unpacked, or that was packed for later instances.
     """
 
     seconds: Seconds
@@ -533,19 +556,22 @@ class SetUp(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def objects(self) -> int:
-        """The number of objects of a stored set-up, including the list of its parts; 0 if the set-up was not stored."""
+        """
+        The number of objects of a stored set-up, including the list of its parts. It is 0 if the set-up is not stored.
+        """
         return -(-self.packed_bytes // PACK_PART_BYTES) + 1 if self.packed_bytes else 0
 
 
 class MemberReady(Event, frozen=True, kw_only=True):
     """
-    Nothing of an earlier attempt remains on this member of a launch, so the member may join the next attempt.
+    A member of a launch is ready to take part in the next attempt: nothing of an earlier attempt is left on it.
 
-    The other members reach this member at `address`. They test the connection at its port `door`; None if it opens no
-    such port. `accelerators` is the number of its accelerators. `after` is the entry that ended the newest attempt;
-    None if no attempt has ended. When a later attempt ends, this event no longer counts. `holds` is the newest commit
-    whose image the member still has in memory. `setup` is None if the set-up failed, or if an earlier event contains
-    it.
+    The other members reach this one at `address`. To test the connection, they use its port `door`; None if it has no
+    such port open. `accelerators` is the number of its accelerators. `holds` is the newest commit whose image it still
+    has in memory. `setup` is None if the set-up failed, or if an earlier event contains it.
+
+    `after` is the entry that ended the newest attempt; None if no attempt has ended. Once a later attempt ends, this
+    event no longer counts.
     """
 
     launch: Count
@@ -562,12 +588,13 @@ class MemberReady(Event, frozen=True, kw_only=True):
 
 class ResumedFrom(Event, frozen=True, kw_only=True):
     """
-    A trainer of this attempt begins from `commit`, or from scratch if `commit` is None. All later commits are cut off.
+    A trainer of this attempt begins from `commit`; from scratch if it is None. All later commits are cut off: what was
+    trained after `commit` no longer counts.
 
-    `incarnation` counts the trainers of the attempt from 0. `skipped` are newer commits that could not be read back, or
-    with which a command failed repeatedly. `in_place`: a command continues with the files that the previous trainer
-    left on this instance, which are newer than `commit`. `meet` is the address and port where the trainers of a gang
-    find each other.
+    `incarnation` numbers the trainers of the attempt from 0. `skipped` are newer commits that were not used, because
+    they could not be read back, or because a command had failed with them repeatedly. `in_place` is True if a command
+    continues with the files that the previous trainer left on this instance; they are newer than `commit`. `meet` is
+    the address and port at which the trainers of a gang connect with one another.
     """
 
     attempt: Count
@@ -582,11 +609,11 @@ class ResumedFrom(Event, frozen=True, kw_only=True):
 
 class TrainingStarted(Event, frozen=True, kw_only=True):
     """
-    A trainer has completed its first new step: the time before is restore, the time after is training.
+    A trainer has completed its first new step. The time before this counts as restore, the time after it as training.
 
-    For a command that reports no steps, `began_at` is when the command started; for a training whose first step is
-    done, it is None. `unprotected`: the command runs Python and keeps no state, and for a minute or more, no training
-    in it has found the agent.
+    If the trainer is a command that reports no steps, this event is written when it starts, and `began_at` is that
+    time. For a training that has completed a step, `began_at` is None. `unprotected` is True if a command runs Python,
+    stores no state, and has been running for a minute or more without a training in it that is connected to the agent.
     """
 
     attempt: Count
@@ -598,8 +625,8 @@ class TrainingStarted(Event, frozen=True, kw_only=True):
 
 class NoticeSeen(Event, frozen=True, kw_only=True):
     """
-    The cloud announced that it will take the instance (`termination`), or that it might take the instance
-    (`rebalance`). In a gang, `member` names the instance, and any member of the attempt may write this event.
+    The cloud has announced that it will take the instance (`termination`), or that it might take it (`rebalance`). In a
+    gang, `member` is the member whose instance this is, and any member of the attempt is allowed to write this event.
     """
 
     attempt: Count
@@ -609,9 +636,7 @@ class NoticeSeen(Event, frozen=True, kw_only=True):
 
 
 class NoticesUnseen(Event, frozen=True, kw_only=True):
-    """
-    The instance of this attempt cannot receive the cloud's notices, so it may be lost without notice. Written once.
-    """
+    """The instance of this attempt cannot receive the cloud's notices, so it may be lost without one. Written once."""
 
     attempt: Count
     detail: str
@@ -620,10 +645,12 @@ class NoticesUnseen(Event, frozen=True, kw_only=True):
 
 class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The files of the work folder at a checkpoint, between two steps. The list at `key` names each file by its content.
+    The files of the work folder as they were at a checkpoint, between two steps. They are listed in the object at
+    `key`, each with the digest of its content.
 
-    The list has `files` files of `size_bytes` in total; `left_out` other files are not in it. `sent_bytes` in `objects`
-    objects were new; both numbers include the list. All stored files of the run together now have `stored_bytes`.
+    The list contains `files` files with `size_bytes` in total. `left_out` further files are not in it. For this
+    checkpoint, `objects` new objects with `sent_bytes` were written, including the list. All files that the run has
+    stored so far have `stored_bytes`.
     """
 
     key: str
@@ -640,18 +667,22 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     """
     A checkpoint exists. Its bytes were read back and compared before this event was written.
 
-    `taken_at` is when training paused for the snapshot. `stall_s` is the total time of such pauses since the previous
-    commit. `durable_s` is the time from the snapshot to this entry. A `suspect` checkpoint has NaN or Inf, and no
-    training resumes from it. `final`: no step follows the checkpoint in this attempt. `borrows` are the prefixes of
-    other commits whose objects this checkpoint also needs. Of its `size_bytes`, only `sent_bytes` are in objects that
-    belong to this checkpoint; if `sent_bytes` is None, all are. `files` is None if the checkpoint has no files, for
-    example in a run that an earlier version created. `fit` counts the calls of fit() from 1; epochs and steps are
-    counted over all calls.
+    Times: `taken_at` is when the training paused for the snapshot. `stall_s` is the total time of such pauses since the
+    previous commit. `durable_s` is the time from the snapshot to this entry.
 
-    The checkpoint of a command's state has only files. It has no image and no epoch, and its step is 0.
+    State: if `suspect` is True, the checkpoint contains NaN or Inf, and no training resumes from it. If `final` is
+    True, it is the last of its attempt, and no step follows it. `fit` numbers the calls of fit() from 1; epochs and
+    steps are counted over all calls.
 
-    For a gang, `shards` describe the parts that the ranks stored, in the order of the ranks, and `layout` defines which
-    ranks store a part. `manifest_blake3` is then the digest of rank 0's manifest, and sizes and objects are totals.
+    Objects: the checkpoint has `size_bytes`. Only `sent_bytes` of them are in objects of its own; if `sent_bytes` is
+    None, all are. The others are in objects of other commits, whose prefixes are `borrows`. `files` is None if the
+    checkpoint has no files, for example in a run that an earlier version created.
+
+    The checkpoint of a command has only files. It has no image and no epoch, and its step is 0.
+
+    For a gang, `shards` describes the parts that the ranks stored, in the order of the ranks, and `layout` defines
+    which ranks store a part. `manifest_blake3` is then the digest of rank 0's manifest, and sizes and numbers of
+    objects are totals.
     """
 
     attempt: Count
@@ -680,26 +711,28 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
 
     @property
     def has_image(self) -> bool:
-        """True for the checkpoint of a training. The checkpoint of a command has no image, only files."""
+        """True if the checkpoint contains the image of a training. The checkpoint of a command contains only files."""
         return self.size_bytes > 0 or self.files is None
 
     @property
     def puts(self) -> int:
         """
-        The number of the checkpoint's objects apart from its files: the parts of its image, and each rank's manifest.
+        The number of objects that were written for the checkpoint, apart from its files: the parts of its image, and
+        the manifest of each rank.
         """
         return self.objects + (self.has_image if self.shards is UNSET else len(self.shards))
 
     @property
     def stored_bytes(self) -> int:
-        """The bytes in objects that belong to this checkpoint; borrowed objects do not count."""
+        """
+        The size of the checkpoint's own objects, in bytes. Objects that it borrows from other commits do not count.
+        """
         return self.size_bytes if self.sent_bytes is None else self.sent_bytes
 
 
 class CheckpointFailed(Event, frozen=True, kw_only=True):
     """
-    A snapshot did not become durable (promise I8). If the store refused the snapshot, `size_bytes` is the snapshot's
-    size; otherwise 0.
+    A snapshot could not be made durable (promise I8). `size_bytes` is its size if the store refused it; otherwise 0.
     """
 
     attempt: Count
@@ -710,8 +743,8 @@ class CheckpointFailed(Event, frozen=True, kw_only=True):
 
 class CheckpointRetired(Event, frozen=True, kw_only=True):
     """
-    No trainer resumes from this commit from now on, so the objects of the commit may be deleted. Irrevocable. `attempt`
-    is None if a runner retires the commit after the run's end.
+    A commit is retired: from now on no trainer resumes from it, so its objects are allowed to be deleted. Irrevocable.
+    `attempt` is None if a runner retires the commit after the run has ended.
     """
 
     attempt: Count | None
@@ -719,7 +752,9 @@ class CheckpointRetired(Event, frozen=True, kw_only=True):
 
 
 class Uncarried(msgspec.Struct, frozen=True, kw_only=True):
-    """State that no checkpoint contains: its name in the script, and its kind."""
+    """
+    A part of the training's state that no checkpoint contains: its name in the script, and what kind of state it is.
+    """
 
     place: str
     what: str
@@ -727,10 +762,10 @@ class Uncarried(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateNotCarried(Event, frozen=True, kw_only=True):
     """
-    State that no checkpoint contains has changed since fit() began, so a resumed training may differ from an
+    State that no checkpoint contains has changed since fit() began. So a training that resumes may differ from an
     uninterrupted one.
 
-    The change was found in the snapshot of step `step`. Each such state is reported once per run.
+    The change was found when the snapshot of step `step` was made. Each such state is reported once per run.
     """
 
     attempt: Count
@@ -740,14 +775,16 @@ class StateNotCarried(Event, frozen=True, kw_only=True):
 
 class OutputsStored(Event, frozen=True, kw_only=True):
     """
-    Files that the script has written are stored, and the list at `key` names each file by its content. The stored bytes
-    were compared before this event was written.
+    Files that the script has written are stored. They are listed in the object at `key`, each with the digest of its
+    content. The stored bytes were compared with the files before this event was written.
 
-    The agent scanned the files at `looked_at`. At that time, `commit` was the newest checkpoint (None if there was no
-    checkpoint), and `step` was the trainer's step. The list has `files` files of `size_bytes` in total; it also gives
-    reasons why the `left_out` files were not stored. `sent_bytes` in `objects` objects were new; both numbers include
-    the list. All stored files of the run together now have `stored_bytes`. A `final` event covers all files that
-    existed when the trainer ended.
+    The agent scanned the files at `looked_at`. At that time, `commit` was the newest checkpoint (None if there was
+    none), and `step` was the step that the trainer had reached. If `final` is True, the trainer had already ended, so
+    the event covers all of its files.
+
+    The list contains `files` files with `size_bytes` in total, and the reasons why `left_out` further files were not
+    stored. This time, `objects` new objects with `sent_bytes` were written, including the list. All files that the run
+    has stored so far have `stored_bytes`.
     """
 
     attempt: Count
@@ -767,8 +804,8 @@ class OutputsStored(Event, frozen=True, kw_only=True):
 
 class EpochCompleted(Event, frozen=True, kw_only=True):
     """
-    The last step of an epoch is done, and the epoch's validation ended at `ended_at`. The event is provisional until a
-    commit at or after `step` exists that is not cut off later (protocol 24).
+    The last step of an epoch is done, and the epoch's validation has ended at `ended_at`. The event is provisional: it
+    counts for good once there is a commit at or after `step` that is not cut off later (protocol 24).
     """
 
     attempt: Count
@@ -780,8 +817,7 @@ class EpochCompleted(Event, frozen=True, kw_only=True):
 
 class TrainerExited(Event, frozen=True, kw_only=True):
     """
-    A trainer ended before its work was done. The agent starts another trainer, unless the allowed number of restarts is
-    used up.
+    A trainer ended before its work was done. The agent starts another trainer, unless the job allows no more restarts.
     """
 
     attempt: Count
@@ -793,7 +829,9 @@ class TrainerExited(Event, frozen=True, kw_only=True):
 
 
 class AttemptDrained(Event, frozen=True, kw_only=True):
-    """The attempt handed over: `final_commit` contains all its work, and no step was done after `stopped_at`."""
+    """
+    The attempt handed over. `final_commit` contains all that it has trained, and no step was done after `stopped_at`.
+    """
 
     attempt: Count
     final_commit: Count | None
@@ -803,10 +841,10 @@ class AttemptDrained(Event, frozen=True, kw_only=True):
 
 class AttemptEnded(Event, frozen=True, kw_only=True):
     """
-    The attempt ended without a handover. `last_step` is the last step that its trainer did.
+    The attempt ended without a handover. `last_step` is the last step that its trainer completed.
 
-    `missing` are the members of a gang that could not be reached. If the lead is one of them, another member writes
-    this event.
+    In a gang, `missing` are the members that could not be reached. If the lead is one of them, another member has
+    written this event.
     """
 
     attempt: Count
@@ -817,7 +855,7 @@ class AttemptEnded(Event, frozen=True, kw_only=True):
 
 
 class RunCompleted(Event, frozen=True, kw_only=True):
-    """The training is complete. `final_commit` contains the result; None for a command without checkpoints."""
+    """The training is complete. `final_commit` contains its result; None if it was a command without checkpoints."""
 
     attempt: Count
     final_commit: Count | None
@@ -862,11 +900,11 @@ AnyEvent = (
 
 
 OfMember = EndCorrected | LaunchRecorded | GuardArmed | InstanceCondemned | MemberReleased | InstanceGone | MemberReady
-"""The events that concern one member of a launch."""
+"""The events that are about one member of a launch."""
 
 
 def name_of(event: OfMember) -> MemberName:
-    """Return the member that an event concerns; in a run on one instance, the only member of its launch."""
+    """Return the member that an event is about. In a run on one instance, this is the only member of its launch."""
     return MemberName(event.launch, 0 if event.member is UNSET else event.member)
 
 
@@ -878,7 +916,8 @@ _FIELDS_OF_GANGS = {
 
 def speaks_of_gangs(event: Event) -> bool:
     """
-    Return True if the event has a field for gangs. A spotrun that does not support gangs could not read such an event.
+    Return True if the event uses a field for gangs. Versions of spotrun without support for gangs cannot read such an
+    event.
     """
     for name in _FIELDS_OF_GANGS[type(event)]:
         if getattr(event, name) is not UNSET:
@@ -890,9 +929,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """
     One numbered object of the ledger.
 
-    `run` is the uid of the run. A writer recognises an entry that it wrote by the `nonce`. `at` is the run time on the
-    writer's clock. Entries are ordered by `number`, never by `at`. The signature is in the stored object, but not in
-    this struct.
+    `run` is the uid of the run. `nonce` is a random text by which a writer recognises an entry of its own. `at` is the
+    run time on the writer's clock. Entries are ordered by `number`, never by `at`. The stored object also has a
+    signature, which is not in this struct.
     """
 
     number: Count
@@ -904,7 +943,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 Sign = Callable[[bytes], str]
-"""A function that returns the signature, in hex, of an entry's JSON."""
+"""A function that signs the JSON of an entry, and returns the signature in hex."""
 
 _encoder = msgspec.json.Encoder(decimal_format="string")
 prepare(Entry)
@@ -914,18 +953,18 @@ _SEAL_SIZE = len(_SEAL) + 64 + len(_AFTER_SEAL)
 
 def encode_entry(entry: Entry, sign: Sign | None = None) -> bytes:
     """
-    Return the object of an entry: the entry's JSON, signed by `sign`. The sha256 of all this becomes the JSON's first
-    field.
+    Encode an entry as the object to store: its JSON with, if `sign` is given, its signature, and with the sha256 of all
+    this as its first field.
 
-    Without the sha256, a flipped bit could change a price or a step unnoticed. A flipped bit could also make an
-    accepted entry void for new readers, although readers that read the intact entry still count it.
+    Without the sha256, a flipped bit could change a price or a step unnoticed. It could also make an accepted entry
+    void for all processes that read the entry later, while those that read it before still count it.
     """
     body = entry_json(entry)
     return seal(body if sign is None else signed(body, sign(body)))
 
 
 def seal(body: bytes) -> bytes:
-    """Return a JSON object with the object's sha256 added as its first field."""
+    """Add a first field to a JSON object: the sha256 of the object."""
     assert body.startswith(b"{")
     return _seal_of(body) + body[1:]
 
@@ -939,13 +978,16 @@ _SIGNATURE_SIZE = len(_SIGNATURE) + 128 + len(_AFTER_SEAL)
 
 
 def signed(body: bytes, signature: str) -> bytes:
-    """Return a JSON object with its Ed25519 signature, in hex, added as its first field."""
+    """Add a first field to a JSON object: its Ed25519 signature in hex."""
     assert body.startswith(b"{")
     return _SIGNATURE + signature.encode() + _AFTER_SEAL + body[1:]
 
 
 def parted(data: bytes) -> tuple[str, bytes]:
-    """Split the object of an entry into the signature ("" if there is none) and the JSON that was signed."""
+    """
+    Split the stored object of an entry into its signature and the JSON that was signed. The signature is "" if there is
+    none.
+    """
     body = unsealed(data) or b""
     if not body.startswith(_SIGNATURE):
         return "", body
@@ -954,18 +996,18 @@ def parted(data: bytes) -> tuple[str, bytes]:
 
 
 def entry_json(entry: Entry) -> bytes:
-    """Encode an entry for people and their programs, without the checksum."""
+    """Encode an entry as JSON without the checksum, for people and their programs."""
     return _encoder.encode(entry)
 
 
 def decode_entry(data: bytes) -> Entry | None:
     """
-    Decode the object of an entry. Return None if the checksum matches but the content is malformed; the entry is then
-    void.
+    Decode the stored object of an entry. Return None if its checksum is right but its content is not an entry: such an
+    entry is void.
 
     Raises:
-        LedgerDamaged: the bytes do not match their own checksum. No writer stores such an object, so this is an
-            accepted entry that can no longer be decoded, and must not be skipped.
+        LedgerDamaged: the bytes do not match their checksum. No writer stores such an object. So this was an accepted
+            entry, which can no longer be decoded, and which must not be skipped.
     """
     if not is_whole(data):
         raise LedgerDamaged("an entry does not match its checksum", hint=RESTORE)
@@ -979,12 +1021,12 @@ RESTORE = "restore the entry from a backup or an object version; no writer may a
 
 
 def is_whole(data: bytes) -> bool:
-    """Return True if the object matches the checksum in it, even if the object is not an entry."""
+    """Return True if the object matches the checksum that it contains. It need not be an entry."""
     return unsealed(data) is not None
 
 
 def unsealed(data: bytes) -> bytes | None:
-    """Return the JSON object to which `seal` added a checksum; None if `data` does not match the checksum."""
+    """Return the JSON object without the checksum that `seal` added; None if `data` does not match the checksum."""
     body = b"{" + data[_SEAL_SIZE:]
     return body if data.startswith(_seal_of(body)) else None
 

@@ -1,6 +1,8 @@
 """
-Saves and restores attributes that callbacks do not save: the last save of a ModelCheckpoint, from which it decides
-whether to save once more; and the rates logged by a LearningRateMonitor, which makes new lists when training starts.
+Saves and restores attributes that callbacks themselves do not save.
+
+A ModelCheckpoint remembers when it last saved, and decides from this whether to save again. A LearningRateMonitor has
+lists of the rates that it logged, and replaces them with empty lists when training starts.
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ NAMES = {
     SAVING: (*OF_PARTS[SAVING], "_defer_save_until_validation"),
     RATES: ("lrs", "last_momentum_values", "last_weight_decay_values"),
 }
-"""Attributes by class. Those that are not in OF_PARTS are missing in some supported versions of Lightning."""
+"""
+The attributes to save, by class of callback. Attributes that are not in OF_PARTS are missing in some of the supported
+versions of Lightning.
+"""
 
 
 def dump(trainer: Any, cls: str) -> list[dict[str, Any]]:
@@ -28,8 +33,10 @@ def dump(trainer: Any, cls: str) -> list[dict[str, Any]]:
 
 def load(trainer: Any, cls: str, saved: Sequence[dict[str, Any]]) -> None:
     """
-    Restore attributes of the class `cls`: SAVING in on_fit_start; RATES after the callback's on_train_start, or at the
-    end of a training that had no step left.
+    Restore the attributes of all callbacks of the class `cls`.
+
+    SAVING is restored in on_fit_start. RATES is restored after the callback's own on_train_start, which would empty the
+    lists, or, if no step was left to train, at the end of fit().
     """
     for callback, values in zip(_callbacks(trainer, cls), saved, strict=True):
         for name, value in values.items():

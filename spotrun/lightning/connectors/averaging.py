@@ -1,8 +1,9 @@
 """
-Saves and restores the state that averaging callbacks do not save.
+Saves and restores the part of an averaging callback's state that the callback does not save.
 
-StochasticWeightAveraging saves its average, but sets itself up only when an epoch starts. After a resume within an
-epoch it would have no schedule until the next epoch, and would count its averages from 0. So this module sets it up.
+StochasticWeightAveraging saves its average, but creates its schedule and its count of averages only when an epoch
+starts. After a resume within an epoch, it would have no schedule until the next epoch, and would count its averages
+from 0. So this module creates both when the training resumes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ def _dump(trainer: Any, callback: Any) -> State | None:
 
 
 def _dump_normalizing(trainer: Any, callback: Any) -> State:
-    """Return the state of the additional last epoch, which only updates the statistics of batch normalization."""
+    """
+    Return the state that only the callback's last epoch has. The callback adds this epoch after the training, and in it
+    only updates the statistics of batch normalization.
+    """
     names = {module: name for name, module in trainer.lightning_module.named_modules()}
     return {
         "accumulate_grad_batches": callback._accumulate_grad_batches,
@@ -42,7 +46,9 @@ def _dump_normalizing(trainer: Any, callback: Any) -> State:
 
 
 def load(trainer: Any, saved: list[State | None]) -> None:
-    """Set the callbacks up in `on_train_start`, after optimizers have their state."""
+    """
+    Give the callbacks their saved schedules and counts. Called in `on_train_start`, after optimizers have their state.
+    """
     for callback, state in zip(callbacks(trainer), saved, strict=True):
         if state is not None:
             _set_up(trainer, callback, state)

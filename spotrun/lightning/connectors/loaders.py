@@ -9,7 +9,7 @@ from spotrun.training.framework import Stage
 
 
 class Loaders:
-    """Part of a Framework, which documents each member."""
+    """The loaders' part of the port `Framework`, where each member is documented."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer

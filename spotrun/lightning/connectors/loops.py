@@ -1,5 +1,5 @@
 """
-Calls hooks in the training loops after all other hooks have run.
+Calls spotrun's hooks in Lightning's training loops. At each point of a loop, they run after all other hooks.
 
 Lightning has no public hook for that, so this module wraps methods of the loop *objects* of the running Trainer.
 """
@@ -15,7 +15,10 @@ from spotrun.training.framework import Hooks, Stage
 
 
 class Loops:
-    """The loops of one Trainer, which call `Hooks` from `open` to `close`. `resume` prepares how they are entered."""
+    """
+    The loops of one Trainer. Between `open` and `close` they call `Hooks`. For a resume, `resume` and `enter` set the
+    loops' counters and flags.
+    """
 
     _hooks: Hooks
 
@@ -52,8 +55,10 @@ class Loops:
 
     def forget_loading(self) -> None:
         """
-        End restarts after a fit(), so that the Trainer's next fit() starts normally. Lightning does this only in loops
-        that have run, and no loop runs if the training had already ended.
+        Clear the loops' `restarting` flags after a fit(), so that the Trainer's next fit() starts normally.
+
+        Lightning clears them itself, but only in loops that have run, and no loop runs if the training had already
+        ended.
         """
         for loop in _all_loops(self._fit):
             loop.on_iteration_done()
@@ -68,7 +73,8 @@ class Loops:
 
     def lengths(self) -> dict[str, Any]:
         """
-        Return the lengths that Lightning assumes for the loaders in all epochs, although samplers may change them.
+        Return the numbers of batches that Lightning expects from the loaders. Lightning counts them once and uses them
+        in all epochs, although a sampler may change its length later.
         """
         loader = self._fit._combined_loader
         return {
@@ -79,7 +85,7 @@ class Loops:
         }
 
     def have_lengths(self, saved: dict[str, Any]) -> None:
-        """Restore `lengths` in on_train_start, after a resume."""
+        """Restore an earlier result of `lengths`. Called in on_train_start after a resume."""
         loader = self._fit._combined_loader
         self._trainer.val_check_batch = saved["validation_after"]
         if saved["validation"] and len(saved["validation"]) == len(self._epoch.val_loop._max_batches):
@@ -90,7 +96,8 @@ class Loops:
 
     def make_loaders_as_in(self, epochs: dict[str, int]) -> None:
         """
-        From `Callback.setup` until `enter`, make each stage's loaders as in its epoch of `epochs` (a `loaded_at`).
+        Make loaders as in an earlier epoch until `enter` is called. `epochs` is a result of `loaded_at`: it names this
+        epoch for each stage. Called in `Callback.setup`.
         """
         self._loaded_at = epochs
 
@@ -106,11 +113,13 @@ class Loops:
 
     def counting_the_epoch_as_begun(self, state: dict[str, Any], *, epoch_ended: bool) -> dict[str, Any]:
         """
-        Return `state`, changed so that the epoch that had begun counts as begun. Called in `Callback.setup`.
+        Return a copy of `state` in which the current epoch counts as begun. Called in `Callback.setup`.
 
-        If a fit() continues a checkpoint that the script wrote in the last batch of an epoch, Lightning counts each
-        later epoch as begun only once it has ended. It would then treat a snapshot within an epoch as a snapshot at the
-        epoch's end. Once training continues, `_lag_again` restores the counters.
+        Normally, Lightning counts an epoch as begun when it begins. One case is different: a fit() that continued from
+        a checkpoint which the script wrote in the last batch of an epoch. From then on, Lightning's count of begun
+        epochs is one too low within each epoch. If a snapshot from the middle of such an epoch were loaded unchanged,
+        Lightning would take it for a snapshot at the epoch's end. Once training continues, `_lag_again` makes the count
+        as low as before.
         """
         progress = state["loops"]["fit_loop"]["epoch_progress"]
         current = progress["current"]
@@ -130,11 +139,11 @@ class Loops:
 
     def resume(self, *, validation_due: bool, should_stop: bool) -> None:
         """
-        Keep the loops from ending immediately if a last validation is still due. Called in on_fit_start, before they
-        run.
+        Prepare the loops for a resume. Called in on_fit_start, before the loops run.
 
-        Lightning's `done` reads max_steps and should_stop, so this changes both. `_advance` restores them before any
-        code acts on them.
+        If a last validation is still due, the loops must not end immediately. Lightning ends a loop when its `done` is
+        true, which depends on max_steps and should_stop. So this method changes these two values, and `_advance`
+        restores them before anything else uses them.
         """
         self._entering = {
             "validation_due": validation_due,
@@ -146,7 +155,9 @@ class Loops:
             self._epoch.max_steps += 1 << 40
 
     def enter(self, *, mid_epoch: bool) -> None:
-        """Continue within an epoch, or start the next epoch. Called in on_train_start after a resume."""
+        """
+        Continue within the epoch if `mid_epoch`, else start the next epoch. Called in on_train_start after a resume.
+        """
         self._loaded_at = {}
         self._begins_epoch = not mid_epoch
         if self._entering is not None:  # after an epoch that a hook has cut short, Lightning counts one more
@@ -158,8 +169,11 @@ class Loops:
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         """
-        Call `on_train_epoch_start` of the module and of the script's own callbacks, as at the start of each of the
-        first `epochs` epochs. Without `training`, first call `on_train_start`.
+        Call `on_train_epoch_start` of the module and of the script's own callbacks once for each of the first `epochs`
+        epochs, as if these epochs started again.
+
+        If `training` is False, nothing is left to train, so Lightning itself will not call their `on_train_start`. Then
+        call it first.
         """
         trainer, current = self._trainer, self._fit.epoch_progress.current
         before = current.completed, trainer.accumulate_grad_batches

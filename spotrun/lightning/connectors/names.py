@@ -1,4 +1,4 @@
-"""The private names of Lightning that spotrun uses, and a check that the installed version has them."""
+"""Lists the private names of Lightning that spotrun uses, and checks that the installed version has them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ OF_TRAINER: Mapping[str, tuple[str, ...]] = {
         *("_combined_loader", "_max_batches", "_last_val_dl_reload_epoch", "restarting", "setup_data"),
     ),
 }
-"""Names by the part of a Trainer that has them; "" is the Trainer itself."""
+"""
+Private names that spotrun uses in a Trainer. Each key is the path to one of the Trainer's parts; "" is the Trainer
+itself.
+"""
 OF_MODULES: Mapping[str, tuple[str, ...]] = {
     RESULTS: ("_ResultMetric", "_Metadata", "_Sync"),
     "utilities.combined_loader": ("CombinedLoader._mode",),
@@ -59,11 +62,11 @@ OF_PARTS: Mapping[str, tuple[str, ...]] = {
     "TensorBoardLogger": ("_experiment", "_version"),
     "MLFlowLogger": ("_experiment_id", "_log_batch_kwargs", "_prefix", "_run_id", "_tracking_uri"),
 }
-"""Names by the class of a module, a callback or a logger."""
+"""Private names that spotrun uses in a module, a callback or a logger, by its class."""
 
 
 def moved(trainer: Any) -> list[str]:
-    """Return the private names above that this Lightning lacks."""
+    """Return those of the private names above that the installed Lightning lacks."""
     found = missing(trainer, (f"{part}.{name}".lstrip(".") for part, names in OF_TRAINER.items() for name in names))
     for path, names in OF_MODULES.items():
         found += [f"{path}.{name}" for name in missing(module_of(trainer, path), names)]
@@ -74,7 +77,10 @@ def moved(trainer: Any) -> list[str]:
 
 
 def _root(trainer: Any) -> str:
-    """Return "pytorch_lightning" or "lightning.pytorch", also for a subclass of Trainer in the script."""
+    """
+    Return the package from which the Trainer's class comes: "pytorch_lightning" or "lightning.pytorch". If the script
+    derives its own class from Trainer, return the package of the base class.
+    """
     modules = (cls.__module__ for cls in type(trainer).__mro__)
     return next((each for each in modules if each.endswith(_TRAINER)), "").removesuffix(_TRAINER)
 
@@ -89,7 +95,7 @@ def version(trainer: Any) -> str:
 
 
 def module_of(trainer: Any, path: str) -> Any:
-    """Return a module of the Lightning in use; None if it has none at `path`."""
+    """Import and return the module `path` of the Lightning in use. Return None if there is no such module."""
     with suppress(ImportError):
         return importlib.import_module(f"{_root(trainer)}.{path}")
     return None

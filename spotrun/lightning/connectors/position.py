@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Position:
-    """Part of a Framework, which documents each member."""
+    """The part of the port `Framework` that tells the position; each member is documented there."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
@@ -34,7 +34,7 @@ class Position:
 
     @property
     def logged_step(self) -> int:
-        """The step at which the metrics of the newest batch were logged."""
+        """The number of the step under which Lightning logged the metrics of the newest batch."""
         return max(0, int(self._trainer.fit_loop.epoch_loop._batches_that_stepped) - 1)
 
     @property
@@ -48,9 +48,11 @@ class Position:
     @property
     def pass_begins_at(self) -> tuple[int, int]:
         """
-        The batch is 0, unless an epoch that was restored from its middle is about to begin. On a fresh start, such an
-        epoch may come from a checkpoint that the user's code wrote inside a batch (`on_train_batch_end`), a batch that
-        Lightning would count as completed only later.
+        The epoch and the batch at which a pass over the data would begin now. Usually the batch is 0.
+
+        It is another batch if the loop is about to continue an epoch that was restored from its middle. The script's
+        own checkpoint may be the source of such an epoch too. If the script wrote it in `on_train_batch_end`, Lightning
+        has not yet counted the batch of that moment as completed, so this property counts it.
         """
         epochs = self._trainer.fit_loop.epoch_progress
         progress = self._trainer.fit_loop.epoch_loop.batch_progress

@@ -1,11 +1,12 @@
 """
-Saves and restores the state that ModelPruning does not save: copies of the first weights, to which lottery-ticket
+Saves and restores copies that ModelPruning keeps but does not save: the initial weights, to which lottery-ticket
 pruning resets the model.
 
-Each process makes the copies when it sets up, so after a resume they would be copies of the script's new model.
+Each process makes these copies when the callback is set up. After a resume they would be copies of whatever weights the
+script's new model has at that moment.
 
-If model and copies are on one device, a parameter that Lightning has reset shares the memory of its copy, so further
-steps write to both.
+If the model and the copies are on one device, resetting a parameter makes it share memory with its copy. Later steps
+then write to both. This sharing is saved and restored too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ State = dict[str, Any]
 
 
 def dump(trainer: Any) -> list[list[Tensor | None]]:
-    """Return the copies of each callback, with None for a copy that shares the memory of its weight."""
+    """Return the copies of each callback. None stands for a copy that shares memory with its weight."""
     return [
         [None if copy.data_ptr() == weight.data_ptr() else copy.detach() for weight, copy in _pairs(callback)]
         for callback in callbacks(trainer)
@@ -31,7 +32,10 @@ def dump(trainer: Any) -> list[list[Tensor | None]]:
 
 @torch.no_grad()
 def load(trainer: Any, saved: list[list[Tensor | None]]) -> None:
-    """Restore the copies before the weights, each in its own memory or in the memory of its weight."""
+    """
+    Restore each copy, either in its own memory or, if it shared memory with its weight, as the same memory. Called
+    before the weights are restored.
+    """
     for callback, copies in zip(callbacks(trainer), saved, strict=True):
         for (weight, copy), before in zip(_pairs(callback), copies, strict=True):
             if before is None:
@@ -41,7 +45,7 @@ def load(trainer: Any, saved: list[list[Tensor | None]]) -> None:
 
 
 def _pairs(callback: Any) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each weight with its copy. A pruned weight has its values in `…_orig`."""
+    """Yield each weight and its copy. If a weight is pruned, its parameter is named `…_orig`."""
     originals = callback._original_layers or {}
     for module, name in callback._parameters_to_prune if originals else ():
         weight = getattr(module, f"{name}_orig", None)

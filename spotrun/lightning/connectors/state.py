@@ -1,4 +1,4 @@
-"""Saves and loads a Trainer's state as a tree: Lightning's own checkpoint, and the metrics that it does not contain."""
+"""Saves and loads the state of a Trainer: Lightning's own checkpoint, and the metrics that this checkpoint lacks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from spotrun.training.revival import revived
 from spotrun.training.weights import Weights
 
 TYPES = ("hparams_type", "datamodule_hparams_type")
-"""Keys with the classes of hyper-parameters. Without them, Lightning reads hyper-parameters as plain values."""
+"""
+Keys under which Lightning saves the classes of hyper-parameters. spotrun leaves them out, so that Lightning reads
+hyper-parameters as plain values.
+"""
 SCORE = "current_score"
 RESTORED_LAST = ("loops", SCHEDULERS, OPTIMIZERS)
 """Entries that Lightning restores after on_fit_start."""
@@ -24,8 +27,10 @@ RESTORED_LAST = ("loops", SCHEDULERS, OPTIMIZERS)
 
 def dump(trainer: Any) -> State:
     """
-    Return Lightning's own checkpoint and, except for weights, the entries that the script's hooks have removed from it.
-    Tensors are not copied.
+    Return Lightning's own checkpoint. Tensors are not copied.
+
+    If hooks of the script have removed entries from the checkpoint, the result has these entries again, except for
+    weights.
     """
     plugin, before_hooks = trainer.precision_plugin, State()
     original = plugin.on_save_checkpoint
@@ -47,10 +52,11 @@ def dump(trainer: Any) -> State:
 
 def load(trainer: Any, state: State, kinds: list[str] | None) -> None:
     """
-    Let this fit() restore `state`, whatever path it was given. Called in `Callback.setup`.
+    Make this fit() restore `state` in place of the checkpoint file, if any, that the script names as `ckpt_path`.
+    Called in `Callback.setup`.
 
-    A scheduler is restored only if it is of the kind in `kinds`, because otherwise the script may still make one of
-    that kind.
+    `kinds` are the kinds of the schedulers whose states are in `state`. A scheduler of another kind keeps its present
+    state: the script may still replace it with a scheduler of the saved kind.
     """
     connector = trainer._checkpoint_connector
 
@@ -64,7 +70,10 @@ def load(trainer: Any, state: State, kinds: list[str] | None) -> None:
 
 
 def _load_schedulers_living(trainer: Any, kinds: list[str] | None) -> None:
-    """Let this fit() restore schedulers. The scheduler's present objects fill gaps in its saved state."""
+    """
+    Make this fit() restore the schedulers. Where a scheduler's saved state lacks a living object, it gets the one that
+    the new scheduler has.
+    """
     connector = trainer._checkpoint_connector
     original = connector.restore_lr_schedulers
 
@@ -85,15 +94,15 @@ def _load_schedulers_living(trainer: Any, kinds: list[str] | None) -> None:
 
 def load_again(trainer: Any, state: State) -> None:
     """
-    Restore, for Lightning, entries that the script's `on_load_checkpoint` removed. Called after that hook, in
-    on_fit_start.
+    Give Lightning once more the entries that it restores after on_fit_start. The script's `on_load_checkpoint`, which
+    has already run, may have removed them. Called in on_fit_start.
     """
     connector = trainer._checkpoint_connector
     connector._loaded_checkpoint = connector._loaded_checkpoint | {name: state[name] for name in RESTORED_LAST}
 
 
 def load_scores(trainer: Any, state: State) -> None:
-    """Restore each ModelCheckpoint's last score, in on_fit_start: Lightning saves it but does not load it."""
+    """Restore each ModelCheckpoint's last score, which Lightning saves but does not load. Called in on_fit_start."""
     saved = state.get("callbacks", {})
     for callback in trainer.callbacks:
         own = saved.get(callback.state_key)
@@ -103,8 +112,10 @@ def load_scores(trainer: Any, state: State) -> None:
 
 def load_weights(trainer: Any, saved: Weights) -> None:
     """
-    Let this fit() load the weights of `saved` that its module then has. Called in `Callback.setup`. A module with its
-    own `load_state_dict` gets the result of its own `state_dict`.
+    Make this fit() load weights from `saved`, as far as the module has weights of these names. Called in
+    `Callback.setup`.
+
+    A module with its own `load_state_dict` gets all that its own `state_dict` returned.
     """
     strategy = trainer.strategy
     original = strategy.load_model_state_dict
@@ -123,7 +134,7 @@ def load_weights(trainer: Any, saved: Weights) -> None:
 
 
 def load_optimizers_by(trainer: Any, load: Callable[[Sequence[Any]], None]) -> None:
-    """Let this fit() restore its optimizers only with `load`. Called in `Callback.setup`."""
+    """Make this fit() restore its optimizers by calling `load`, and in no other way. Called in `Callback.setup`."""
     strategy = trainer.strategy
 
     def load_optimizer_state_dict(checkpoint: State) -> None:
@@ -142,14 +153,19 @@ def kinds_of_schedulers(trainer: Any) -> list[str]:
 
 
 def load_new_schedulers(trainer: Any, saved: Sequence[State], before: Sequence[Any]) -> None:
-    """Load the schedulers that replaced or followed the schedulers in `before`, which Lightning has restored."""
+    """
+    Load the state of each scheduler that is not in `before`. Lightning has restored those in `before`; others have
+    since replaced them, or were added.
+    """
     for number, (state, scheduler) in enumerate(zip(saved, schedulers(trainer), strict=False)):
         if number >= len(before) or scheduler is not before[number]:
             scheduler.load_state_dict(revived(state, scheduler.state_dict()))
 
 
 def others_load_it(trainer: Any) -> bool:
-    """Return whether a hook of the script reads the whole state."""
+    """
+    Return whether the script, a callback or a plugin has an `on_load_checkpoint` hook, which reads the whole state.
+    """
     holders = (trainer.lightning_module, trainer.datamodule, trainer.precision_plugin, *trainer.callbacks)
     return any(_has_hook(holder) for holder in holders if holder is not None)
 
@@ -163,7 +179,10 @@ _EMPTY_HOOKS = ("Callback.on_load_checkpoint", "CheckpointHooks.on_load_checkpoi
 
 
 def load_file(trainer: Any, path: str) -> None:
-    """Let this fit() restore the Lightning checkpoint at `path`, whatever path it was given. For `Callback.setup`."""
+    """
+    Make this fit() restore the Lightning checkpoint at `path`, even if the script names another. Called in
+    `Callback.setup`.
+    """
     connector = trainer._checkpoint_connector
     original = connector.resume_start
 
@@ -175,7 +194,10 @@ def load_file(trainer: Any, path: str) -> None:
 
 
 def before_restoring(trainer: Any, call: Callable[[], None]) -> None:
-    """Run `call` when the model is configured, before a restore. For `Callback.setup`, after `load` or `load_file`."""
+    """
+    Make this fit() run `call` once, when the model is configured and nothing is restored yet. Called in
+    `Callback.setup`, after `load` or `load_file`.
+    """
     connector = trainer._checkpoint_connector
     ours = vars(connector).get("resume_start")
 
@@ -216,7 +238,7 @@ def load_metrics(trainer: Any, state: State) -> None:
 
 
 def last_metrics(trainer: Any) -> State:
-    """Return the callback metrics as last computed. The public property would compute them again."""
+    """Return the callback metrics that were last computed. Lightning's public property would compute them again."""
     metrics: State = trainer._logger_connector._callback_metrics
     return metrics
 

@@ -1,6 +1,8 @@
 """
-Saves and restores the EarlyStopping counts of each rank. Lightning saves only the counts of rank 0, and without
-`sync_dist` other ranks see other values.
+Saves and restores the counts of EarlyStopping on each rank.
+
+Lightning saves only the counts of rank 0. Without `sync_dist`, each rank monitors its own value of the metric, so its
+counts may differ from those of rank 0.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ def dump(trainer: Any) -> list[State]:
 
 
 def load(trainer: Any, saved: Sequence[State]) -> None:
-    """Restore the states in on_fit_start, after Lightning has given every rank the states of rank 0."""
+    """
+    Restore each rank's own states. Called in on_fit_start, after Lightning has given every rank the states of rank 0.
+    """
     for callback, state in zip(callbacks(trainer), saved, strict=True):
         callback.load_state_dict(state)
 

@@ -1,1 +1,1 @@
-"""Reports as HTML, each in one file that loads no other file."""
+"""Writes reports as HTML. Each report is one file that loads no other file."""

@@ -20,7 +20,7 @@ Stretch = tuple[datetime, datetime]
 
 @dataclass(frozen=True)
 class Scale:
-    """Converts times to percents of the width."""
+    """Converts times to positions, in percent of the drawing's width."""
 
     start: datetime
     end: datetime
@@ -32,7 +32,8 @@ class Scale:
 
 def chart(state: RunState, now: datetime) -> Markup:
     """
-    Draw a row for the run, one for commits and notices, one for any overlap, and one for each zone and capacity type.
+    Draw the run over time: a row for its activity, a row for commits and notices, a row for times at which instances
+    overlapped (if there were any), and a row for each zone and capacity type.
     """
     scale = Scale(state.created_at, account_end(state, now))
     lanes = _lanes(state, scale.end)
@@ -59,7 +60,7 @@ def chart(state: RunState, now: datetime) -> Markup:
 
 
 def overlaps(stretches: Iterable[Stretch]) -> list[Stretch]:
-    """Return the stretches in which more than one instance was billed."""
+    """Return the parts of the run's time in which more than one instance was billed."""
     found: list[Stretch] = []
     latest: datetime | None = None
     for start, end in sorted(stretches):
@@ -80,14 +81,17 @@ def _lanes(state: RunState, end: datetime) -> dict[tuple[str, str], list[Stretch
 
 
 def _there(launch: Launch, end: datetime) -> Stretch | None:
-    """Return the time for which the launch was billed; None until billing begins."""
+    """Return the start and the end of the time for which the launch was billed; None if billing has not begun."""
     if launch.billed_from is None:
         return None
     return launch.billed_from, launch.gone.ended_at if launch.gone is not None else end
 
 
 def _bars(scale: Scale, stretches: Iterable[tuple[datetime, datetime, str]]) -> Markup:
-    """Draw the bars. Of bars too narrow to see, draw only one of each kind in each thousandth of the width."""
+    """
+    Draw a bar for each stretch. Where several bars of one class are too narrow to see, within a thousandth of the
+    width, only one of them is drawn.
+    """
     drawn: list[Markup] = []
     seen: set[tuple[float, str]] = set()
     for start, end, class_ in stretches:

@@ -20,8 +20,10 @@ RUNS_MAX = 100
 
 def comparison_page(summaries: Sequence[RunSummary], *, with_trend: bool) -> str:
     """
-    Return a page on the last `RUNS_MAX` runs in the given order; ratios are to the first of all runs. `with_trend` adds
-    a trend; the runs must then have one name, oldest first.
+    Return a page that compares the last `RUNS_MAX` of the given runs. Ratios are to the first of all given runs.
+
+    If `with_trend` is True, the page also has a trend. The runs then have to have the same name, and the oldest comes
+    first.
     """
     runs = comparison(summaries)[-RUNS_MAX:]
     simulated = " (simulated prices)" if any(run.summary.simulated for run in runs) else ""
@@ -46,7 +48,10 @@ def _trend(summaries: Sequence[RunSummary]) -> Markup:
 
 
 def _costs(runs: Sequence[ComparedRun]) -> Markup:
-    """Draw two bars for each run: its cost by capacity type, and the cost of all on demand."""
+    """
+    Draw two bars for each run: what it cost, by capacity type, and what it would have cost if everything had run on
+    demand.
+    """
     totals = [run.summary.total for run in runs]
     most = max((max(total.cost_usd, total.counterfactual_usd) for total in totals), default=Decimal(0)) or Decimal(1)
     rows = []

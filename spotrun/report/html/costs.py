@@ -1,4 +1,4 @@
-"""Draws dollars, per epoch and accumulated, and downtime by cause."""
+"""Draws the dollars of each epoch, the accumulated dollars, and the downtime by cause."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ NAMES_MAX, NARROW_NAMES_MAX = 20, 10
 
 
 def epoch_costs(epochs: tuple[Account, ...]) -> Markup:
-    """Draw a bar for each of the last `BARS_MAX` epochs: spot, on-demand, and storage with its requests and egress."""
+    """
+    Draw a bar for each of the last `BARS_MAX` epochs. Its parts are spot, on-demand, and storage; the last part
+    includes requests and egress.
+    """
     shown = epochs[-BARS_MAX:]
     most = max((epoch.cost_usd for epoch in shown), default=Decimal(0)) or Decimal(1)
     step = 100 / max(len(shown), 1)
@@ -51,7 +54,10 @@ def _stack(epoch: Account, x: float, width: float, most: Decimal) -> Markup:
 
 
 def cumulative(series: list[tuple[datetime, Bill]]) -> Markup:
-    """Draw the accumulated cost over time, and what all on demand would have cost up to then."""
+    """
+    Draw two curves over time: the accumulated cost, and what the run would have cost up to then if everything had run
+    on demand.
+    """
     paid = [float(bill.cost_usd) for _, bill in series]
     compared = [float(bill.counterfactual_usd) for _, bill in series]
     most = max([*paid, *compared]) or 1.0
@@ -71,7 +77,7 @@ def _line(amounts: list[float], most: float, class_: str) -> Markup:
 
 
 def downtime(summary: RunSummary) -> Markup:
-    """Draw a bar for each cause, beginning where the previous bar ended; the last bar is the sum."""
+    """Draw a bar for each cause of downtime. Each bar begins where the previous one ended. The last bar is the sum."""
     total = summary.total
     whole = total.downtime.total_seconds() or 1.0
     rows, before = [], 0.0

@@ -1,5 +1,5 @@
 """
-Builds a whole page: one file that contains its style and script, and loads nothing.
+Builds a whole page in one file. The file contains the page's style and script, and loads nothing.
 
 The page's content security policy allows only this style and this script.
 """

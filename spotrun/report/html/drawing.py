@@ -1,7 +1,8 @@
 """
-Makes drawings that fit the screen: marks are placed at percents of the width, and texts keep their size.
+Makes drawings that adapt to the screen's width: the positions of marks are percents of the width, and texts keep their
+size.
 
-A drawing has rows. The name of a row stands to the left of its marks; on a narrow screen, above them.
+A drawing consists of rows. The name of a row is to the left of its marks or, on a narrow screen, above them.
 """
 
 from __future__ import annotations
@@ -11,24 +12,27 @@ from collections.abc import Iterable, Sequence
 from spotrun.report.html.markup import Markup, element, join
 
 ROW = 18
-"""Height of a row of bars, in pixels."""
+"""Height of a row that contains bars, in pixels."""
 TOP, HEIGHT = 20, 220
 """Positions of the largest and the smallest value of a plot, in pixels from its upper edge."""
 
 
 def picture(said: str, *rows: Markup) -> Markup:
-    """Return a drawing. Screen readers read `said` instead."""
+    """Return a drawing that consists of `rows`. Screen readers read `said` instead of it."""
     return element("div", *rows, class_="drawing", role="img", aria_label=said)
 
 
 def lane(name: str, *marks: Markup, value: str = "", height: float = ROW) -> Markup:
-    """Draw a row of marks between its name and its figure."""
+    """Draw a row: its name, its marks, and the figure `value`."""
     figure = [element("span", value, class_="value")] if value else []
     return element("div", element("span", name, class_="name"), *figure, strip(height, *marks), class_="lane")
 
 
 def plot(high: str, low: str, *marks: Markup) -> Markup:
-    """Draw marks between the lines of the largest and the smallest value; an axis should follow."""
+    """
+    Draw the marks of a plot, with a line for the largest and a line for the smallest value. Call `axis` for the row
+    below it.
+    """
     lines = [
         element("line", x1="0", x2="100%", y1=f"{at:g}", y2=f"{at:g}", class_="axis") for at in (TOP - 2, HEIGHT + 1)
     ]
@@ -37,7 +41,10 @@ def plot(high: str, low: str, *marks: Markup) -> Markup:
 
 
 def axis(texts: Sequence[str]) -> Markup:
-    """Draw texts from edge to edge of the marks. A narrow screen shows every other text."""
+    """
+    Draw texts at equal distances: the first at the left edge of the marks, the last at the right edge. A narrow screen
+    shows only every other text.
+    """
     last = max(len(texts) - 1, 1)
     ends = {0: "start", last: "end"}
     return strip(
@@ -56,7 +63,8 @@ def strip(height: float, *marks: Markup) -> Markup:
 
 def bar(x: float, y: float, width: float, height: float, class_: str) -> Markup:
     """
-    Return a bar, at least a pixel wide unless `width` is 0. `x` and `width` are percents, `y` and `height` pixels.
+    Return a bar. `x` and `width` are percents, `y` and `height` are pixels. If `width` is not 0, the bar is at least a
+    pixel wide.
     """
     wide = "1" if 0 < width < 0.1 else f"{max(width, 0):.2f}%"
     return element("rect", x=f"{x:.2f}%", y=f"{y:g}", width=wide, height=f"{height:g}", class_=class_)
@@ -72,23 +80,29 @@ def bars(y: float, height: float, parts: Iterable[tuple[float, str]]) -> Markup:
 
 
 def tick(x: float, y: float, pixels: float, height: float, class_: str) -> Markup:
-    """Mark a time. The mark has the same width in pixels on every screen."""
+    """Draw a mark at a moment. It has the same width in pixels on every screen."""
     return element("rect", x=f"{x:.2f}%", y=f"{y:g}", width=f"{pixels:g}", height=f"{height:g}", class_=class_)
 
 
 def label(x: float, y: float, text: str, anchor: str = "start", spare: bool = False) -> Markup:
-    """Draw a text whose `anchor` (start, middle or end) is at `x`. A narrow screen hides a `spare` text."""
+    """
+    Draw a text. The part of it that `anchor` names (start, middle or end) is at `x`. A `spare` text is hidden on a
+    narrow screen.
+    """
     hidden = {"class_": "spare"} if spare else {}
     return element("text", text, x=f"{x:.2f}%", y=f"{y:g}", text_anchor=anchor, **hidden)
 
 
 def level(part: float) -> float:
-    """Return the `y` of a value in a plot; `part` is 0 for the smallest value and 1 for the largest."""
+    """Convert a value to its `y` in a plot. `part` is 0 for the smallest value and 1 for the largest."""
     return HEIGHT - part * (HEIGHT - TOP)
 
 
 def curve(points: Iterable[tuple[float, float]], class_: str) -> Markup:
-    """Draw a line in a plot. A point is x in percent of the width, and its height from 0 to 1 (see `level`)."""
+    """
+    Draw a line through the points of a plot. Each point has an x in percent of the width, and a height from 0 to 1 (see
+    `level`).
+    """
     placed = " ".join(f"{x:.2f},{level(part):.1f}" for x, part in points)
     line = element("polyline", points=Markup(placed), class_=class_)  # markup: too long for `literal`
     box = {"viewBox": f"0 0 100 {HEIGHT}", "preserveAspectRatio": "none"}
@@ -96,12 +110,12 @@ def curve(points: Iterable[tuple[float, float]], class_: str) -> Markup:
 
 
 def dot(x: float, part: float, class_: str) -> Markup:
-    """Draw a point of a plot, placed like the points of a `curve`."""
+    """Draw a dot in a plot, at a point given as in `curve`."""
     return element("circle", cx=f"{x:.2f}%", cy=f"{level(part):.1f}", r="3", class_=class_)
 
 
 def legend(entries: list[tuple[str, str]]) -> Markup:
-    """Explain the marks: the class and the meaning of each."""
+    """Draw the legend. Each entry has the class of a mark and its meaning."""
     swatch = (join(_swatch(class_), element("span", meaning)) for class_, meaning in entries)
     return element("ul", *(element("li", one) for one in swatch), class_="legend")
 

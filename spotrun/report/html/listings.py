@@ -1,4 +1,7 @@
-"""Builds the tables of the page: epochs, attempts, interruptions and events, named as on the terminal."""
+"""
+Builds the tables of the page: epochs, attempts, interruptions and events. Columns have the same names as on the
+terminal.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from spotrun.run.state import RunState
 from spotrun.units import count_of
 
 ROWS_MAX = 500
-"""Maximum rows of each table. A table keeps its newest rows, so that the file stays small enough to mail."""
+"""Maximum number of rows in each table. The newest rows are kept. The limit keeps the file small enough to mail."""
 RENTED, KEPT = ("cost", "spot", "on-demand"), ("storage", "requests", "egress", "all on demand")
 OTHERS = (
     *("saved", "wall", "training", *(str(kind) for kind in DOWNTIME), "interruptions", "steps redone"),
@@ -31,7 +34,7 @@ WAITING = "waiting members"
 
 
 def epochs(summary: RunSummary) -> Markup:
-    """Draw the table of epochs, one row for each. A cell's `data-value` is the exact figure."""
+    """Draw the table of epochs, with a row for each. The attribute `data-value` of a cell has the exact figure."""
     *shown, rest, total = money(summary)
     listed = list(zip(summary.epochs, shown, strict=True))[-ROWS_MAX:]
     rows = [_account(str(e.epoch + 1), e, texts) for e, texts in listed if e.epoch is not None]
@@ -43,7 +46,7 @@ def epochs(summary: RunSummary) -> Markup:
 
 
 def glance(summary: RunSummary) -> Markup:
-    """Return the figures that people look for first."""
+    """Return the key figures, which people look for first."""
     total, hour = summary.total, dollars(summary.total.usd_per_productive_hour)
     epochs = {"epochs": count(len(summary.epochs)), "per epoch": dollars(summary.usd_per_epoch)}
     found = {
@@ -61,7 +64,10 @@ def glance(summary: RunSummary) -> Markup:
 
 
 def interruptions(summary: RunSummary) -> Markup:
-    """Draw the table with the cost of each interruption. Unlike on the terminal, each head is one line."""
+    """
+    Draw the table with the cost of each interruption. Column heads have several lines on the terminal, and one line
+    here.
+    """
     found = summary.interruptions
     rows = [
         row(
@@ -105,7 +111,9 @@ def attempts(state: RunState) -> Markup:
 
 
 def events(entries: Sequence[Entry], ordinals: Mapping[int, int], time_scale: float) -> Markup:
-    """Return the events in a closed `details` element, because they would fill most of the page."""
+    """
+    Return the events in a `details` element, which is closed at first, because the events would fill most of the page.
+    """
     rows = [row(str(e.number), [f"{e.at:%Y-%m-%d %H:%M:%S}", describe(e, ordinals)]) for e in entries[-ROWS_MAX:]]
     heads = [head(name) for name in ("entry", dated("when", time_scale), "what happened")]
     listed = table(f"Events{_cut(entries)}", heads, rows, class_="words")
@@ -123,12 +131,12 @@ def _account(name: str, a: Account, shown: Money) -> Markup:
 
 
 def costs(*, own: bool) -> tuple[str, ...]:
-    """Return the names of the dollar columns; with `own`, including the column of the user's own machine."""
+    """Return the names of the columns in dollars. `own` adds the column for the user's own machine."""
     return (*RENTED, *(("own machine",) if own else ()), *KEPT)
 
 
 def account_cells(a: Account, shown: Money, *, own: bool) -> list[Markup]:
-    """Return the figures named in `costs` and `OTHERS`."""
+    """Return the cells of the columns in `costs` and `OTHERS`, for one account."""
     used, used_text = ((a.own_usd,), (shown.own,)) if own else ((), ())
     exact = (a.cost_usd, a.spot_usd, a.on_demand_usd, *used, a.storage_usd, a.requests_usd, a.egress_usd)
     paid = (shown.cost, shown.spot, shown.on_demand, *used_text, shown.storage, shown.requests, shown.egress)

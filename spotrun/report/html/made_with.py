@@ -15,11 +15,11 @@ from spotrun.spec.model import RunSpec
 from spotrun.spec.yaml import write_yaml
 
 PROGRAMS = ("spotrun", "python", "torch", "lightning", "driver")
-"""The programs whose versions are shown, under their names in a checkpoint's entry."""
+"""The names of the programs whose versions are shown. A checkpoint's entry has the versions under these names."""
 
 
 def made_with(state: RunState) -> Markup:
-    """Return the versions as a table, and the job without the fields that spotrun adds."""
+    """Return a table of the versions, and the job. Fields that spotrun has added to the job are left out."""
     return join(_versions(state), _job(state))
 
 
@@ -50,7 +50,8 @@ def _job(state: RunState) -> Markup:
 
 def job_yaml(stored: dict[str, Any]) -> str:
     """
-    Return the job as its file would look, without defaults and without secrets; "" if this spotrun cannot read it.
+    Return the job as a file would contain it, without defaults and without secrets. Return "" if this version of
+    spotrun cannot read the job.
     """
     try:
         spec = RunSpec.from_dict(stored)
@@ -62,7 +63,10 @@ def job_yaml(stored: dict[str, Any]) -> str:
 
 
 def _clean(value: Any, redactor: Redactor) -> Any:
-    """Return plain data without secrets, even if a flag and its value are two items of a list."""
+    """
+    Return a copy of plain data without secrets. If a list has a flag and then its secret value, the value is hidden
+    too.
+    """
     if isinstance(value, str):
         return redactor.clean(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The only module that converts text to markup. It escapes all text that is not Markup."""
+"""Converts text to markup; no other module does. Everything that is not Markup is escaped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEXT_MAX = 2000
 
 @dataclass(frozen=True)
 class Markup:
-    """Text that is markup already."""
+    """Text that is inserted into a page as it is, without escaping."""
 
     text: str
 
@@ -24,7 +24,10 @@ Content = Markup | str
 
 
 def literal(content: Content) -> str:
-    """Return markup unchanged; escape text, with control and direction characters made visible."""
+    """
+    Return the text to insert into a page. Markup is returned unchanged. Other text is escaped, and its control and
+    direction characters are made visible.
+    """
     return content.text if isinstance(content, Markup) else escape(shown(content, TEXT_MAX), quote=True)
 
 
@@ -34,8 +37,8 @@ def join(*parts: Content) -> Markup:
 
 def element(name: str, *content: Content, **attributes: object) -> Markup:
     """
-    Return `<name attributes>content</name>`. `_` in an attribute's name becomes `-`; a trailing `_` is dropped
-    (`class_`).
+    Return `<name attributes>content</name>`. In the name of an attribute, `_` becomes `-`, and a `_` at the end is
+    dropped (`class_` becomes `class`).
     """
     written = "".join(f' {_dashed(key)}="{_quoted(value)}"' for key, value in attributes.items())
     return Markup(f"<{name}{written}>{join(*content).text}</{name}>")
@@ -54,7 +57,10 @@ def section(title: str, *content: Content) -> Markup:
 
 
 def figure(text: str, value: object) -> Markup:
-    """Return a cell. Its `data-value` is the exact figure, which the buttons in the heads sort by."""
+    """
+    Return a cell of a table. Its attribute `data-value` is the exact figure; the buttons in the table's head sort by
+    it.
+    """
     exact = usd_text(value) if isinstance(value, Decimal) else value
     return element("td", text, data_value="-Infinity" if exact is None else exact)
 

@@ -1,4 +1,4 @@
-"""Draws a metric of the training over dollars paid, and over time."""
+"""Draws a metric of the training as a curve: over the dollars paid, and over time."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ from spotrun.run.state import Commit, RunState
 POINTS_MAX = 1000
 DOTS_MAX = 100
 Point = tuple[float, float]
-"""The dollars paid, or the seconds of run time since the run's creation; and the metric's value then."""
+"""
+A point of a curve. Its x is the dollars paid so far, or the seconds of run time since the run's creation. Its y is the
+metric's value at that moment.
+"""
 
 
 def points(state: RunState, now: datetime, metric: str) -> list[Point]:
     """
-    Return the metric after each surviving epoch, over all dollars paid by then.
+    Return a point for each completed epoch whose result was kept: the dollars paid until its end, and the metric then.
 
     Raises:
-        SpecInvalid: no epoch has logged the metric; the message names the known metrics.
+        SpecInvalid: no epoch has logged the metric; the message names the metrics that were logged.
     """
     logged = [(epoch.at, epoch.event.metrics[metric]) for epoch in state.epochs if metric in epoch.event.metrics]
     if not logged:
@@ -40,7 +43,10 @@ def points(state: RunState, now: datetime, metric: str) -> list[Point]:
 
 
 def training_loss(state: RunState) -> str | None:
-    """Return the metric of surviving commits that is most likely the training's loss; None if none is likely."""
+    """
+    Return the name of the metric that is most likely the training's loss, among the metrics of commits whose result was
+    kept; None if no name is likely.
+    """
     names = dict.fromkeys(name for commit in _surviving(state) for name in commit.event.metrics)
     return min((name for name in names if "loss" in name.lower()), key=_strangeness, default=None)
 
@@ -53,8 +59,9 @@ def _strangeness(name: str) -> tuple[bool, bool, bool, bool]:
 
 def at_commits(state: RunState, now: datetime, metric: str) -> list[Point]:
     """
-    Return the metric at each surviving commit, over the time since the run's creation. That time never goes back, even
-    if clocks disagree.
+    Return a point for each commit whose result was kept: the time since the run's creation, and the metric then.
+
+    The times never decrease, even if the clocks of two machines differ.
     """
     found: list[Point] = []
     at, end = state.created_at, account_end(state, now)
@@ -78,7 +85,10 @@ def over_dollars(metric: str, found: list[Point]) -> Markup:
 
 
 def _drawn(metric: str, found: list[Point], over: str, said_as: Callable[[float], str]) -> Markup:
-    """Draw a line through at most `POINTS_MAX` points, including the last, and label the extreme values."""
+    """
+    Draw a line through at most `POINTS_MAX` of the points, the last one included, and label the largest and the
+    smallest value.
+    """
     shown = found[:: -ceil(len(found) / POINTS_MAX)][::-1]
     most = max(paid for paid, _ in shown) or 1.0
     low, high = min(value for _, value in shown), max(value for _, value in shown)

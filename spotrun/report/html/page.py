@@ -35,8 +35,8 @@ def page(
     calls: RunnerCalls | None = None,
 ) -> str:
     """
-    Return the report of a run at `now`, from its state, its ledger entries, the load of its machines, and the cost of
-    calling its runner. If `metric` is given, it is drawn over dollars.
+    Return the report of a run as of `now`. `machines` tells how busy its machines were, and `calls` what the calls of
+    its runner cost, if that was a function in the cloud. If `metric` is given, the page draws it over the dollars paid.
 
     Raises:
         SpecInvalid: no epoch has logged that metric.
@@ -73,7 +73,7 @@ def _metric(state: RunState, now: datetime, metric: str, prices: str) -> Markup:
 
 
 def _over_time(state: RunState, now: datetime, metric: str | None) -> list[Markup]:
-    """Return a section on the metric; none if fewer than two commits have the metric."""
+    """Return a section that draws the metric over time. Return no section if fewer than two commits have the metric."""
     found = [] if metric is None else drawing.at_commits(state, now, metric)
     if metric is None or len(found) < 2:
         return []

@@ -1,4 +1,4 @@
-"""Draws the hourly price of each instance over the time of the run, and its price on demand."""
+"""Draws the hourly price of each instance over the time of the run, together with the on-demand price."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ Billed = tuple[Launch, list[Charge]]
 
 
 def price_curve(state: RunState, now: datetime) -> Markup:
-    """Draw a bar for each price of the newest `INSTANCES_MAX` billed launches; the area of a bar is dollars."""
+    """
+    Draw a bar for each price that the newest `INSTANCES_MAX` billed launches had. Its width is the time and its height
+    is the price, so its area is the dollars paid.
+    """
     end = account_end(state, now)
     scale = Scale(state.created_at, end)
     paid = [(launch, charges(launch, state.created.billing, end)) for launch in state.launches.values()]
@@ -57,8 +60,8 @@ def _is_own(launch: Launch) -> bool:
 
 def _bars(shown: Sequence[Billed], scale: Scale, highest: Decimal) -> Iterator[Markup]:
     """
-    Yield the bars, the highest first, so that a higher bar never hides the bar of a cheaper instance. Of several bars
-    in one place that are too narrow to see, only one is drawn.
+    Yield the bars, the highest first, so that a higher bar never covers the bar of a cheaper instance. Where several
+    bars are too narrow to see, only one of them is drawn.
     """
     drawn = sorted(
         ((charge, str(launch.intent.offering.capacity_type)) for launch, charged in shown for charge in charged),
@@ -77,7 +80,10 @@ def _bars(shown: Sequence[Billed], scale: Scale, highest: Decimal) -> Iterator[M
 
 
 def _on_demand(shown: Sequence[Billed], scale: Scale) -> Iterator[tuple[float, Decimal]]:
-    """Yield the points of the on-demand price of the newest instance's type: a step wherever it changes."""
+    """
+    Yield the points of a curve of the on-demand price. The price is that of the type of the instance that was newest at
+    the time. At each change the curve has a vertical step.
+    """
     before: Decimal | None = None
     for launch, charged in sorted(shown, key=lambda each: each[1][0].since):
         price = launch.intent.on_demand_usd_per_hour
