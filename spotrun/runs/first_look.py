@@ -34,7 +34,10 @@ Answer = TypeVar("Answer")
 
 
 class Market(NamedTuple):
-    """The market for a run of `spec`: the run's first state, and the suitable offerings."""
+    """
+    The market for a run of `spec`. `unborn` is the state that the run would have just after its creation, and `world`
+    has the suitable offerings.
+    """
 
     spec: RunSpec
     unborn: RunState
@@ -83,10 +86,10 @@ class Market(NamedTuple):
 
     def _no_choice(self) -> CloudError | SpecInvalid:
         """
-        Return the error that explains why the run may not request any of the offerings, and what is offered instead.
+        Return the error for a run that may not request any of the offerings. The error gives the reason, and suggests
+        what the job could request instead.
 
-        If all offerings exceed a limit, or the budget is too small, the error is SpecInvalid, because the job has to
-        change.
+        The error is SpecInvalid if the job has to change: for example, if all offerings are too expensive.
         """
         if self.world.offerings:
             found = too_dear(self.world.offerings, self.spec.resources)
@@ -104,8 +107,11 @@ class Market(NamedTuple):
 
     def _refuse_a_far_bucket(self) -> None:
         """
+        Refuse a budget if all offerings are in other regions than the bucket. The price of the traffic between them
+        makes it impossible to keep the budget.
+
         Raises:
-            SpecInvalid: a budget cannot be kept with any offering, because all are in other regions than the bucket.
+            SpecInvalid: there is a budget, and no offering is in the bucket's region.
         """
         facts, offerings = self.facts, self.world.offerings
         if offerings and not any(reservable(facts, found) for found in offerings):
@@ -122,11 +128,12 @@ def look_at_market(
     spec: RunSpec, cloud: Cloud, store: str | None = None, part_of: str = "", world: World | None = None
 ) -> Market:
     """
-    Return the current market of `cloud` for a run of `spec`. `part_of` is as in RunCreated. `world` is the world of
-    another job with the same resources, just read.
+    Return the current market of `cloud` for a run of `spec`. `part_of` is as in RunCreated. `world` can be the world of
+    another job with the same resources, if it was read just before; then the cloud is not read once more.
 
-    `store` is the store of runs, if that is not checkpoint.uri. If that store cannot be read, the market lacks its
-    measurements, and the launch reports the error.
+    `store` is the store of runs, if that is not checkpoint.uri. The speeds and the market that earlier runs recorded
+    there are taken into account. If that store cannot be read, they are left out without an error, because the launch
+    will report the error.
 
     Raises:
         SpecInvalid: the job names an instance type that the cloud does not have.
@@ -150,7 +157,9 @@ def look_at_market(
 
 
 def _readable(folder: str) -> Store | None:
-    """Return the store of runs; None if it cannot be opened. Only a launch needs it, so that is no error here."""
+    """
+    Return the store of runs; None if it cannot be opened. This is no error here, because only a launch needs the store.
+    """
     with contextlib.suppress(StoreError):
         return open_store(folder)
     return None
@@ -184,8 +193,10 @@ def not_offered(spec: RunSpec) -> SpecInvalid | None:
 
 def _require_types(spec: RunSpec, cloud: Cloud, offered: Sequence[Offering]) -> None:
     """
+    Check that the cloud has the instance types and kinds that the job lists.
+
     Raises:
-        SpecInvalid: an instance type that the job lists is neither in `offered` nor rented out by the cloud at all.
+        SpecInvalid: one of them is not in `offered`, and the cloud does not rent it out at all.
     """
     if _not_named(spec, cloud, offered) is None:
         return
@@ -195,11 +206,11 @@ def _require_types(spec: RunSpec, cloud: Cloud, offered: Sequence[Offering]) -> 
 
 def _not_named(spec: RunSpec, cloud: Cloud, offered: Sequence[Offering]) -> Unreadable | None:
     """
-    Return the problem with an instance type or kind that the job lists and that is not offered; None if all are
-    offered.
+    Return the problem with an instance type or kind that the job lists, but that is not in `offered`; None if all are
+    in it.
 
-    The types are the `instance_types` of the cloud's section, unless `resources` names a type. The kinds are the choice
-    in `resources`.
+    The types are the `instance_types` in the cloud's section of the job, unless `resources` names a type. The kinds are
+    those between which `resources` leaves the choice.
     """
     types = cloud.types_listed(spec) if spec.resources.instance_type is None else ()
     listed = not_listed(offered, (cloud.name, "instance_types"), types)
