@@ -230,7 +230,10 @@ class _Composer:
 
 
 class _Constructor:
-    """Builds data from nodes. A refused value becomes a problem of the document, and does not stop the rest."""
+    """
+    Builds data from nodes. If a value is refused, this records a problem of the document, and continues with the next
+    value.
+    """
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -264,8 +267,8 @@ class _Constructor:
 
     def merged(self, pairs: list[tuple[_Node, _Node]], key: Key) -> list[tuple[_Node, _Node]]:
         """
-        Return the pairs of a mapping, followed by the pairs that `<<` adds for other keys. The mapping's own pairs take
-        precedence, then earlier sources.
+        Return the pairs of a mapping, followed by the pairs that its merge key `<<` adds. A key that occurs several
+        times has the value of the mapping itself, or else that of the first mapping in `<<` that has the key.
         """
         found = [(name, item) for name, item in pairs if not name.merges]
         for count, (name, item) in enumerate(pair for pair in pairs if pair[0].merges):
@@ -316,7 +319,7 @@ class _Constructor:
 
 
 def _surprise(text: str) -> tuple[str, str]:
-    """Return the reason why this number is refused, and what to write instead."""
+    """Return the reason why a number is refused that YAML would read in a surprising way, and what to write instead."""
     if ":" in text:
         length = "".join(f"{part}{unit}" for part, unit in zip(text.lstrip("+-").split(":"), "hms", strict=False))
         advice = f'write "{shown(text)}" in quotes for that time or text, or {shown(length)} for a duration'
