@@ -107,8 +107,8 @@ class Market(NamedTuple):
 
     def _refuse_a_far_bucket(self) -> None:
         """
-        Refuse a budget if all offerings are in other regions than the bucket. The price of the traffic between them
-        makes it impossible to keep the budget.
+        Refuse a budget if all offerings are in other regions than the bucket. The cost of the traffic between regions
+        is not known before the first checkpoint, so the budget could not be kept.
 
         Raises:
             SpecInvalid: there is a budget, and no offering is in the bucket's region.

@@ -58,8 +58,8 @@ class Comparison:
 
     def holds(self, found: Figures) -> bool:
         """
-        Return True if the comparison holds. It also holds if the run's report does not have the figure, because the
-        user wants to hear of that too.
+        Return True if the comparison holds, or if the run's report does not have the figure. A condition describes a
+        failure, and a missing figure counts as one.
         """
         value = found[self.figure]
         return value is None or _OPERATORS[self.operator](value, self.number)

@@ -49,8 +49,8 @@ DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-
 
 WAIT_MAX = timedelta(minutes=10)
 """
-Maximum time that a cloud may take to answer the request of a launch (protocol 8). A Slurm job must not wait in a queue
-for longer.
+Maximum time from the intention of a launch to its request (protocol 8). A Slurm job waits in its queue within this
+time, so it must not wait for longer.
 """
 MAX_TIME_LEAST = timedelta(minutes=10)
 """Minimum `max_time` of a Slurm partition. An instance that lives for less time than this is not worth its start."""

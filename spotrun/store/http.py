@@ -190,8 +190,8 @@ class BucketStore(ABC):
     @abstractmethod
     def _objects(self, prefix: str, after: str) -> Iterator[tuple[str, int, datetime]]:
         """
-        Yield the name, size and time of each object whose name begins with `prefix`. If `after` is given, leave out the
-        names up to and including `after`.
+        Yield the name, size and time of each object whose name begins with `prefix`. If `after` is given, skip the
+        names before it.
         """
 
     @abstractmethod

@@ -161,7 +161,8 @@ class LocalStore:
     def _publishing(self, key: str, data: bytes | memoryview, *, durable: bool) -> Iterator[tuple[Path, Path]]:
         """
         Write `data` to a temporary file in the target's folder, and yield the paths of the temporary file and the
-        target. The caller makes the one into the other. Remove the temporary file at the end.
+        target. The caller then renames or links the temporary file to the target. At the end, remove the temporary
+        file.
         """
         target = self._path(key)
         temporary = target.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"

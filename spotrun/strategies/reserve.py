@@ -32,15 +32,15 @@ class Reserve(msgspec.Struct, frozen=True):
     with the work left. It hardly depends on the time since the start, on the price, or on how long there has been no
     spot.
 
-    In the rules below, p is the spot price as a fraction of the on-demand price, and L is the expected life of the
-    available spot. v = SCARCITY (r / s)^2 is the value of a second of slack, in seconds at the on-demand price. It is
-    high when s is below r.
+    In the rules below, p is the spot price as a fraction of the on-demand price, so a second on spot saves 1 - p. L is
+    the expected life of the available spot. v = SCARCITY (r / s)^2 is the value of a second of slack, as a multiple of
+    what a second on spot saves. It is high when s is below r.
 
         idle        spot if any is available; else wait while s >= r, else on-demand
         on demand   back to spot if  L (1 - p) > d (p + v (1 - p)):  spot saves more during its life than the changeover
                     costs. A second of the changeover costs its price p, and the slack that it uses
-        on spot     move if the price per second of progress, p (1 + d / L), is so much lower in another zone that the
-                    saving over MOVE_SHARE * L exceeds the cost of the changeover, which is computed in the same way
+        on spot     move if the price per second of progress, p (1 + d / L), is lower in another zone, and the difference
+                    over MOVE_SHARE * L exceeds the cost of the changeover, which is computed in the same way
     """
 
     def choose(self, situation: Situation) -> Choice:
