@@ -38,8 +38,8 @@ def begin(entry: Entry) -> RunState:
 
 def fold(entries: Iterable[Entry], start: RunState | None = None) -> RunState:
     """
-    Return the state after all these entries. With a state `start`, the first entry is the one that follows it; without,
-    the first is entry 0.
+    Return the state after all these entries. If `start` is given, the entries continue that state. Otherwise, the first
+    of them must be entry 0.
     """
     rest = iter(entries)
     state = start or begin(next(rest))
@@ -81,8 +81,8 @@ def refusal(state: RunState, entry: Entry) -> str | None:
 
 def replay(entries: Iterable[Entry]) -> Iterator[tuple[RunState, Entry, RunState]]:
     """
-    Yield each entry that has an effect, between the state before it and the state after it. No state comes before entry
-    0, so both of its states are the state after it.
+    Yield three things for each entry that has an effect: the state before it, the entry, and the state after it. There
+    is no state before entry 0, so entry 0 comes with the state after it twice.
     """
     state: RunState | None = None
     for entry in entries:

@@ -89,8 +89,7 @@ class Layout(StrEnum):
 class Shard(msgspec.Struct, frozen=True, kw_only=True):
     """
     One rank's part of a checkpoint, as the manifest of the part describes it. `blake3` is the manifest's digest.
-    `incarnation` counts the starts of trainers in the attempt, and `snapshot` counts the snapshots since the newest
-    start.
+    `incarnation` counts the starts of trainers in the attempt, and `snapshot` counts the snapshots since that start.
     """
 
     rank: Count

@@ -144,8 +144,8 @@ def check_not_let_go(state: RunState, names: Iterable[MemberName]) -> None:
 
 def check_words(state: RunState, gang: Gang) -> None:
     """
-    Require that each member reported ready after the newest attempt had ended, and that no member is in the current
-    gang (protocol 33). Before this attempt can start, the members of a gang that hands over have to report again.
+    Require that each member reported ready after the newest end of an attempt, and that no member is in the current
+    gang (protocol 33). A gang that is handing over keeps its members until its attempt ends.
     """
     for name in gang.names:
         ready = state.member(name).ready

@@ -197,7 +197,7 @@ class Trainer(msgspec.Struct, frozen=True, kw_only=True):
     `started_at` is the time at which the trainer's first step was done. A command that reports no steps has its start
     time in `began_at` instead. `in_place` is True if the command continued in the previous trainer's work folder as it
     was. `unprotected` is True if the command runs Python, but no training in it has found the agent, so there will be
-    no checkpoint. It is set back at the first step.
+    no checkpoint. The first step sets it to False.
     """
 
     incarnation: int
@@ -527,8 +527,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def has_to_leave(self, name: MemberName) -> bool:
         """
-        Return True if the member is about to leave or has to end, and is therefore not allowed to train in the next
-        attempt. The member's newest attempt decides that, after its end or after a notice or drain request.
+        Return True if the next attempt is not allowed to train on this member. That is so if the member's newest
+        attempt has ended, has a notice or has a drain request, and does not leave the member to the next attempt
+        (`lets_go`).
         """
         attempt = self.attempt_of(name)
         return attempt is not None and attempt.lets_go(name) and (attempt.end is not None or attempt.leaving)
@@ -599,7 +600,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def usable_commits(self) -> Iterator[Commit]:
         """
-        Yield the commits that may be resumed from one by one, the newest first. Some callers need only the newest.
+        Yield, one by one and the newest first, the commits from which the run may resume. Some callers need only the
+        newest.
         """
         return (commit for commit in reversed(self.commits) if commit.usable)
 

@@ -129,12 +129,12 @@ class Observer:
         """
         Return the instances that the cloud lists.
 
-        Some clouds limit the number of calls. Of such a cloud, return the previous list for some time, as long as
-        nothing happens in the run and the agents write their statuses. If an instance ends meanwhile and no agent
+        Some clouds limit the number of calls. With such a cloud, return the previous list for some time, provided that
+        nothing happens in the run and that the agents write their statuses. If an instance ends meanwhile and no agent
         records that, the runner notices it later: when the agent falls silent, or with the next list.
 
-        A list that could also have been left out is not urgent. If the call for it fails, return the previous list, and
-        skip the next few calls too.
+        When that time is over, a new list is requested, but it is not urgent. If this call fails, return the previous
+        list, and skip the next few calls too.
         """
         goes_on = self._pulses.beat(self.statuses.all_current(state))
         may_wait = self.has_seen_cloud and self._driver.rations_calls and goes_on and is_still(state, self.listed)

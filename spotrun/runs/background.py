@@ -99,8 +99,8 @@ class Background(NamedTuple):
 
 def say_that_it_attends() -> None:
     """
-    Report to the process that started this one that this one has begun to attend. Do this once, and only in a
-    background process.
+    Report to the starter, which is the process that started this one in the background, that this process has begun to
+    attend. Do nothing if this was reported before, or if this process was not started in the background.
     """
     writing = os.environ.pop(STARTER_FD, None)
     if writing is None:

@@ -99,7 +99,10 @@ class NamedSweep:
         return []
 
     def runs(self, role: str = "cli") -> list[OpenRun]:
-        """Return the runs of the trials that have begun, in the order of their numbers, in which they begin."""
+        """
+        Return the runs of the trials that have begun. Trials begin in the order of their numbers, so the runs are in
+        this order too.
+        """
         found: list[OpenRun] = []
         while len(found) < self.record.trials and (run := self.run(len(found) + 1, role)) is not None:
             found.append(run)

@@ -39,8 +39,8 @@ class Reserve(msgspec.Struct, frozen=True):
         idle        spot if any is available; else wait while s >= r, else on-demand
         on demand   back to spot if  L (1 - p) > d (p + v (1 - p)):  spot saves more during its life than the changeover
                     costs. A second of the changeover costs its price p, and the slack that it uses
-        on spot     move if the price per second of progress, p (1 + d / L), is lower in another zone, and the difference
-                    over MOVE_SHARE * L exceeds the cost of the changeover, which is computed in the same way
+        on spot     move if the price per second of progress, p (1 + d / L), is lower in another zone, and the
+                    difference over MOVE_SHARE * L exceeds the changeover's cost, which is computed in the same way
     """
 
     def choose(self, situation: Situation) -> Choice:
