@@ -1,10 +1,12 @@
 """
 Links the agent and the trainer process that the agent started, by messages on a socket.
 
-The Unix stream socket's path is in `SPOTRUN_AGENT`, so a training finds its agent whichever program started the
-training. A message is one JSON object on a line. File descriptors (arenas, a checkpoint to resume from) are sent with
-the message (SCM_RIGHTS), and the line states their number. So each descriptor is matched with its message, however the
-stream is split into reads. The trainer's end needs only the standard library.
+The path of the Unix stream socket is in the environment variable `SPOTRUN_AGENT`. All child processes inherit it, so a
+training finds its agent even if other programs started the training. A message is one JSON object on a line.
+
+File descriptors are sent together with a message (SCM_RIGHTS): those of arenas, and that of a checkpoint to resume
+from. The line says how many there are. So each descriptor can be matched with its message, even if one read returns
+parts of several messages. The trainer's end needs only the standard library.
 
     trainer                                   agent
     (connects)                  <-            Welcome | TurnedAway
@@ -40,19 +42,21 @@ from spotrun.wire import plain, unix_path
 AGENT = "SPOTRUN_AGENT"
 TAKEN = "taken:"
 """
-The prefix that `SPOTRUN_AGENT` gets once a training has its link, so that processes it starts later have no agent.
+Prefix that the value of `SPOTRUN_AGENT` gets once a training is linked to the agent. Processes that the training starts
+later see the prefix, and do not try to link themselves.
 """
 GANG = "SPOTRUN_GANG"
 """
-The run, attempt, incarnation and world of a gang's trainers. The trainers compare this text after their rendezvous.
+Environment variable with the run, attempt, incarnation and world of a gang's trainer. When the trainers have connected
+to each other, they compare these values.
 """
 RANKS_SECRET = "SPOTRUN_RANKS_SECRET"
 """
-The variable with the secret that all processes of a training share, and that no other process of the machine or the
-network knows. Its name contains SECRET, so that spotrun replaces the value by stars in the output of a training.
+Environment variable with a secret that all processes of a training share. No other process on the machine or in the
+network knows it. The name contains SECRET, so that spotrun replaces the value by stars in the output of a training.
 """
 WORK = "SPOTRUN_MEMBER_WORK"
-"""The work folder of a gang member that is not the leader. No checkpoint contains its files."""
+"""Environment variable with the work folder of a gang member other than the lead. No checkpoint contains its files."""
 ANSWERS_WITHIN_S = 60.0
 WITHOUT = f"to train without checkpoints, put env -u {AGENT} before the command"
 
@@ -61,18 +65,24 @@ SEED = 0
 
 LINE_MAX_BYTES = 1 << 20
 SEND_TIMEOUT_S = 60.0
-"""Seconds after which a peer counts as gone if it has read nothing."""
+"""Seconds after which the other end counts as gone if it has read nothing of a message."""
 
 FDS_MAX = 16
 _CHUNK_BYTES = 1 << 16
 
 
 class LinkClosed(Exception):
-    """The other end is gone, or does not speak this protocol. Nothing more can be sent or received."""
+    """
+    The exception for a link whose other end is gone, or does not speak this protocol. Nothing more can be sent or
+    received.
+    """
 
 
 class LinkLost(Exception):
-    """The environment names an agent that cannot be reached; `hint` says what to do."""
+    """
+    The exception for an environment that names an agent, although no agent can be reached there. `hint` says what to
+    do.
+    """
 
     def __init__(self, reason: str, hint: str) -> None:
         super().__init__(reason)
@@ -81,12 +91,12 @@ class LinkLost(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Welcome:
-    """The agent's first message: this process leads the training of its command."""
+    """The agent's first message to a process that it accepts as the trainer of its command."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnedAway:
-    """The agent's first message instead of `Welcome`: the agent does not serve this process."""
+    """The agent's first message to a process that it does not accept as a trainer. It is sent instead of `Welcome`."""
 
     reason: str
     hint: str
@@ -104,7 +114,10 @@ class Hello:
 
 @dataclass(frozen=True, kw_only=True)
 class FitBegins:
-    """The process calls fit() again (call number `fit`, from 1), and waits for the `Resume` of that call."""
+    """
+    The message that the script calls fit() again. `fit` is the number of this call, from 1. The trainer then waits for
+    the `Resume` for this call.
+    """
 
     fit: int
 
@@ -112,7 +125,7 @@ class FitBegins:
 @dataclass(frozen=True, kw_only=True)
 class ArenasWanted:
     """
-    Requests arenas of `size_bytes`, the size of a snapshot. The trainer sends this again when the state has grown.
+    The trainer's request for arenas of `size_bytes`, the size of a snapshot. It is sent again if the state has grown.
     """
 
     size_bytes: int
@@ -121,12 +134,12 @@ class ArenasWanted:
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """
-    The position of training. `epoch` counts from 0; `batch` of its `batches` are done; `step` is Lightning's
+    The position of the training. `epoch` counts from 0, and `batch` of its `batches` are done. `step` is Lightning's
     `global_step`.
 
-    `epochs` is `max_epochs`; `epochs` and `batches` are 0 if unknown. Metrics that are not finite are left out.
-    `data_s` are the system seconds for which this process has waited for its training data so far. `samples` counts the
-    samples of this epoch so far, over all processes of the training; 0 if unknown.
+    `epochs` is `max_epochs`. `epochs` and `batches` are 0 if they are unknown. Metrics that are not finite are left
+    out. `data_s` is how many system seconds this process has spent so far on waiting for training data. `samples`
+    counts the samples of this epoch so far, over all processes of the training; it is 0 if unknown.
     """
 
     epoch: int
@@ -143,9 +156,11 @@ class Progress:
 @dataclass(frozen=True, kw_only=True)
 class FilesWanted:
     """
-    Requests that the agent restore the work folder as it was at the checkpoint, because training is about to continue.
-    Processes of the training have the files in `open` open for writing, so the agent overwrites these files in place
-    instead of replacing them.
+    The trainer's request to restore the work folder as it was at the checkpoint, because the training is about to
+    continue.
+
+    `open` are the files that processes of the training have open for writing. The agent overwrites these files in
+    place. If it replaced them by new files, the processes would continue to write to the old ones.
     """
 
     open: tuple[str, ...]
@@ -154,9 +169,12 @@ class FilesWanted:
 @dataclass(frozen=True, kw_only=True)
 class FilesFrozen:
     """
-    The work folder as it was at a step boundary: that of the next `SnapshotTaken` whose `files` equals `number`
-    (spotrun/folder/frozen_files.py). The first descriptor is the memory that holds the frozen files. The index in this
-    memory begins at `index_at` and has `index_bytes`. `descriptors` more come with this message and with `MoreFiles`.
+    The files of the work folder as they were between two steps (spotrun/folder/frozen_files.py). They belong to the
+    next `SnapshotTaken` whose `files` is equal to `number`.
+
+    The first file descriptor is a piece of memory that holds the small files and an index of all files. The index
+    begins at `index_at` and has `index_bytes`. `descriptors` is the number of further descriptors. Those that do not
+    fit into this message come with `MoreFiles`.
     """
 
     number: int
@@ -167,19 +185,21 @@ class FilesFrozen:
 
 @dataclass(frozen=True, kw_only=True)
 class MoreFiles:
-    """More descriptors of the newest `FilesFrozen`."""
+    """Further file descriptors that belong to the newest `FilesFrozen`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotTaken:
     """
-    Arena `arena` holds a checkpoint image of `size_bytes` and belongs to the agent until `ArenaFree`.
+    The message that arena `arena` holds a checkpoint image of `size_bytes`. From now on, the arena belongs to the
+    agent, until the agent sends `ArenaFree`.
 
-    The image contains `batch` batches of `epoch`. With `epoch_ended` it contains the whole epoch, including its
-    validation and its other end-of-epoch work. `final`: this process trains no further step. `stall_s`: system seconds
-    for which the snapshot stopped training. `finite` is False if the loss or a parameter is NaN or infinite. `files` is
-    the number of the `FilesFrozen` sent before. `fit` counts the calls of fit() from 1; `epoch` and `step` are counted
-    over all calls.
+    The image contains `batch` batches of `epoch`. If `epoch_ended` is True, it contains the whole epoch, including its
+    validation and all else that is done at the end of an epoch. `fit` counts the calls of fit() from 1; `epoch` and
+    `step` are counted over all calls. `files` is the number of the `FilesFrozen` that belongs to this snapshot.
+
+    `final` is True if this process trains no further step. `stall_s` is how many system seconds training paused for the
+    snapshot. `finite` is False if the loss or a parameter is NaN or infinite.
     """
 
     arena: int
@@ -199,8 +219,8 @@ class SnapshotTaken:
 @dataclass(frozen=True, kw_only=True)
 class NotCarried:
     """
-    The snapshot of `step` lacks the state at `places`, because no image can hold it. A place is a pair of its name in
-    the script and its kind. A fit() reports each place once.
+    The message that the snapshot of `step` lacks the state at `places`, because no image can hold it. Each place is a
+    pair: the name of an object in the script, and the kind of the object. Each place is reported once in a fit().
     """
 
     step: int
@@ -209,12 +229,12 @@ class NotCarried:
 
 @dataclass(frozen=True, kw_only=True)
 class RoomWanted:
-    """Training waits to take its last snapshot, because no arena is free."""
+    """The message that training has paused before its last snapshot, because no arena is free."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochEnded:
-    """Epoch `epoch` (from 0) has ended, including its validation; `step` is its last step."""
+    """The message that epoch `epoch` (counted from 0) has ended, including its validation. `step` is its last step."""
 
     epoch: int
     step: int
@@ -225,7 +245,10 @@ class EpochEnded:
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """This training cannot be resumed, or only inexactly. The trainer process then ends with an error."""
+    """
+    The message that this training cannot be resumed from the checkpoint, or not exactly. After it, the trainer process
+    ends with an error.
+    """
 
     reason: str
     hint: str
@@ -233,7 +256,10 @@ class Refused:
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """`fit()` is done, and the final snapshot was taken. `resumed`: this process resumed from the final snapshot."""
+    """
+    The message that `fit()` is done, and that the final snapshot was taken. `resumed` is True if this process had
+    itself resumed from the final snapshot, so that no step was left.
+    """
 
     step: int
     epoch: int
@@ -243,8 +269,9 @@ class Finished:
 @dataclass(frozen=True, kw_only=True)
 class FilesRule:
     """
-    The rule for the files that belong to a checkpoint: files below `work` that differ from the list in the file
-    `before` and match no pattern of `exclude`. `put_back` is True if the checkpoint to resume from has files.
+    The rule that defines which files belong to a checkpoint. These are the files below `work` that the script has
+    written or changed, and that match no pattern of `exclude`. The file `before` lists the files as they were before
+    the script wrote any. `put_back` is True if the checkpoint to resume from has files, which the agent has to restore.
     """
 
     work: str
@@ -256,14 +283,16 @@ class FilesRule:
 @dataclass(frozen=True, kw_only=True)
 class Resume:
     """
-    The checkpoint or position that training begins at. If `size_bytes` > 0, a file descriptor comes with the message:
-    memory that holds a checkpoint image from `start` on, or only its first `here_bytes` if it is still being fetched.
+    The message that says where training begins: at a checkpoint, or at its start.
 
-    `seed` must be the same in every attempt of a run. `every_steps` requests a snapshot each time that many optimizer
-    steps are done. If `files` is None, no files belong to checkpoints. `epoch` and `step` are counted over all fits; a
-    fit() that begins from scratch continues from their values at the end of the previous fit(). From the second `fit`
-    on, the image has been fetched completely. With `exact`, training ends with an error if state has changed that an
-    image cannot hold.
+    If `size_bytes` > 0, a file descriptor comes with the message. It is the memory that holds the checkpoint image,
+    from `start` on. While the image is still being fetched, only its first `here_bytes` are there. From the second
+    `fit` on, the image is always complete.
+
+    `seed` must be the same in every attempt of a run. If `every_steps` is given, the trainer takes a snapshot each time
+    this many optimizer steps are done. If `files` is None, no files belong to checkpoints. `epoch` and `step` are
+    counted over all calls of fit(). A fit() that begins from scratch continues the counts from the end of the previous
+    fit(). If `exact` is True, training ends with an error as soon as state has changed that an image cannot hold.
     """
 
     size_bytes: int
@@ -281,14 +310,20 @@ class Resume:
 
 @dataclass(frozen=True, kw_only=True)
 class FilesReady:
-    """The work folder is as it was at the checkpoint; or, with a `problem`, it is not, and training must not begin."""
+    """
+    The answer to `FilesWanted`. Without a `problem`, the work folder is as it was at the checkpoint. With a `problem`,
+    it is not, and training must not begin.
+    """
 
     problem: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arrived:
-    """The first `size_bytes` of the image are in memory and were verified to be the committed bytes."""
+    """
+    The message that the first `size_bytes` of the image have been fetched, and that they are the bytes that were
+    committed.
+    """
 
     size_bytes: int
 
@@ -296,9 +331,11 @@ class Arrived:
 @dataclass(frozen=True, kw_only=True)
 class Arenas:
     """
-    The arenas `first`, `first + 1`, …, of `size_bytes` each, begin at the offsets `starts` in the memory whose
-    descriptor comes with the message. They replace earlier arenas. `first` is free immediately; the others are free
-    once an `ArenaFree` names them.
+    The answer to `ArenasWanted`. The arenas are numbered `first`, `first + 1`, and so on. Each has `size_bytes`. They
+    begin at the offsets `starts` in the memory whose file descriptor comes with the message.
+
+    They replace all earlier arenas. Arena `first` is free immediately. Each of the others is free once an `ArenaFree`
+    names it.
     """
 
     size_bytes: int
@@ -322,14 +359,16 @@ class SnapshotWanted:
 
 @dataclass(frozen=True, kw_only=True)
 class DrainWanted:
-    """The trainer has to take a final snapshot at the next step boundary, and train no further step."""
+    """The order to take a final snapshot at the end of the current step, and to train no further step."""
 
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Committed:
-    """The snapshot of `step` is committed, with the files of the `FilesFrozen` number `files`."""
+    """
+    The message that the snapshot of `step` is committed, together with the files of the `FilesFrozen` number `files`.
+    """
 
     step: int
     files: int | None = None
@@ -338,8 +377,9 @@ class Committed:
 @dataclass(frozen=True, kw_only=True)
 class FilesTorn:
     """
-    The agent lacks the content of these files: the script wrote to them before the agent had read them, or the agent
-    never had them. The next snapshot must include copies of them, made at its step boundary.
+    The message that the agent lacks the content of these files. Either the script wrote to them while the agent was
+    still reading them, or the agent never had them. The trainer has to include copies of them in the next snapshot. It
+    makes these copies between two steps, when nothing is written.
     """
 
     paths: tuple[str, ...]
@@ -348,11 +388,12 @@ class FilesTorn:
 @dataclass(frozen=True, kw_only=True)
 class Figures:
     """
-    The figures of the run according to its ledger, for the script's own loggers. The agent sends them with the first
-    step, after each commit and after each epoch.
+    The cost and progress of the run according to its ledger, for the script's own loggers. The agent sends these
+    figures with the first step, after each commit and after each epoch.
 
-    `lost_s` is the run time without productive training. `attempt` counts from 1. `epochs` is the number of ended
-    epochs; the newest is durable only with the next commit. `usd_per_epoch` is None until the first epoch has ended.
+    `lost_s` is the run time without productive training. `attempt` counts from 1. `epochs` is the number of completed
+    epochs; the newest of them could still be lost before the next commit. `usd_per_epoch` is None until the first epoch
+    is completed.
     """
 
     cost_usd: float
@@ -421,10 +462,10 @@ def _decoded(line: bytes) -> tuple[Message, int]:
 
 class TrainerLink:
     """
-    One end of the link. Any thread may call `send`; only one thread at a time may call `receive`.
+    One end of the link. Any thread may call `send`, but only one thread at a time may call `receive`.
 
-    The link owns the socket. Descriptors that `receive` returns belong to the caller; descriptors given to `send` stay
-    with the sender.
+    The link owns the socket. File descriptors that `receive` returns belong to the caller, who has to close them. Those
+    that are given to `send` still belong to the sender.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -466,8 +507,8 @@ class TrainerLink:
 
     def receive(self, timeout_s: float | None) -> tuple[Message, list[int]] | None:
         """
-        Return the next message and its file descriptors; None if no message came in time. A timeout of None waits
-        without limit, and 0 does not wait.
+        Return the next message and its file descriptors; None if no message came in time. If `timeout_s` is None, wait
+        without a limit; if it is 0, do not wait.
 
         Raises:
             LinkClosed: the other end is gone.
@@ -482,7 +523,7 @@ class TrainerLink:
             self._read()
 
     def close(self) -> None:
-        """Close the link. Idempotent. A thread that waits in `receive` gets LinkClosed."""
+        """Close the link. This may be called repeatedly. A thread that waits in `receive` gets LinkClosed."""
         with contextlib.suppress(OSError):  # the other end was closed first
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
@@ -490,7 +531,7 @@ class TrainerLink:
             os.close(self._fds.popleft())
 
     def leave_to_parent(self) -> None:
-        """Close this copy of the socket in a forked child; the parent's link stays open."""
+        """Close this process's copy of the socket, after a fork. The link of the parent process stays open."""
         self._sock.close()
 
     def _ready(self, event: int, wait_s: float | None) -> bool:
@@ -533,8 +574,10 @@ class TrainerLink:
 
 def from_environment() -> TrainerLink | None:
     """
-    Return the trainer's link if an agent started this process or an ancestor; else None. Only the first caller gets the
-    link: from then on, this process and its children have no agent.
+    Return the link of a training to its agent. Return None if no agent started this process or an ancestor of it.
+
+    Only the first caller gets the link. After that, it looks to this process and its children as if there were no
+    agent.
 
     Raises:
         LinkLost: no agent listens at the address in `SPOTRUN_AGENT`, or the agent turns this process away.

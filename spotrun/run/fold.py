@@ -2,8 +2,9 @@
 The fold that computes the state of a run from its entries, and from nothing else.
 
 `begin` makes the first state from entry 0, and `apply` adds one entry. `apply` checks the preconditions of the entry's
-event, which the writer checked too (protocol 3). An entry that breaks a precondition is *void*: it stays in the ledger,
-and has no effect. So if two writers raced, both agree on the winner.
+event. The program that wrote the entry has checked them before (protocol 3), but another program may have written an
+entry in between. An entry that breaks a precondition is *void*: it stays in the ledger, and has no effect. All programs
+check the same entries in the same order. So if two writers raced, both find the same winner.
 
 Folding a ledger in two parts gives the same state as folding it all at once.
 """
@@ -37,8 +38,8 @@ def begin(entry: Entry) -> RunState:
 
 def fold(entries: Iterable[Entry], start: RunState | None = None) -> RunState:
     """
-    Return the state after all these entries. They follow the state `start`, or begin with entry 0 if there is no
-    `start`.
+    Return the state after all these entries. If `start` is given, the entries continue that state. Otherwise, the first
+    of them must be entry 0.
     """
     rest = iter(entries)
     state = start or begin(next(rest))
@@ -59,7 +60,8 @@ def apply(state: RunState, entry: Entry) -> RunState:
 
 def apply_malformed(state: RunState, number: int, reason: str = "not a well-formed entry", kind: str = "?") -> RunState:
     """
-    Return the state after an object that is not an entry of this run. The object uses up its number, and has no effect.
+    Return the state after an object that is not an entry of this run, but is stored under the number of an entry. The
+    number is used up, and the object has no other effect.
     """
     assert number == state.next_number
     return _void(replace(state, next_number=number + 1), number, kind, reason)
@@ -79,8 +81,8 @@ def refusal(state: RunState, entry: Entry) -> str | None:
 
 def replay(entries: Iterable[Entry]) -> Iterator[tuple[RunState, Entry, RunState]]:
     """
-    Yield each entry that has an effect, with the states before and after it. For entry 0, both states are the state
-    after it.
+    Yield three things for each entry that has an effect: the state before it, the entry, and the state after it. There
+    is no state before entry 0, so entry 0 comes with the state after it twice.
     """
     state: RunState | None = None
     for entry in entries:

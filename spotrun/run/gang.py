@@ -15,15 +15,18 @@ from spotrun.run.bounds import Count
 
 MEMBERS_MAX = 16
 """
-Maximum members of a gang. All members report that they are ready at about the same time. Each report takes the next
-entry number, and a member that finds it taken has to retry.
+Maximum members of a gang. It is small, because all members report at about the same time that they are ready. Each
+tries to write its report under the ledger's next number. Only one member can have that number, and all others have to
+retry with the number after it.
 """
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 
 
 class MemberName(msgspec.Struct, frozen=True, order=True, array_like=True, forbid_unknown_fields=True):
-    """The name of a member: 17.0, 17.1 and so on for launch 17. Names of earlier launches come first."""
+    """
+    The name of a member: 17.0, 17.1 and so on for launch 17. Names are ordered by launch number, then by member number.
+    """
 
     launch: Count
     member: Count
@@ -49,8 +52,10 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
 
 class Gang(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The members of an attempt, in the order of their ranks. They never change. `batches` divides each global batch into
-    as many parts as its sum: rank r takes `batches[r]` of them, after the parts of the ranks before it.
+    The members of an attempt, in the order of their ranks. They never change.
+
+    `batches` shares out each global batch. The batch is divided into `sum(batches)` equal parts. Rank 0 takes the first
+    `batches[0]` parts, rank 1 the next `batches[1]` parts, and so on.
     """
 
     members: tuple[Seat, ...]
@@ -63,25 +68,28 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meeting(msgspec.Struct, frozen=True, kw_only=True):
-    """The lead's address and port, at which the trainers of one incarnation find each other."""
+    """
+    The lead's address and port, at which the gang's trainers find each other. Each time the gang's trainers are started
+    (an *incarnation*), they get a new port.
+    """
 
     address: str
     port: Port
 
 
 class Layout(StrEnum):
-    """The choice of the ranks that store a part of a checkpoint's state."""
+    """The two ways in which a checkpoint's state can be spread over the ranks."""
 
     REPLICATED = "replicated"
-    """All ranks have the same state, and rank 0 stores it."""
+    """All ranks have the same state. Only rank 0 stores it."""
     SHARDED = "sharded"
-    """Each rank has a different state, and stores it."""
+    """Each rank has a different part of the state, and stores that part."""
 
 
 class Shard(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One rank's part of a checkpoint, as its manifest describes it. `blake3` is the manifest's digest. `snapshot` is the
-    number of the snapshot in its incarnation.
+    One rank's part of a checkpoint, as the manifest of the part describes it. `blake3` is the manifest's digest.
+    `incarnation` counts the starts of trainers in the attempt, and `snapshot` counts the snapshots since that start.
     """
 
     rank: Count

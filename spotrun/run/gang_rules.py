@@ -1,9 +1,10 @@
 """
 The additional preconditions for entries of a gang's run (protocol 32 to 48), with one function per rule.
 
-`GANG_CHECKS` has the preconditions of each event. They apply only in the run of a gang. In any other run, an entry that
-has a field for gangs is void. A spotrun that does not support gangs cannot read such an entry, and treats it as void
-too.
+`GANG_CHECKS` has the preconditions of each event. They apply only in the run of a gang.
+
+In a run without a gang, an entry that has a field for gangs is void. So the programs of all versions agree on that
+entry: a spotrun from before gangs cannot read it, and treats it as void as well.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ def check_intended(state: RunState, event: ev.LaunchIntended) -> None:
 
 
 def check_is_member(state: RunState, event: ev.OfMember) -> None:
-    """Require that the member exists. In a run on one instance, each launch has one member."""
+    """
+    Require that the launch exists and has a member of that number. In a run on one instance, the only member is number
+    0.
+    """
     require(event.launch in state.launches, f"there is no launch {event.launch}")
     name = ev.name_of(event)
     require(name.member < len(state.launches[event.launch].members), f"there is no member {name}")
@@ -78,7 +82,7 @@ def check_released(state: RunState, event: ev.MemberReleased) -> None:
 
 
 def check_unused(state: RunState, name: MemberName) -> None:
-    """Require that the current gang does not need the member: the member must not be in it (protocol 45)."""
+    """Require that the member is not in the current gang, which still needs all of its members (protocol 45)."""
     require(state.current is None or name not in state.current.names, f"{name} is in the current attempt")
 
 
@@ -87,7 +91,10 @@ def check_closed(state: RunState, event: ev.LaunchClosed) -> None:
 
 
 def check_never_ready(state: RunState, event: ev.LaunchClosed) -> None:
-    """Require that no member was ever ready, because closing a launch ends all members of the launch (protocol 46)."""
+    """
+    Require that no member of the launch was ever ready. Closing a launch ends all of its members, and a ready member
+    might be training (protocol 46).
+    """
     members = state.launches[event.launch].members
     require(all(member.ready is None for member in members), "a member of the launch was ready")
 
@@ -111,14 +118,16 @@ def check_started(state: RunState, event: ev.AttemptStarted) -> None:
 
 
 def check_one_is_current(state: RunState) -> None:
-    """Require that no attempt is current, except one that has a notice or a drain request (protocol 32, 13)."""
+    """
+    Require that no attempt is current, or that the current attempt has a notice or a drain request (protocol 32, 13).
+    """
     require(state.current is None or state.current.leaving, "an attempt is current")
 
 
 def check_wanted(state: RunState, names: Iterable[MemberName]) -> None:
     """
-    Require that no named member is condemned, released, closed or gone: each of these states is irrevocable (protocol
-    35).
+    Require that none of these members is condemned, released, closed or gone. A member in one of these states can never
+    train again (protocol 35).
     """
     for name in names:
         require(state.is_wanted(name), f"{name} is condemned, released, closed or gone")
@@ -126,8 +135,8 @@ def check_wanted(state: RunState, names: Iterable[MemberName]) -> None:
 
 def check_not_let_go(state: RunState, names: Iterable[MemberName]) -> None:
     """
-    Require that no named member has to leave: its gang must not be draining, and the cloud must not be taking it
-    (protocol 32).
+    Require that none of these members has to leave. A member has to leave if its gang got a drain request, or if the
+    cloud gave notice for the member (protocol 32).
     """
     for name in names:
         require(not state.has_to_leave(name), f"{name} has to hand over, or the cloud is taking it")
@@ -135,8 +144,8 @@ def check_not_let_go(state: RunState, names: Iterable[MemberName]) -> None:
 
 def check_words(state: RunState, gang: Gang) -> None:
     """
-    Require that each member reported ready after the newest end of an attempt, and is in no gang that is leaving
-    (protocol 33).
+    Require that each member reported ready after the newest end of an attempt, and that no member is in the current
+    gang (protocol 33). A gang that is handing over keeps its members until its attempt ends.
     """
     for name in gang.names:
         ready = state.member(name).ready
@@ -149,8 +158,8 @@ def check_words(state: RunState, gang: Gang) -> None:
 
 def check_order(state: RunState, gang: Gang) -> None:
     """
-    Require that the gang has the requested size, and that its ranks follow the order of its names. Then the lead is the
-    earliest member.
+    Require that the gang has the requested size, and that its members are in the order of their names, with ascending
+    ranks. So the lead, which has rank 0, is the member with the first name.
     """
     names, ranks = gang.names, [seat.rank for seat in gang.members]
     require(len(names) == state.created.size, f"a gang of this run has {state.created.size} members")
@@ -173,7 +182,8 @@ def check_resumed(state: RunState, event: ev.ResumedFrom) -> None:
 
 def check_new_place(attempt: Attempt, event: ev.ResumedFrom) -> None:
     """
-    Require a new address and port. Then a late trainer of an earlier incarnation finds no other trainer (protocol 37).
+    Require a combination of address and port that no earlier trainer of the attempt has used. Otherwise a trainer that
+    is left from an earlier incarnation could connect to the new trainers (protocol 37).
     """
     require(all(trainer.meet != event.meet for trainer in attempt.trainers), "earlier trainers met at this address")
 
@@ -196,8 +206,8 @@ def check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
 
 def check_newest(state: RunState, event: ev.CheckpointCommitted, snapshot: int) -> None:
     """
-    Require that the commit is from the newest trainer, and from a newer snapshot than the trainer's last commit. Older
-    snapshots lack steps (protocol 43).
+    Require that the commit is from the newest trainer, and that its snapshot is newer than the one in the trainer's
+    last commit. A resume from an older snapshot would repeat steps (protocol 43).
     """
     newest = len(state.attempts[event.attempt].trainers) - 1
     require(event.incarnation == newest, "a newer trainer has begun")
@@ -209,8 +219,8 @@ def check_newest(state: RunState, event: ev.CheckpointCommitted, snapshot: int) 
 
 def check_shards(gang: Gang, event: ev.CheckpointCommitted, shards: tuple[Shard, ...]) -> None:
     """
-    Require that each rank that has to store a part has a shard, and that the shards agree with the commit (protocol
-    42).
+    Require one shard from each rank that has to store a part: rank 0 only, or all ranks. The shards have to be from one
+    snapshot, and their total size and number of objects have to be those of the commit (protocol 42).
     """
     ranks = (0,) if event.layout is Layout.REPLICATED else tuple(range(gang.world))
     require(tuple(shard.rank for shard in shards) == ranks, "shards are missing")
@@ -242,5 +252,6 @@ GANG_CHECKS: dict[type, Callable[[RunState, Any], object]] = {
     ev.AttemptEnded: check_missing,
 }
 """
-Additional checks in the run of a gang, for events that other runs have too. They follow the checks that all runs have.
+The additional checks that apply in the run of a gang, for events that occur in other runs too. They are done after the
+checks that apply in all runs.
 """

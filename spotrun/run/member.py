@@ -17,8 +17,9 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """
     One instance that a launch requested. In a run on one instance, each launch has one member.
 
-    `ready` is the member's newest report that it may join an attempt. It wrote this report at `ready_at`, and its first
-    such report at `ready_since`. `set_up_at` is when it reported its `setup`.
+    `ready` is the member's newest report that it is ready to join an attempt. The ledger has this report since
+    `ready_at`, and the member's first such report since `ready_since`. `setup` is the report on how the job's `setup`
+    went, and `set_up_at` is the time of that report.
     """
 
     recorded: ev.LaunchRecorded | None = None
@@ -48,7 +49,10 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prices(self) -> tuple[PriceSegment, ...]:
-        """The member's prices, according to the newest record that has prices. The record of an end may have none."""
+        """
+        The member's prices, according to the newest record that has prices. The record of an instance's end may have no
+        prices; then those of the record before it apply.
+        """
         return next((fact.prices for fact in self._facts if fact.prices), ())
 
     @property
@@ -58,8 +62,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def still_from(self) -> datetime | None:
         """
-        The time since which nothing has run on the member's machine; None if the instance is not gone. The disk may
-        have been billed for longer.
+        The time at which the member's machine stopped running; None if the instance is not gone. Its disk may have been
+        billed for longer than its machine.
         """
         if self.gone is None:
             return None

@@ -1,9 +1,9 @@
 """
 The events that only the owner of a run may write: the command line and the runners (protocol 31).
 
-The owner signs the entries of these events. They decide which instances are rented and ended, and the run's training
-code, which can write to the same folder, must not forge them. An agent's reports affect only the agent's attempt, and
-are not signed.
+These events decide which instances are rented and ended. The run's training code can write to the same folder, and must
+not be able to forge such an event. So the owner signs the entries of these events. An agent's reports are not signed,
+because they affect only the agent's attempt.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ OF_OWNER: frozenset[type[ev.Event]] = frozenset(
 
 
 def is_of_owner(event: ev.AnyEvent) -> bool:
-    """Return True if only the owner may write this event. A retirement after the run's end is such an event."""
+    """
+    Return True if only the owner may write this event. If a checkpoint is retired after the run's end, only the owner
+    may write that; during the run, the agent writes it.
+    """
     return type(event) in OF_OWNER or (isinstance(event, ev.CheckpointRetired) and event.attempt is None)
 
 

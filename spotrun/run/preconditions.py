@@ -15,8 +15,8 @@ from spotrun.run.state import Attempt, Launch, RunState, reservation_usd
 
 LIFE_MAX_S = 31 * 86_400
 """
-Maximum seconds of a time-to-live. The minimum is above 0, because a negative time-to-live would reserve a negative
-amount.
+Maximum seconds of a time-to-live. The minimum is above 0: a launch with a negative time-to-live would reserve a
+negative amount of the budget.
 """
 
 
@@ -228,8 +228,8 @@ def _check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
 
 def _is_kept(state: RunState, prefix: str) -> bool:
     """
-    Return True if a commit with that prefix is not retired. A commit is never retired while another commit borrows from
-    it.
+    Return True if the store keeps the commit with that prefix, because the commit is not retired. While another commit
+    borrows from it, it cannot be retired.
     """
     if prefix in state.borrowers:
         return True

@@ -1,5 +1,5 @@
 """
-Reads tables of published prices from JSON files in the packages that use them.
+Reads tables of published prices from JSON files. The files are in the packages that use the prices.
 
 Each file is a list of tables, and each table has the fields of `PriceTable`. Prices are strings, so that no digit is
 lost.
@@ -17,10 +17,11 @@ from msgspec import Meta, Struct, json
 
 class PriceTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    Prices in `unit`, as published at `source` on the day, in the month or in the year `as_of`.
+    Prices in `unit`, as published at `source`. `as_of` is the day, the month or the year of publication.
 
-    The keys of `prices` name what is priced. `spot` has the spot prices, for the keys that have one. The table is valid
-    in `regions`. If `regions` is empty, the keys of `prices` name regions, or the prices are the same everywhere.
+    The keys of `prices` name what is priced. `spot` has a spot price under some of the same keys. The table is valid in
+    `regions`. `regions` is empty if the keys of `prices` name regions themselves, or if the prices are the same
+    everywhere.
     """
 
     what: Annotated[str, Meta(min_length=1)]

@@ -1,4 +1,4 @@
-"""Finds, in a failed program's output, the line that gives the reason for the failure. Pure."""
+"""Finds the line of a failed program's output that gives the reason for the failure. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ REASON_MAX = 1000
 BRIEF_MAX = 120
 """Maximum length of a shortened reason, in characters. It is used where another text shows the full reason."""
 DETAIL_MAX = 4096
-"""Maximum characters of a detail that are read. spotrun never writes a longer detail."""
+"""
+Maximum number of characters that are read of an event's `detail`, the text about a failure. spotrun itself never writes
+a longer one.
+"""
 LOOKED_AT = 20
 """Number of lines, counted from the end, that are searched for a reason if there is no traceback."""
 FOLLOWING_MAX = 200
 """
-Maximum lines after a program's last traceback. This leaves room for a long message, and for the last lines of a logger.
+Maximum number of lines between a program's last traceback and the end of its output. Below this, the traceback counts
+as the program's end. The number leaves room for a long error message, and for the last lines of a logger.
 """
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -23,7 +27,7 @@ _RANK = re.compile(r"^\[rank\d+\]: ?")
 _TRACEBACK = re.compile(r"(?:  \+ Exception Group |Original )?Traceback \(most recent call last\):")
 _IN_GROUP = "  | "
 _SURVIVED = ("Exception ignored in", "Exception in thread", "Error in atexit", "--- Logging error ---")
-"""If one of these texts comes right before a traceback, the program survived the exception and continues."""
+"""Texts that are printed right before the traceback of an exception that the program survived."""
 _ONLY_TELLS = re.compile(r"(?:\S+\.)?ChildFailedError\b")
 """The error with which torchrun reports that a process failed. The reason is in the traceback of that process."""
 _FATAL = (re.compile(r"\s+what\(\):\s*(\S.*)"), re.compile(r"(.*\bAssertion .*failed.*)"), re.compile(r"(Fatal .*)"))
@@ -40,13 +44,14 @@ _ERROR = re.compile(r"(?:\S+: )*(?:\S*(?i:error|fatal):|Fatal |E: )")
 
 def reason_in(output: str, *, killed: bool = False) -> str:
     """
-    Return the reason for a program's failure, from the last lines of its output, as one line. Return "" if they give no
-    reason.
+    Return the reason for a program's failure as one line, taken from the last lines of its output. Return "" if they
+    give no reason.
 
     For a Python program, the reason is the exception that ended the program: its type, and the first line of its
-    message. For any other program, it is the last line that looks like an error, or else the last line. If a signal
-    `killed` the program, the lines give a reason only if the program aborted itself; other lines have nothing to do
-    with the signal.
+    message. For any other program, it is the last line that looks like an error, or else the last line.
+
+    If a signal `killed` the program, only a message that the program printed when it aborted itself is a reason. All
+    other lines were printed before the signal and do not explain it.
     """
     lines = [_readable(line) for line in output.split("\n")]
     lines = [line for line in lines if line.strip() and not line.startswith("[spotrun] ")]
@@ -68,8 +73,9 @@ def member_in(detail: str) -> str:
 
 def in_one_line(detail: str) -> str:
     """
-    Return the detail of an event as one line. In earlier versions, a detail was a sentence followed by the end of the
-    output. An error with advice has a separate line for the advice.
+    Return an event's `detail` as one line. Some details have several lines: those of earlier versions end with the
+    output of the failed program, of which only the reason is kept, and an error's advice is on a line that begins with
+    `try:`.
     """
     told, _, advice = detail[:DETAIL_MAX].partition("\n  try: ")
     head, _, output = told.strip().partition("\n")
@@ -79,8 +85,9 @@ def in_one_line(detail: str) -> str:
 
 def in_brief(detail: str, *known: str) -> str:
     """
-    Return the first words of a detail, without the advice in it, for a place where the full detail is shown elsewhere.
-    Replace each phrase in `known` by "it", because the sentence around the result already contains the phrase.
+    Return the first words of an event's `detail`, without any advice, for a place where the full detail is shown
+    elsewhere. `known` are phrases that the sentence around the result already contains. In the result, the word "it"
+    stands in place of each of these phrases.
     """
     words = in_one_line(detail).partition("; try: ")[0]
     for each in known:
@@ -98,7 +105,8 @@ def shortened(text: str, limit: int = REASON_MAX) -> str:
 
 def _readable(line: str) -> str:
     """
-    Return a line without colours and without a prefix for the rank. Of a progress bar, return only the last state.
+    Return a line without colours and without the prefix that names its rank. If the line is a progress bar that was
+    printed over and over, return only its last state.
     """
     return _RANK.sub("", _COLOUR.sub("", line).rstrip().rpartition("\r")[2])
 
@@ -124,8 +132,8 @@ def _exceptions(lines: Sequence[str]) -> Iterator[str]:
 
 def _fatal(lines: Sequence[str]) -> str:
     """
-    Return the last message of a program that aborted, found with the most precise pattern that matches; "" if no line
-    matches.
+    Return the last message that a program printed when it aborted; "" if there is none. The patterns are tried in turn,
+    from the most precise to the least, and the first that matches any line counts.
     """
     found = ([match[1] for line in lines if (match := pattern.match(line))] for pattern in _FATAL)
     return next((matches[-1].strip() for matches in found if matches), "")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 class Refusal(Exception):
-    """The reason why an entry is void; for entry 0, the reason why it does not create a run."""
+    """
+    The exception whose message is the reason why an entry is void. For entry 0, it is the reason why the entry does not
+    create a run.
+    """
 
 
 def require(condition: bool, reason: str) -> None:

@@ -26,7 +26,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     The instances that one entry requested, and their records.
 
     In a run on one instance, each launch has one instance, and the launch's properties describe that instance. In the
-    run of a gang, `attempt` is the newest attempt that has a member from this launch.
+    run of a gang, members of one launch can train in several attempts, one after another; `attempt` is the newest of
+    these.
     """
 
     number: int
@@ -64,8 +65,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pending(self) -> bool:
         """
-        True if the launch is not closed, not gone, and has not taken over the run. A gang's launch is no longer pending
-        once each of its members is ready, released or gone.
+        True while the launch may still bring an instance that can train. A launch is no longer pending once it is
+        closed, once all its instances are gone, or once its instance has started an attempt. In the run of a gang, it
+        is also no longer pending once each of its members is ready, released or gone.
         """
         return self.open and self.attempt is None and any(map(_is_awaited, self.members))
 
@@ -82,20 +84,23 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def taken_before_it_ran(self) -> bool:
         """
-        True if the cloud accepted the launch but then had no capacity for it: the instances ended before they were
-        billed.
+        True if the cloud accepted the launch and then took its instances before they were billed, because it had no
+        capacity.
         """
         return self._ended_before_it_ran(EndedBy.CLOUD)
 
     @property
     def over_quota(self) -> bool:
-        """True if a quota left no room for the launch. Some clouds report this only when they start the instance."""
+        """
+        True if the account's quota left no room for the launch. Some clouds check the quota when the instance is
+        requested, and others only when it starts.
+        """
         asked = self.closed is not None and self.closed.cause is Cause.QUOTA
         return asked or self._ended_before_it_ran(EndedBy.QUOTA)
 
     @property
     def failed_to_start(self) -> bool:
-        """True if the cloud accepted the launch but a fault ended its instances before they were billed."""
+        """True if the cloud accepted the launch, and a fault ended all its instances before they were billed."""
         return self.closed is None and self._ended_before_it_ran(EndedBy.FAULT)
 
     def _ended_before_it_ran(self, by: EndedBy) -> bool:
@@ -105,7 +110,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def settled(self) -> bool:
         """
-        True if the launch's bill is final: the launch has no instance left, and no unknown instance can be found later.
+        True if the launch's bill is final. It is final once all instances of the launch are gone, or if the cloud
+        refused the launch and therefore started no instance.
         """
         return self.gone is not None or self._refused
 
@@ -116,8 +122,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def billed_from(self) -> datetime | None:
         """
-        The time since which the launch's first instance has been billed, according to the newest records; None if it
-        was never billed.
+        The time since which any instance of the launch has been billed, according to the newest records; None if none
+        was ever billed.
         """
         return min((each.billed_from for each in self.members if each.billed_from is not None), default=None)
 
@@ -128,7 +134,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def newest_price_usd_per_hour(self) -> Decimal:
-        """The last price. Before the first record, this is the price at which the instance was requested."""
+        """
+        The newest price per hour. Before the first record, this is the price that the offering had at the request.
+        """
         return self.prices[-1].usd_per_hour if self.prices else self.intent.offering.price_usd_per_hour
 
     def meters(self, rule: ev.BillingRule) -> list[Meter]:
@@ -150,7 +158,10 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def latest_end(self) -> datetime | None:
-        """The end of the time-to-live, counted from when billing started; None if the instance was never billed."""
+        """
+        The latest time at which the instance can end: when its time-to-live, counted from the start of billing, is
+        over. None if the instance was never billed.
+        """
         return self.latest_end_of(0)
 
     def latest_end_of(self, index: int) -> datetime | None:
@@ -160,9 +171,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     def reserved_usd(self, rule: ev.BillingRule) -> Decimal:
         """
-        Return the most that this launch may cost: nothing if the cloud refused the launch. Otherwise it is a sum over
-        its instances: the final bill of each instance that is gone, and the cost of the whole time-to-live of each that
-        is not.
+        Return the most that this launch may cost. This is nothing if the cloud refused the launch. Otherwise it is the
+        sum of two amounts: the final bills of the instances that are gone, and what the remaining instances would cost
+        if each of them lived for its whole time-to-live.
         """
         if self._refused:
             return ZERO
@@ -181,10 +192,12 @@ def _is_awaited(member: Member) -> bool:
 
 class Trainer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One trainer process of an attempt. `started_at` is when the trainer's first step was done. A command that reports no
-    steps has its start time in `began_at` instead. `in_place`: the command continued with the files of the previous
-    trainer. `unprotected`, which applies until the first step: the command runs Python, but no training in it has found
-    the agent.
+    One trainer process of an attempt.
+
+    `started_at` is the time at which the trainer's first step was done. A command that reports no steps has its start
+    time in `began_at` instead. `in_place` is True if the command continued in the previous trainer's work folder as it
+    was. `unprotected` is True if the command runs Python, but no training in it has found the agent, so there will be
+    no checkpoint. The first step sets it to False.
     """
 
     incarnation: int
@@ -202,14 +215,16 @@ class Trainer(msgspec.Struct, frozen=True, kw_only=True):
 
 WORTH_ANOTHER_TRY = frozenset({Cause.INTERRUPTED, Cause.STOPPED, Cause.REPLACED, Cause.STORE_FULL})
 """
-Causes that lie outside of the training. If an agent ends its attempt for one of these causes, another attempt follows.
+Causes for which the training is not to blame. If an agent ends its attempt for one of these causes, another attempt
+follows.
 """
 
 
 class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The end of an attempt: training stopped at `stopped_at`, and the ledger recorded the end at `known_at`. `gave_up`:
-    another try would not help. `missing` are the members of a gang that could not be reached.
+    The end of an attempt. Training stopped at `stopped_at`, and the end was entered in the ledger at `known_at`.
+    `gave_up` is True if the agent expects that another attempt would fail too. `missing` are the members of a gang that
+    could not be reached.
     """
 
     cause: Cause
@@ -252,7 +267,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rebalance(self) -> bool:
-        """True if the cloud has announced that it might take the instance."""
+        """True if the cloud has warned that it might take the instance (a recommendation)."""
         return self.rebalance_at is not None
 
     @property
@@ -262,8 +277,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     def lets_go(self, name: MemberName) -> bool:
         """
-        Return True if the next attempt may not use this member. After a drain request, that applies to all members;
-        otherwise only to the member that the cloud takes.
+        Return True if the next attempt is not allowed to train on this member. After a drain request, that applies to
+        all members of the gang. After a notice, it applies only to the member that the cloud is taking.
         """
         if self.gang is None or self.drain is not None:
             return True
@@ -271,7 +286,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownSetUp(NamedTuple):
-    """The set-up of a launch's instance, and the time of the report about it."""
+    """A report on how the job's `setup` went on an instance, the time of the report, and the launch of the instance."""
 
     launch: Launch
     at: datetime
@@ -288,9 +303,11 @@ class Outputs(msgspec.Struct, frozen=True, kw_only=True):
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """
-    An accepted checkpoint. `cut_off`: training resumed from an older commit, so this commit no longer belongs to the
-    run's history. `step_reached` is the largest step of this commit and of the earlier commits that were not cut off
-    when it was made.
+    An accepted checkpoint.
+
+    `cut_off` is True once the training has resumed from an older commit: the steps of this commit are then done a
+    second time, and the commit no longer belongs to the run's history. `step_reached` is the largest step of this
+    commit and the commits before it, without those that were already cut off when this one was made.
     """
 
     number: int
@@ -306,7 +323,10 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def outputs(self) -> Outputs | None:
-        """The files of the commit, in the form of an entry that stored only files; None if the commit has no files."""
+        """
+        The files that the commit contains, in the same form as files that the agent stored without a checkpoint; None
+        if the commit has no files.
+        """
         files, event = self.event.files, self.event
         if files is None:
             return None
@@ -329,8 +349,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A completed epoch in the run's present history. `step_reached` is the largest step of this epoch and of all earlier
-    ones.
+    A completed epoch. If a resume takes the training back to before the epoch's end, the epoch is dropped.
+    `step_reached` is the largest step of this epoch and all epochs before it.
     """
 
     number: int
@@ -351,7 +371,9 @@ class Terminal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """The time between a run's end and the request that reopened the run. No account includes this time."""
+    """
+    The time between a run's end and the request that reopened the run. Neither the run's time nor its cost includes it.
+    """
 
     since: datetime
     until: datetime
@@ -365,7 +387,7 @@ class Prune(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotCarried(msgspec.Struct, frozen=True):
-    """State that no checkpoint contains and that had changed by `step`, as entry `number` reports."""
+    """State of the training that had changed by `step`, but that no checkpoint contains. Entry `number` reports it."""
 
     number: int
     place: str
@@ -385,8 +407,10 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     `opened_at` is when the run was created or last resumed. `pending` is the launch that has not begun an attempt yet.
     `last_end` is the entry that ended the newest attempt. `unsettled` are the launches whose bill may still grow, and
-    `settled_usd` is the cost of all other launches. `borrowers` maps a commit's prefix to the numbers of the commits
-    that borrow from that commit; the last of these commits is not retired.
+    `settled_usd` is the total cost of all other launches.
+
+    `borrowers` is for the commits from which other commits borrow. Its keys are their prefixes, and its values are the
+    numbers of the commits that borrow from them. The last number is always that of a commit that is not retired.
     """
 
     next_number: int = 1
@@ -428,8 +452,11 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def may_commit(self, attempt: int) -> bool:
         """
-        Return True if a commit of that attempt counts. In a gang, an attempt that has ended may commit until another
-        attempt begins: the lead may still run, and its snapshot has steps that would otherwise be lost (protocol 43).
+        Return True if a commit of that attempt counts.
+
+        In a run on one instance, only the current attempt may commit. In the run of a gang, the newest attempt may also
+        commit after its end, until another attempt begins. Its lead may still run, and the lead's snapshot may have
+        steps that would otherwise be lost (protocol 43).
         """
         if self.terminal is not None:
             return False
@@ -443,8 +470,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def ordinals(self) -> dict[int, int]:
         """
-        Return the number that users see for each attempt, by entry number: 1, 2, 3 in the order in which the attempts
-        started.
+        Return the numbers that users see for the attempts: 1, 2, 3 in the order in which they started. The keys are the
+        numbers of the entries with which they started.
         """
         return {number: ordinal for ordinal, number in enumerate(self.attempts, 1)}
 
@@ -452,7 +479,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return self.launches[attempt.launch]
 
     def asked_last(self, attempt: Attempt) -> Launch:
-        """Return the launch of the attempt's members that was requested last."""
+        """Return the newest launch among those that brought the members of this attempt."""
         return self.launches[max(name.launch for name in attempt.names)]
 
     @property
@@ -483,7 +510,10 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return (name for launch in self.launches.values() for name in launch.names)
 
     def told(self, name: MemberName) -> int | UnsetType:
-        """Return the field `member` for an event about this instance. In a run on one instance, it is UNSET."""
+        """
+        Return the value of the field `member` in an event about this instance: its index in its launch. In a run on one
+        instance, events have no such field, and this returns UNSET.
+        """
         return name.member if self.of_gangs else UNSET
 
     def attempt_of(self, name: MemberName) -> Attempt | None:
@@ -496,7 +526,11 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return next(named, None) if self.of_gangs else self.attempts[launch.attempt]
 
     def has_to_leave(self, name: MemberName) -> bool:
-        """Return True if the member's newest attempt does not allow the next attempt to use it."""
+        """
+        Return True if the next attempt is not allowed to train on this member. That is so if the member's newest
+        attempt has ended, has a notice or has a drain request, and does not leave the member to the next attempt
+        (`lets_go`).
+        """
         attempt = self.attempt_of(name)
         return attempt is not None and attempt.lets_go(name) and (attempt.end is not None or attempt.leaving)
 
@@ -505,15 +539,20 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return [self.member(name) for name in attempt.names]
 
     def still_from(self, attempt: Attempt) -> datetime | None:
-        """Return when the first of the attempt's lost machines stopped running; None if no machine is gone."""
+        """
+        Return the time at which the first machine of the attempt stopped running; None if all its machines still run.
+        """
         ends = (member.still_from for member in self.members_of(attempt))
         return min((end for end in ends if end is not None), default=None)
 
     def ended_by_hand(self, event: ev.InstanceGone) -> bool:
         """
-        Return True if a person, or a program other than spotrun, ended this instance in the cloud. `self` must be the
-        state before `event`. A cloud names the user even if spotrun ended the instance, or if the guard did so after
-        the time-to-live.
+        Return True if a person, or a program other than spotrun, ended this instance in the cloud. `self` is the state
+        just before `event` takes effect.
+
+        The cloud's own answer is not enough. A cloud says that the user ended an instance even if spotrun ended it, or
+        if the guard ended it after its time-to-live. So this checks also that spotrun had no reason to end it, and that
+        its time-to-live was not over.
         """
         launch, name = self.launches[event.launch], ev.name_of(event)
         asked = launch.closed is not None or not self.member(name).wanted or self.stop_requested
@@ -529,8 +568,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def setups(self) -> list[KnownSetUp]:
         """
-        Return the set-ups of all instances, the earliest first. Each was reported by the member of a gang, or by the
-        instance's attempt.
+        Return the reports on how the job's `setup` went, one for each instance that reported it, the earliest first. In
+        a gang, each member reports its own. In a run on one instance, the start of an attempt has the report.
         """
         if self.of_gangs:
             return sorted(self._setups_of_members(), key=lambda one: one.at)
@@ -545,7 +584,10 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def packed(self) -> list[KnownSetUp]:
-        """The set-ups that were stored for later instances: for each kind of accelerator, the first one."""
+        """
+        The reports of instances that stored the files of their `setup` for later instances: the first such report for
+        each kind of accelerator.
+        """
         first: dict[str, KnownSetUp] = {}
         for one in self.setups():
             if one.setup.how == "run" and one.setup.packed_bytes:
@@ -557,7 +599,10 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return list(self.usable_commits())
 
     def usable_commits(self) -> Iterator[Commit]:
-        """Yield the restore candidates one by one, because some callers need only the newest candidate."""
+        """
+        Yield, one by one and the newest first, the commits from which the run may resume. Some callers need only the
+        newest.
+        """
         return (commit for commit in reversed(self.commits) if commit.usable)
 
     def latest_commit(self) -> Commit | None:
@@ -575,7 +620,10 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return newest is not None and newest.event.has_image
 
     def ends_before(self, commit: Commit) -> list[Commit]:
-        """Return the last checkpoint of each fit() before the fit() of `commit`, the earliest first."""
+        """
+        Return the last kept checkpoint of each fit() that the script called before the fit() of `commit`, the earliest
+        first.
+        """
         before = (each for each in self.commits if each.event.fit < commit.event.fit)
         last = {each.event.fit: each for each in before if not each.cut_off and each.retired_at is None}
         return [last[fit] for fit in sorted(last)]
@@ -594,8 +642,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def outputs_of(self, number: int) -> Outputs | None:
         """
-        Return the files of a checkpoint. If the checkpoint has none, return the files that the agent scanned last
-        before the next checkpoint. Return None if there are none either.
+        Return the files that belong to a checkpoint: its own, if it has files. Otherwise return the last files that the
+        agent stored between this checkpoint and the next, or before this one if there were none in between. Return None
+        if there are none at all.
         """
         commit = self.commit(number)
         if commit is not None and commit.outputs is not None:
@@ -607,9 +656,12 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         """
         Return the newest stored files; None if there are none.
 
-        Once a checkpoint with files exists, files that were scanned before it no longer count, even if that checkpoint
-        is later cut off or retired: their objects may be gone. The checkpoint of a command has only the command's
-        state, which every scan includes.
+        The agent stores files with a checkpoint of a training, or after a separate scan of the work folder. As soon as
+        a checkpoint with files exists, the files of earlier scans no longer count, because they may have been deleted
+        from the store. That is so even if the checkpoint is later cut off or retired.
+
+        The checkpoint of a command is an exception: it has only the command's state, and each scan includes that state
+        too. So it counts only if there was no scan.
         """
         looked = self.outputs[-1] if self.outputs else None
         for commit in reversed(self.commits):
@@ -620,12 +672,15 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return looked or self._newest_state()
 
     def _newest_state(self) -> Outputs | None:
-        """Return the files of a command's newest checkpoint. Used if the run's agent has scanned no other files."""
+        """
+        Return the files of the newest checkpoint of a command. They are used if the agent has stored no files after a
+        scan.
+        """
         return next((each.outputs for each in self.usable_commits() if not each.event.has_image), None)
 
     @property
     def stored_files(self) -> int:
-        """The number of files that can be fetched."""
+        """The number of files that the user can fetch."""
         newest = self.newest_outputs()
         return 0 if newest is None else newest.event.files
 
@@ -636,30 +691,42 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_unprotected(self) -> bool:
-        """True if the run has not ended, and the training in the newest attempt's command has not found its agent."""
+        """
+        True if the run has not ended, and its newest trainer runs a Python command in which no training has found the
+        agent, so that there are no checkpoints.
+        """
         trainers = next(reversed(self.attempts.values())).trainers if self.attempts else ()
         return bool(trainers) and trainers[-1].unprotected and self.terminal is None
 
     def resumes_without(self, one: NotCarried) -> int:
-        """Return how many trainers have begun from a checkpoint that does not contain this state."""
+        """
+        Return how many trainers have started from a checkpoint that was made after this state had changed, but does not
+        contain it.
+        """
         begun = (trainer.commit for attempt in self.attempts.values() for trainer in attempt.trainers)
         return sum(commit is not None and commit > one.number for commit in begun)
 
     def reserved_usd(self) -> Decimal:
         """
-        Return the dollars spent on instances that are gone, plus the full reservations of all other instances (protocol
-        11).
+        Return the dollars that the run may need for all its instances (protocol 11): the final bills of the launches
+        that are over, and the full reservations of all others.
         """
         rule = self.created.billing
         return sum((self.launches[number].reserved_usd(rule) for number in self.unsettled), self.settled_usd)
 
 
 def reservation_usd(intent: ev.LaunchIntended, rule: ev.BillingRule) -> Decimal:
-    """Return the most that this launch can cost: the time-to-live of its instances, and the traffic between regions."""
+    """
+    Return the most that this launch can cost: its instances for their whole time-to-live, and the traffic between
+    regions.
+    """
     return life_usd(intent, rule) * intent.instances + intent.egress_usd
 
 
 def life_usd(intent: ev.LaunchIntended, rule: ev.BillingRule) -> Decimal:
-    """Return the most that one instance can cost: its time-to-live at its price ceiling, with its disk and address."""
+    """
+    Return the most that one instance can cost, together with its disk and address: its whole time-to-live at the
+    highest price that the launch accepts.
+    """
     attached = rule.attached_to(intent.offering.capacity_type).attached_usd_per_hour
     return hourly(intent.price_ceiling_usd_per_hour + attached, timedelta(seconds=intent.time_to_live_s))

@@ -1,10 +1,14 @@
 """
-List prices, with their dates, of an instance's disk and public address by region: volume_prices.json.
+List prices of an instance's disk and public address by region, with the dates of the prices. They are in the file
+volume_prices.json.
 
-For EC2, the price of gp3 covers only the speed that every gp3 volume includes. In each region, gp3 costs four fifths as
-much as gp2; the table was checked with this ratio. Compute Engine's hyperdisk-balanced is cheaper than pd-balanced:
-$0.08 in us-central1. Since February 2024, a public IPv4 address has had the same price in all regions; on Google's spot
-instances it costs half as much.
+For EC2, the price of gp3 covers only the speed that every gp3 volume includes. In each region, gp3 costs four fifths of
+the price of gp2. The prices in the table were checked against this ratio.
+
+On Compute Engine, hyperdisk-balanced is cheaper than pd-balanced: $0.08 in us-central1.
+
+Since February 2024, a public IPv4 address has had the same price in all regions. On a spot instance of Google, it costs
+half as much.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from spotrun.run.price_tables import PriceTable, price_table
 GOOGLES_MONTH_HOURS = 730
 """Number by which Google divides a monthly price to get an hourly price."""
 ANY_REGION = "any region"
-"""The row of the price of an address, which is the same in all regions."""
+"""Key of the price of an address in the table. An address costs the same in all regions, so there is only this key."""
 
 
 def list_prices(what: Literal["gp3", "pd-balanced", "address of EC2", "address of Compute Engine"]) -> PriceTable:
@@ -34,8 +38,8 @@ class VolumePrice(NamedTuple):
 
 def volume_price(table: Mapping[str, Decimal], regions: Collection[str]) -> VolumePrice:
     """
-    Return the price in the most expensive of `regions`, so that a budget is enough in all of them. If the table lacks a
-    region, the highest price in the table counts for that region.
+    Return the price in the most expensive of `regions`, so that a budget is enough in all of them. If a region is not
+    in the table, take the highest price in the table.
     """
     unknown = sorted(set(regions) - table.keys())
     dearest = max(table if unknown else regions, key=table.__getitem__)

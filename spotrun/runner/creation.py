@@ -1,6 +1,8 @@
 """
-Creates runs: the folder, the work folder's content, and entry 0. If entry 0 already exists, compares it with the entry
-that would be written.
+Creates runs: a folder in the store, the content of the work folder in it, and entry 0.
+
+Several processes may create the same run. The one that finds entry 0 already written compares it with the entry that it
+would have written itself.
 """
 
 from __future__ import annotations
@@ -47,8 +49,9 @@ def new_uid() -> str:
 
 class NewRun:
     """
-    A run whose folder is complete except for entry 0. If `create` is called repeatedly, each call writes the same
-    bytes. `shared`: another process may write the same entry 0 first.
+    A run whose folder is complete except for entry 0. `create` writes entry 0, and may be called repeatedly: each call
+    writes the same bytes. `shared` is True if another process creates the same run, so that its entry 0 is also
+    accepted.
     """
 
     def __init__(self, store: Store, created: RunCreated, ledger: Ledger, *, shared: bool = False) -> None:
@@ -87,7 +90,7 @@ class NewRun:
         return self.uri
 
     def not_ours(self, found: RunCreated) -> LedgerDamaged:
-        """Return the error that is raised if another process wrote a different entry 0 (`found`)."""
+        """Return the error for the case that another process has written a different entry 0, `found`."""
         return LedgerDamaged(
             f"another process wrote the first entry of {self.uri}{in_what(differences(found, self.created))}",
             hint="nothing in that folder was executed; check who may write to the store, then delete the folder",
@@ -108,9 +111,9 @@ def prepare_run(
     Put everything that an instance needs into the store, except entry 0.
 
     `start` is the Lightning checkpoint that the training starts from. `uid` is the run's uid, if the caller has already
-    chosen it. `shared`: several processes may create the run at the same time; the store is then not tested, because
-    their tests would disturb one another. `part_of` names the only command that can continue the run (see RunCreated).
-    `signer` signs entry 0.
+    chosen it. `shared` is True if several processes may create the run at the same time. Then the store is not tested,
+    because these processes would disturb one another's tests. `part_of` names the only command that can continue the
+    run (see RunCreated). `signer` signs entry 0.
 
     Raises:
         StoreError: the store cannot hold a run.
@@ -205,7 +208,9 @@ def differences(found: RunCreated, ours: RunCreated) -> list[str]:
 
 
 def in_what(unlike: Sequence[str]) -> str:
-    """Return the differences as a phrase that ends a sentence; "" if there are none."""
+    """
+    Return the differences as the end of an error message, such as ": it differs in work folder"; "" if there are none.
+    """
     return f": it differs in {', '.join(unlike)}" if unlike else ""
 
 
@@ -240,8 +245,8 @@ def newborn(
     benched: Mapping[str, float] = MappingProxyType({}),
 ) -> RunState:
     """
-    Return the initial state of a run of `spec` on `cloud` whose bucket is in `region`. `benched` are the measured
-    speeds.
+    Return the state that a run of `spec` on `cloud` would have just after its creation, without creating it. The run's
+    bucket is in `region`. `benched` are the seconds per step that `spotrun bench` measured, by kind of accelerator.
     """
     event = replace(run_created(spec, cloud, "unborn", "", clock, region), benched=dict(benched) or UNSET)
     return fold.begin(Entry(number=0, run=event.uid, nonce="", at=clock.now(), writer="", event=event))
@@ -251,8 +256,8 @@ def run_created(
     spec: RunSpec, cloud: Cloud, uid: str, workdir_sha256: str, clock: ScaledClock, region: str = ""
 ) -> RunCreated:
     """
-    Return the event of entry 0 for a run of `spec` on `cloud` that begins at the epoch of `clock`, and whose bucket is
-    in `region`.
+    Return the event of entry 0 for a run of `spec` on `cloud`, whose bucket is in `region`. `clock` is the run's clock,
+    and its `epoch` is the time at which the run begins.
 
     Raises:
         SpecInvalid: the job names regions or zones that its cloud does not have.

@@ -1,4 +1,4 @@
-"""Adds an instance's last output to the ledger entry that records the instance's end."""
+"""Adds the last output of an instance to the ledger entry that records how the instance ended."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ def with_last_words(
     last_words: LastWords | None,
 ) -> ev.InstanceGone | ev.LaunchClosed:
     """
-    Return the event. Add the instance's last output to it if the instance ran but its agent never took over, unless the
-    cloud or a quota ended the instance. `listed` are the instances that the cloud lists.
+    Return the event, with the instance's last output added to it if the output may explain the end.
+
+    It may explain the end if the instance ran, but its agent never took over. If the cloud or a quota ended the
+    instance, the reason is known already, and nothing is added. `listed` are the instances that the cloud lists.
     """
     launch = state.launches[event.launch]
     if last_words is None or launch.came_up or launch.closed is not None or launch.recorded is None:

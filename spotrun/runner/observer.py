@@ -30,17 +30,18 @@ from spotrun.store.port import Store
 
 LOOKS_LEFT_OUT = 4
 """
-Number of cloud calls that are skipped after a failed call. A failed call has already been tried several times, and a
-cloud that throttles the account needs to receive fewer calls.
+Number of lists of instances that the runner skips after it failed to get one. A call that fails has already been
+repeated several times. If the cloud throttles the account, fewer calls help.
 """
 
 
 class Observer:
     """
-    Observes the facts that a decision needs. It keeps only facts that it could observe again.
+    Collects the facts that a decision needs. The observer itself keeps only facts that it could collect a second time,
+    so nothing is lost if the runner dies.
 
-    `message` is written with the runner's heartbeat. `has_seen_cloud` is True once the cloud has answered a call.
-    `listed` are the instances in the cloud's newest list.
+    `message` is written into the runner's status object with each heartbeat. `has_seen_cloud` is True once the cloud
+    has answered a call. `listed` are the instances in the cloud's newest list.
     """
 
     def __init__(
@@ -56,8 +57,8 @@ class Observer:
         erased: Callable[[], None],
     ) -> None:
         """
-        The observer calls `erased` when the run's folder may have been deleted. `erased` raises an error if the folder
-        was deleted.
+        `erased` is called when the run's folder seems to have been deleted. It checks this, and raises an error if the
+        folder was deleted.
         """
         self.message = ""
         self.has_seen_cloud = False
@@ -83,17 +84,22 @@ class Observer:
 
     @property
     def remarks(self) -> list[str]:
-        """One text for each kind of problem that does not stop the run. The text is "" while that problem is absent."""
+        """
+        One text for each kind of problem that does not stop the run. A kind of problem that is absent has the text "".
+        """
         market = "" if self._market is None else self._market.trouble or ""
         return [self._heartbeats.refused, market, self._unlisted]
 
     def observe(self) -> World:
         """
-        Read the ledger, then the cloud. If the cloud lists an unknown instance, read the ledger a second time.
+        Read the ledger, then the cloud. If the cloud lists an instance that the ledger does not know, read the ledger a
+        second time.
 
-        Without the second reading, an instance that another runner launched between the two readings would look like an
-        orphan, and be terminated. A region that does not answer is left out, unless the run may have an instance in
-        that region.
+        Another runner may have launched that instance between the two readings. Without the second reading of the
+        ledger, the instance would look like an orphan, and be terminated.
+
+        If a region does not answer, observe the others. The exception is a region in which the run may have an
+        instance: then the observation fails.
         """
         state = self._ledger.refresh()
         occupied = [each.intent.offering for each in state.launches.values() if not each.settled]
@@ -124,9 +130,12 @@ class Observer:
         """
         Return the instances that the cloud lists.
 
-        If the cloud limits its calls, the runner calls it less often while nothing happens in the run and the agents
-        write their statuses. If an instance then ends without an entry, the runner notices this when the agent falls
-        silent, or at the next call. Such a call is not urgent, so if it fails, the next few calls are skipped.
+        Some clouds limit the number of calls. With such a cloud, return the previous list for some time, provided that
+        nothing happens in the run and that the agents write their statuses. If an instance ends meanwhile and no agent
+        records that, the runner notices it later: when the agent falls silent, or with the next list.
+
+        When that time is over, a new list is requested, but it is not urgent. If this call fails, return the previous
+        list, and skip the next few calls too.
         """
         goes_on = self._pulses.beat(self.statuses.all_current(state))
         may_wait = self.has_seen_cloud and self._driver.rations_calls and goes_on and is_still(state, self.listed)
@@ -148,7 +157,7 @@ class Observer:
 
 
 def _unlisted(state: RunState, instances: Iterable[Instance]) -> list[MemberName]:
-    """Return the members whose end is not in the ledger, although the cloud no longer lists them."""
+    """Return the members that the cloud no longer lists, and whose end is not in the ledger yet."""
     listed = {instance.instance_id for instance in instances}
     alive = (member.recorded for member in state.members() if member.gone is None)
     return [ev.name_of(each) for each in alive if each is not None and each.instance_id not in listed]

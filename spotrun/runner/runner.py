@@ -52,7 +52,10 @@ from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 
 TICKS_MAX = 20
-"""Maximum consecutive ticks without a pause. One decision may lead to another: first intend, then execute."""
+"""
+Maximum number of ticks in a row without a pause. A tick without a pause is useful if one decision follows from another:
+the first intends a launch, and the second requests it.
+"""
 Decision = Callable[[RunState, RunSpec, World, datetime], list[Action]]
 
 
@@ -74,9 +77,10 @@ class Runner:
     ) -> None:
         """
         `market` is the record in which runs share their observations of the market; without it, this run has only its
-        own observations. `guards` are timers for clouds without a time-to-live. `identities` are for clouds where each
-        run has a separate role. `decide` returns the next actions. `pace` is for a runner that is not called every few
-        seconds. `last_words` reads the last output of an instance whose agent never took over, for the entry that
+        own observations. `guards` make timers on clouds that do not end an instance after its time-to-live.
+        `identities` make the roles on clouds where each run has a separate role. `decide` returns the next actions.
+        `pace` has the intervals at which the runner reads and writes; the default is for a runner that observes every
+        few seconds. `last_words` reads the last output of an instance whose agent never took over, for the entry that
         records the instance's end.
         """
         self._ledger = ledger
@@ -103,7 +107,10 @@ class Runner:
             self._pause()
 
     def watch_for(self, seconds: float) -> Iterator[Tick]:
-        """Yield ticks for at least `seconds` of run time, and one immediately after each entry that an agent writes."""
+        """
+        Yield ticks for at least `seconds` of run time. They come at the usual interval, and in addition right after
+        each entry that an agent or another runner writes.
+        """
         until_s = self._clock.monotonic() + seconds
         while True:
             for tick in self.ticks():
@@ -128,8 +135,8 @@ class Runner:
     def ticks(self) -> Iterator[Tick]:
         """
         Yield ticks without a pause until a tick writes no entry, but at most TICKS_MAX. So the runner requests a launch
-        immediately after it has written the intention, and tries the next offering immediately after a refusal. A pause
-        would be downtime.
+        immediately after it has written the intention, and tries the next offering immediately after a refusal. With a
+        pause in between, the run would have more downtime.
         """
         for _ in range(TICKS_MAX):
             tick = self.tick()
@@ -139,13 +146,13 @@ class Runner:
 
     def tick(self) -> Tick:
         """
-        Observe, decide, act and record once. While the cloud or the store cannot be read, do nothing (promise I6).
+        Observe, decide, act and record once. If the cloud or the store cannot be read, do nothing (promise I6).
 
         Raises:
             LedgerDamaged, KeyMissing: no runner can attend to this run any more.
             RunGone: the run's folder was moved or deleted, and its instances were ended.
-            AccessDenied: the cloud has refused the credentials since the first call; instances and agents continue
-                without a runner. After the cloud has answered once, a refusal is not raised, because it may pass.
+            AccessDenied: the cloud refuses the credentials, and has never answered this runner. Instances and agents
+                continue without a runner. Once the cloud has answered, a later refusal is not raised: it may pass.
         """
         self._observer.statuses.forget()
         try:
@@ -229,7 +236,10 @@ class Runner:
                 self._driver.terminate(action.instance_id)
 
     def _append(self, event: ev.AnyEvent) -> bool:
-        """Append `event` unless the ledger has changed since the decision. Return True if the event was written."""
+        """
+        Append `event`, but only if the ledger has not changed since the runner decided on it. Return True if the event
+        was written.
+        """
         decided_at = self._ledger.state.next_number
         if isinstance(event, ev.InstanceGone):
             step = self._observer.statuses.last_step(self._ledger.state, ev.name_of(event))
@@ -237,8 +247,8 @@ class Runner:
         if isinstance(event, ev.InstanceGone | ev.LaunchClosed):
             event = with_last_words(event, self._ledger.state, self._observer.listed, self._last_words)
         if isinstance(event, ev.LaunchRecorded):
-            # The guard is armed before the entry is written. If this runner dies right after a launch, the instance has
-            # no guard. The next runner that finds the instance finds no entry for it, and so arms the guard.
+            # The guard is armed first, and then the entry is written. If this runner dies before it has armed the
+            # guard, there is no entry either. So the next runner finds an instance without an entry, and does both.
             event = replace(event, unguarded=self._driver.arm(*self._guarded(event)))
         try:
             entry = self._ledger.append(lambda state: event if state.next_number == decided_at else None)

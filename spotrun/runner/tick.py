@@ -17,8 +17,8 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
     The observation and the actions of one tick.
 
     If the runner could not observe, it did nothing, and `blind` is the reason. `remark` is a problem that does not stop
-    the run. `wrote`: the tick added an entry to the ledger. `epochs_total` is the training's number of epochs, if an
-    agent has reported it; it is read only for a run with a budget.
+    the run. `wrote` is True if the ledger got a new entry during the tick. `epochs_total` is the training's number of
+    epochs, if an agent has reported it. It is read only for a run with a budget.
     """
 
     state: RunState

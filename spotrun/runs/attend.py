@@ -37,13 +37,13 @@ from spotrun.spec.model import RunSpec
 def attend(run: OpenRun, *, nightly: bool = False, background: bool = False) -> None:
     """
     Attend to the run as its runner until it ends, then show its bill. After a nightly run, send its summary.
-    `background`: this process has no terminal.
+    `background` is True if this process has no terminal.
 
     Raises:
         RunEnded: the run failed, or was stopped.
         LimitExceeded: the run is complete, and the condition of `report.fail_if` holds.
-        KeyboardInterrupt, Signalled: this process no longer attends to the run. It has printed the state of the run,
-            and what to type.
+        KeyboardInterrupt, Signalled: this process no longer attends to the run. Before the error, it has printed the
+            state of the run, and the command with which the user can continue it.
     """
     with notifying(run, ours=nightly) as notifier:
         last = _until_the_end(run, notifier, Interrupts(run, background=background))
@@ -91,8 +91,10 @@ def _until_the_end(run: OpenRun, notifier: Notifier, interrupts: Interrupts) -> 
 
 def check_limits(spec: RunSpec, summary: RunSummary) -> None:
     """
+    Check the condition of `report.fail_if`, if the job has one.
+
     Raises:
-        LimitExceeded: the condition of `report.fail_if` holds.
+        LimitExceeded: the condition holds.
     """
     if spec.report.fail_if is not None:
         limits.check(limits.parse(spec.report.fail_if), summary)
@@ -110,13 +112,19 @@ def _report_end(run: OpenRun, last: Tick) -> None:
 
 
 def _of_member(state: RunState) -> str:
-    """Return the flag of `spotrun logs` for the member that failed; "" if the lead failed, or the run has no gang."""
+    """
+    Return the flag with which `spotrun logs` shows the member that failed; "" if the error names no member, or if the
+    run has no gang.
+    """
     named = member_in(state.terminal.detail) if state.terminal is not None and state.of_gangs else ""
     return f" --member {named}" if named else ""
 
 
 def launch_again(run: OpenRun, state: RunState) -> str:
-    """Return advice on how to train a changed script, starting from the run's newest checkpoint if it has one."""
+    """
+    Return advice on how to train a changed script: from the beginning, or from the run's newest checkpoint if it has
+    one.
+    """
     if not state.has_weights:
         return "to train the changed code, launch again"
     file = quote(f"{run.created.name}.ckpt")
@@ -127,7 +135,10 @@ def launch_again(run: OpenRun, state: RunState) -> str:
 
 
 def changed_script(run: OpenRun) -> str | None:
-    """Return a note if the script on this machine has changed since the launch; None if not, or if this is unknown."""
+    """
+    Return a note for the user that the script on this machine has changed since the launch. Return None if the script
+    is the same, or cannot be compared.
+    """
     launched, train = run.created.script_sha256, run.spec.train
     source = train.source(Path(run.spec.workdir))
     if not launched or source is None:
@@ -143,7 +154,10 @@ def changed_script(run: OpenRun) -> str | None:
 
 
 def _show_or_go_on(view: View[Tick]) -> Callable[[Tick], None]:
-    """Return a function that shows a tick. The function ignores a closed output (`| head`, a closed terminal)."""
+    """
+    Return a function that shows a tick. If the output is closed (`| head`, or a closed terminal), the function
+    continues without showing anything.
+    """
 
     def show(tick: Tick) -> None:
         say_that_it_attends()

@@ -1,4 +1,4 @@
-"""Starts a runner in the background, and waits until it reports that it attends to the run."""
+"""Starts a runner in the background, and waits until the new process reports that it has begun to attend to the run."""
 
 from __future__ import annotations
 
@@ -20,9 +20,14 @@ from spotrun.runs.signals import Signalled
 LOGS = Path("~/.spotrun/runners")
 """Folder with the output of background runners whose runs are in a bucket."""
 STARTER_FD = "SPOTRUN_STARTER_FD"
-"""Environment variable with the descriptor of the pipe through which a background runner reports that it attends."""
+"""
+Environment variable that gives the background process one end of a pipe. The process writes to the pipe once it has
+begun to attend.
+"""
 ATTENDS_WITHIN_S = 60.0
-"""Maximum seconds of system time until a runner attends. The runner first reads the ledger and the cloud."""
+"""
+Maximum seconds of system time that the starter waits for this report. A runner first reads the ledger and the cloud.
+"""
 LOG_TAIL_BYTES = 500
 
 
@@ -44,7 +49,8 @@ def leave_behind(run: OpenRun) -> None:
 
 class Background(NamedTuple):
     """
-    A spotrun process without a terminal that works in `folder` and writes `log`. `ends` is the command that ends it.
+    A spotrun process without a terminal. It works in `folder` and writes its output to `log`. `ends` is the command
+    with which the user can end it.
     """
 
     name: str
@@ -54,8 +60,8 @@ class Background(NamedTuple):
 
     def start(self, words: Sequence[str], *, otherwise: str) -> None:
         """
-        Start the process, and wait until it reports that it attends. `otherwise` is advice to give if it does not
-        report.
+        Start the process, and wait until it reports that it has begun to attend. If it does not report, the error gives
+        `otherwise` as advice.
 
         Raises:
             SpotrunError: the process ended, or did not report for ATTENDS_WITHIN_S, or its log cannot be written.
@@ -93,7 +99,8 @@ class Background(NamedTuple):
 
 def say_that_it_attends() -> None:
     """
-    Report once, to the process that started this background runner, that it attends. Do nothing in any other process.
+    Report to the starter, which is the process that started this one in the background, that this process has begun to
+    attend. Do nothing if this was reported before, or if this process was not started in the background.
     """
     writing = os.environ.pop(STARTER_FD, None)
     if writing is None:
@@ -104,8 +111,8 @@ def say_that_it_attends() -> None:
 
 def open_to_append(log: Path) -> BinaryIO:
     """
-    Open a log to append. Refuse a link or a pipe, which another user with write access to a store's folder could put
-    there to make this user write to another file or wait.
+    Open a log to append, but refuse a link or a pipe. Another user with write access to a store's folder could put a
+    link there to make this process write to another file, or a pipe to make it wait.
 
     Raises:
         OSError: `log` is a link or a pipe, or cannot be written.
@@ -124,7 +131,7 @@ def _opened(log: Path) -> BinaryIO:
 
 
 def log_of(run: OpenRun) -> Path:
-    """Return the path of the run's log: in the run's folder if that is on this machine, otherwise below LOGS."""
+    """Return the path of the run's log: in the run's folder if that folder is on this machine, otherwise below LOGS."""
     place = address.parse(run.uri)
     return Path(place) / "runner.log" if isinstance(place, str) else log_named(run.id)
 

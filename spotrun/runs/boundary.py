@@ -1,8 +1,8 @@
 """
-Turns every error of a command into text on the error output, and an exit code.
+Turns every error of a command into a text on the error output, and an exit code.
 
-With `--json`, the standard output is always JSON: the command's result, or, if there is an error and no result, one
-line of this form. A field that does not apply to the error is null.
+With `--json`, the standard output is always JSON. If the command gave no result because of an error, the output is one
+line with the fields below. Within `problems`, a field that does not apply to the error is null.
 
     {"error": "…", "exit_code": 2, "problems": [{"file", "line", "column", "key", "problem", "fix"}, …]}
 """
@@ -21,7 +21,10 @@ from spotrun.runs.signals import heeding
 
 INTERRUPTED = 130
 LIKE = 0.75
-"""Minimum similarity at which another flag is suggested: --follow for --fllow, but not --store for --json."""
+"""
+Minimum similarity between an unknown flag and a known one at which the known one is suggested: --follow for --fllow,
+but not --store for --json.
+"""
 answered = False
 """True once the command has printed its JSON result. After that, an error must not add JSON to the standard output."""
 
@@ -74,7 +77,7 @@ def _refused(words: Sequence[str], error: Any) -> int:
 
 
 def _told(words: Sequence[str], message: str, code: int, problems: list[dict[str, object]]) -> int:
-    """Print the error as JSON if the command has `--json`. Return the exit code."""
+    """Return the exit code. If the command has `--json` and has not printed its result, print the error as JSON."""
     ours = words[: words.index("--")] if "--" in words else words
     if "--json" in ours and not answered:
         import json

@@ -75,6 +75,8 @@ def _container(spec: RunSpec) -> Iterator[Finding]:
 
 def _engine() -> Iterator[Finding]:
     """
+    Check the container engine of this machine, and yield what was found.
+
     Raises:
         NotInstalled, EngineFailed: this machine cannot run containers for a training.
     """
@@ -103,8 +105,10 @@ def _image(spec: RunSpec) -> Iterator[Finding]:
 
 def _store(uri: str, region: str | None) -> Iterator[Finding]:
     """
+    Try out the store, check its settings, and yield what was found. The last finding says that the store passed both.
+
     Raises:
-        StoreError: a trial of the store, or a check of its settings, failed. The store passes only after both.
+        StoreError: the trial or a check of the settings failed.
     """
     opened = open_store(uri)
     yield from StoreTrial(opened, system_clock()).findings()

@@ -1,8 +1,9 @@
 """
 Records which files `spotrun fetch` wrote into a folder, so that a later fetch detects the files that the user changed.
 
-The record of a folder is a file in the user's home, where no instance writes. Each line has a file's path and the
-digests of the bytes that fetch wrote; the last line for a path counts. A file without a line belongs to the user.
+The record of a folder is a file in the user's home, where no instance can write. Each line has the path of a fetched
+file, and the digests of the bytes that fetch wrote. If a path has several lines, the last one counts. A file of the
+folder that has no line belongs to the user.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ class _Line(msgspec.Struct, frozen=True, array_like=True):
 
 class FetchRecord:
     """
-    The record of the files that fetch wrote into `folder`, identified by its real path. Implements
-    spotrun.checkpoint.fetching.Record.
+    The record of the files that fetch wrote into `folder`. If the user reaches the folder through a link, its real path
+    counts, so it has only one record. Implements spotrun.checkpoint.fetching.Record.
 
-    `problem` is the reason if the record cannot be read or written. Later fetches then keep files that they could
-    otherwise replace.
+    `problem` says why the record could not be read or written; "" if it could. Without a record, later fetches treat
+    files as the user's own, and do not replace them.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -70,7 +71,8 @@ class FetchRecord:
 
 def _decoded(line: bytes) -> _Line | None:
     """
-    Return the decoded line; None if a full disk or a killed process has cut it off. The file then belongs to the user.
+    Return the decoded line. Return None if the line is incomplete, because the disk was full or the process was killed.
+    Its file is then treated as the user's.
     """
     try:
         return msgspec.json.decode(line, type=_Line)

@@ -33,7 +33,10 @@ Answer = TypeVar("Answer")
 
 
 class Market(NamedTuple):
-    """The market for a run of `spec`: the run's first state, and the suitable offerings."""
+    """
+    The market for a run of `spec`. `unborn` is the state that the run would have just after its creation, and `world`
+    has the suitable offerings.
+    """
 
     spec: RunSpec
     unborn: RunState
@@ -82,10 +85,10 @@ class Market(NamedTuple):
 
     def _no_choice(self) -> CloudError | SpecInvalid:
         """
-        Return the error that explains why the run may not request any of the offerings, and what is offered instead.
+        Return the error for a run that may not request any of the offerings. The error gives the reason, and suggests
+        what the job could request instead.
 
-        If all offerings exceed a limit, or the budget is too small, the error is SpecInvalid, because the job has to
-        change.
+        The error is SpecInvalid if the job has to change: for example, if all offerings are too expensive.
         """
         if self.world.offerings:
             found = too_dear(self.world.offerings, self.spec.resources)
@@ -103,8 +106,11 @@ class Market(NamedTuple):
 
     def _refuse_a_far_bucket(self) -> None:
         """
+        Refuse a budget if all offerings are in other regions than the bucket. The cost of the traffic between regions
+        is not known before the first checkpoint, so the budget could not be kept.
+
         Raises:
-            SpecInvalid: a budget cannot be kept with any offering, because all are in other regions than the bucket.
+            SpecInvalid: there is a budget, and no offering is in the bucket's region.
         """
         facts, offerings = self.facts, self.world.offerings
         if offerings and not any(reservable(facts, found) for found in offerings):
@@ -121,11 +127,11 @@ def look_at_market(
     spec: RunSpec, cloud: Cloud, runs: Store | None, part_of: str = "", world: World | None = None
 ) -> Market:
     """
-    Return the current market of `cloud` for a run of `spec`. `part_of` is as in RunCreated. `world` is the world of
-    another job with the same resources, just read.
+    Return the current market of `cloud` for a run of `spec`. `part_of` is as in RunCreated. `world` can be the world of
+    another job with the same resources, if it was read just before; then the cloud is not read once more.
 
-    `runs` is the store with the measurements of earlier runs. If it is None, or cannot be read, the market lacks those
-    measurements, and the launch reports the error.
+    The speeds and the market that earlier runs recorded in the store `runs` are taken into account. If `runs` is None,
+    or cannot be read, they are left out without an error, because the launch will report the error.
 
     Raises:
         SpecInvalid: the job names an instance type that the cloud does not have.
@@ -148,7 +154,9 @@ def look_at_market(
 
 
 def readable_store(folder: str) -> Store | None:
-    """Return the store of runs; None if it cannot be opened. Only a launch needs it, so that is no error here."""
+    """
+    Return the store of runs; None if it cannot be opened. This is no error here, because only a launch needs the store.
+    """
     with contextlib.suppress(StoreError):
         return open_store(folder)
     return None
@@ -182,8 +190,10 @@ def not_offered(spec: RunSpec) -> SpecInvalid | None:
 
 def _require_types(spec: RunSpec, cloud: Cloud, offered: Sequence[Offering]) -> None:
     """
+    Check that the cloud has the instance types and kinds that the job lists.
+
     Raises:
-        SpecInvalid: an instance type that the job lists is neither in `offered` nor rented out by the cloud at all.
+        SpecInvalid: one of them is not in `offered`, and the cloud does not rent it out at all.
     """
     types = cloud.types_listed(spec)
     if not_named(offered, spec.resources, types) is None:

@@ -20,13 +20,18 @@ RENAMED = {
     "--stop-worst": "--reduction-factor",
     "--within": "--trial-timeout",
 }
-"""The new names of flags, by their old names. This version still reads the old names, but does not show them."""
+"""
+New names of flags that were renamed, by their old names. A user can still give a flag under its old name, but help and
+messages show only the new one.
+"""
 
 
 def read_flag(flag: str, read: Callable[[object], Value], text: str, hint: str | None = None) -> Value:
     """
+    Return the value that `read` makes of a flag's text.
+
     Raises:
-        SpecInvalid: `read` cannot read the flag's value. The error's hint is `hint`, or else the suggestion of `read`.
+        SpecInvalid: `read` cannot read the text. The error's hint is `hint`, or else the suggestion of `read`.
     """
     try:
         return read(text)
@@ -36,8 +41,10 @@ def read_flag(flag: str, read: Callable[[object], Value], text: str, hint: str |
 
 def only_one(**given: bool) -> None:
     """
+    Check that at most one of these flags is given, because they exclude one another.
+
     Raises:
-        SpecInvalid: more than one of these flags is given, and they exclude one another.
+        SpecInvalid: more than one of them is given.
     """
     flags = [f"--{name.replace('_', '-')}" for name, is_given in given.items() if is_given]
     if len(flags) > 1:
@@ -46,8 +53,10 @@ def only_one(**given: bool) -> None:
 
 def known_word(flag: str, word: str, words: Collection[str]) -> str:
     """
+    Return `word`, the value of a flag, if it is one of `words`.
+
     Raises:
-        SpecInvalid: the flag's value is not in `words`.
+        SpecInvalid: it is not.
     """
     if word not in words:
         raise SpecInvalid(f"{flag} {word!r} is not known", hint=f"one of {', '.join(words)}")

@@ -41,7 +41,10 @@ def _built_in(package: Path) -> str | None:
 
 
 def _told_to_pip() -> str | None:
-    """Return the commit in pip's record: https://packaging.python.org/specifications/direct-url."""
+    """
+    Return the commit that pip recorded when it installed spotrun from a repository; None if there is no such record.
+    The record's format: https://packaging.python.org/specifications/direct-url.
+    """
     try:
         text = distribution("spotrun").read_text("direct_url.json")
     except PackageNotFoundError:

@@ -1,12 +1,14 @@
 """
-Handles Ctrl-C and signals to a runner. Before its process ends, the runner prints the run's state and what to type.
+Handles Ctrl-C and signals to a runner. Before the runner's process ends, it prints the run's state, and the commands
+with which the user can continue or end the run.
 
     Ctrl-C    ask whether to stop or to detach, for ANSWER_WITHIN_S; without a terminal: stop
     SIGTERM   stop, within STOP_WITHIN_S
     SIGHUP    detach: a runner in the background takes over
 
-If another runner attends to the run too, Ctrl-C and signals end only this process. While the run is stopping, another
-signal ends only this runner. The agent still saves its last checkpoint if it can.
+If another runner attends to the run too, Ctrl-C and signals end only this process, and the run continues. If the run is
+already stopping, a second Ctrl-C or signal ends this process at once. The run's agent still saves its last checkpoint
+if it can.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ Interrupt = KeyboardInterrupt | Signalled
 
 
 class Interrupts:
-    """Handles the interrupts of one runner. `background`: it has no terminal, and replaced a runner that had one."""
+    """
+    Handles Ctrl-C and signals to one runner. `background` is True if the runner has no terminal, because it was started
+    in the background.
+    """
 
     def __init__(self, run: OpenRun, *, background: bool) -> None:
         self._run = run
@@ -48,7 +53,7 @@ class Interrupts:
 
     def answer(self, caught: Interrupt) -> bool:
         """
-        Handle an interrupt. Return True to continue attending, False if a background runner has taken over.
+        Handle an interrupt. Return True if this runner is to continue, and False if a background runner has taken over.
 
         Raises:
             KeyboardInterrupt, Signalled: this process has to end.
@@ -73,7 +78,7 @@ class Interrupts:
         return self._stop(caught)
 
     def done(self) -> None:
-        """Stop the timer."""
+        """Stop the timer that limits the time of a stop."""
         signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _hung_up(self) -> bool:
@@ -117,7 +122,9 @@ class Interrupts:
         raise caught
 
     def _note(self, line: str) -> None:
-        """Print a line, and write it to the log of the background runner, because the terminal may be gone."""
+        """
+        Print a line, and write it to the log of the background runner too, because the terminal may already be closed.
+        """
         say(line)
         with contextlib.suppress(OSError), open_to_append(log_of(self._run)) as log:
             log.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {line}\n".encode())
@@ -125,7 +132,10 @@ class Interrupts:
 
 @contextlib.contextmanager
 def told(run: OpenRun) -> Iterator[None]:
-    """If Ctrl-C or a signal ends this block, print the state of the run, and what to type."""
+    """
+    Print the state of the run, and the commands with which the user can continue or end it, if Ctrl-C or a signal ends
+    this block.
+    """
     try:
         yield
     except (KeyboardInterrupt, Signalled):
@@ -134,7 +144,10 @@ def told(run: OpenRun) -> Iterator[None]:
 
 
 def what_is_left(run: OpenRun) -> str:
-    """Describe the state of the run after the end of this process, and what to type."""
+    """
+    Describe the state in which this process leaves the run, and the commands with which the user can continue or end
+    it.
+    """
     state, other = run.ledger.state, _attends_elsewhere(run)
     if other is None or state.terminal is not None:
         return left_alone(run.typed, state)
@@ -150,7 +163,9 @@ def _attends_elsewhere(run: OpenRun) -> RunnerStatus | None:
 
 
 def last_act(run: OpenRun) -> str:
-    """Describe what spotrun does before the instances of a stopping run end."""
+    """
+    Describe what spotrun still does for a stopping run before its instances end, such as saving a last checkpoint.
+    """
     state = run.ledger.state
     no_room = shortage(run.store, state)
     if state.current is None:
@@ -164,8 +179,8 @@ def last_act(run: OpenRun) -> str:
 
 def request_stop(run: OpenRun, by: str | None = None) -> bool:
     """
-    Request that a run stops, in the name of `by`, or else of this user. Return False if the run has already ended, or
-    the stop was requested before.
+    Write to the ledger that `by`, or else this user, requests the end of the run. Return False if there was no need to,
+    because the run has ended or a stop was requested before.
     """
     event = StopRequested(by=by or who())
     try:
@@ -178,7 +193,7 @@ def request_stop(run: OpenRun, by: str | None = None) -> bool:
 def stop_or_detach(what: str = "the run") -> str | None:
     """
     Ask whether to stop or to detach, and return the answer; None if there was no answer within ANSWER_WITHIN_S. A
-    second Ctrl-C means stop. The end of the input means detach, because no user can decide.
+    second Ctrl-C means stop. If the input ends, the answer is detach, because the user did not decide to stop.
     """
     signal.setitimer(signal.ITIMER_REAL, ANSWER_WITHIN_S)
     try:

@@ -38,13 +38,15 @@ from spotrun.store.port import Store
 from spotrun.units import format_duration, to_the_cent
 
 SAVED = re.compile("lightning|transformers|from spotrun import|import spotrun", re.IGNORECASE)
-"""Names in a script that show that its training has checkpoints, and that `verify-resume` can compare it."""
+"""
+Words in a script which show that spotrun can make checkpoints of its training, and that `verify-resume` can compare it.
+"""
 
 
 class CheckedJob(NamedTuple):
     """
-    A job that has what it needs besides its offerings. `notes` are for the user, also on each need that could not be
-    checked. `runs` is the store of the job's runs; None if it could not be opened, or its bucket not be listed.
+    The result of checking a job. `notes` are for the user; each check that could not be made has one. `runs` is the
+    store of the job's runs; None if the store could not be opened, or if its bucket could not be listed.
     """
 
     notes: list[str]
@@ -53,9 +55,10 @@ class CheckedJob(NamedTuple):
 
 def check_job(spec: RunSpec, cloud: Cloud, *, all_left_behind: bool = False) -> CheckedJob:
     """
-    Check the needs of a job besides its offerings, wherever it is launched. Change nothing.
+    Check what a job needs apart from a machine: its script, its work folder, its bucket and its identity. These checks
+    are the same on the machine that launches the job and on any other. Nothing is changed.
 
-    `all_left_behind`: name every file that is not uploaded, not only the first ones.
+    With `all_left_behind`, the note on files that are not uploaded names all of them, not only the first ones.
 
     Raises:
         SpecInvalid, StoreError, CloudError: something is missing; or the bucket or the identity that the job names does
@@ -86,12 +89,12 @@ def check_machine(spec: RunSpec) -> None:
 
 def check_script(spec: RunSpec, *, here: bool) -> str | None:
     """
-    Return a note on a script that this Python cannot read; None if it can. An instance may have a newer Python than
-    this machine.
+    Compile the script. If the Python of this machine cannot compile it, return a note that says so, because an instance
+    may have a newer Python. Return None if it can.
 
     Raises:
-        SpecInvalid: this Python cannot read the script and would have to run it (`here`), or the script spreads its
-            state over several instances.
+        SpecInvalid: the training would run with this Python (`here`), which cannot compile the script; or the script
+            divides its state among several instances, so that no checkpoint would have all of it.
     """
     require_whole_state(spec)
     script = spec.train.source(Path(spec.workdir))
@@ -111,8 +114,8 @@ def check_script(spec: RunSpec, *, here: bool) -> str | None:
 
 def left_behind(spec: RunSpec, *, all_of_them: bool = False) -> str | None:
     """
-    Return a note on files of the work folder that are not uploaded; None if there are none. The note names the first
-    files, or all of them.
+    Return a note that names files of the work folder that are not uploaded: the first ones, or all of them. Return None
+    if all files are uploaded.
 
     Raises:
         SpecInvalid: the script is not uploaded, or an ignore file cannot be read.
@@ -125,8 +128,8 @@ def left_behind(spec: RunSpec, *, all_of_them: bool = False) -> str | None:
 
 def without_checkpoints(spec: RunSpec) -> str | None:
     """
-    Return a note on a job that may have no checkpoints; None for any other job. Checkpoints exist only for trainings
-    with a framework, and for files that the job names as state.
+    Return a note on a job that may have no checkpoints; None for any other job. spotrun makes checkpoints only if the
+    training uses a framework that it supports, or if the job names files as state.
     """
     if spec.train.state or _names(spec, SAVED):
         return None
@@ -156,8 +159,8 @@ def about_home(spec: RunSpec) -> str | None:
 
 def alone_at_home(spec: RunSpec) -> str | None:
     """
-    Return a note with the cost of the same work on the user's own machine, which the forecast leaves out; None for a
-    job without such a machine.
+    Return a note with the cost of the work if only the user's own machine did it, because the forecast is for the cloud
+    only. Return None for a job without such a machine.
     """
     name, home, work = spec.resources.home, spec.home, spec.policy.expected_work
     if home is None:
@@ -172,8 +175,8 @@ def alone_at_home(spec: RunSpec) -> str | None:
 
 def require_framework(spec: RunSpec) -> None:
     """
-    Check that PyTorch and Lightning are installed on this machine, if the script imports them and no `setup`,
-    PYTHONPATH or image may provide them.
+    Check that PyTorch and Lightning are installed on this machine, if the script imports them. Skip the check if the
+    job has a `setup`, a PYTHONPATH or an image, because these may provide the packages.
 
     Raises:
         NotInstalled: a package that the script imports is missing.
@@ -205,10 +208,11 @@ def _imports_of(script: Path) -> set[str]:
 
 def _open_runs(spec: RunSpec) -> Store:
     """
-    Open the store of the job's runs. List a bucket, to check it; a local folder is created by the launch.
+    Open the store of the job's runs. If it is a bucket, check it by listing it. A local folder is not checked, because
+    the launch creates it.
 
     Raises:
-        StoreError: the store cannot be opened, or the bucket cannot be listed; the error names the job's key.
+        StoreError: the store cannot be opened, or the bucket cannot be listed. The error names the key of the job.
     """
     try:
         runs = open_store(spec.checkpoint.uri)

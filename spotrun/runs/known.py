@@ -1,10 +1,12 @@
 """
-Remembers the runs that this user created or confirmed on this machine; only these continue without confirmation.
+Remembers the runs that this user created on this machine, or confirmed to be theirs. Any other run continues only after
+a confirmation.
 
-To carry a run on means to execute the contents of its folder: `notify.command` in the user's shell, and the job itself,
-on this machine if the cloud is local, else on rented machines at the user's expense. Another user with write access to
-the store can make a folder that looks like a run. So the digest of entry 0, which never changes, is kept where only
-this user writes.
+The reason is that continuing a run executes what its folder contains. `notify.command` is executed in the user's shell.
+The job itself is executed on this machine if the cloud is local, and otherwise on rented machines that the user pays
+for. Another user with write access to the store could make a folder that looks like a run of this user.
+
+So the digest of entry 0 is kept in a folder where only this user can write. Entry 0 of a run never changes.
 """
 
 from __future__ import annotations
@@ -24,16 +26,21 @@ if TYPE_CHECKING:  # commands that create no run start faster without it
     from spotrun.runner.creation import NewRun
 
 KNOWN = "~/.spotrun/known"
-"""A folder with one file for each run, named by its uid, which contains the sha256 of entry 0."""
+"""
+Folder of known runs. It has one file for each run. The file is named by the run's uid, and contains the sha256 of its
+entry 0.
+"""
 KNOWN_VARIABLE = "SPOTRUN_KNOWN"
-"""Variable with another path for this folder."""
+"""Environment variable that sets another path for this folder."""
 
 
 def create_known(new: NewRun, role: str = "runner") -> OpenRun:
     """
-    Create a run of this user, and open it. The digest of entry 0 is remembered before entry 0 is written: even if this
-    command is killed, later commands accept this run as the user's own, but not a run that another process put in its
-    place.
+    Create a run of this user, and open it.
+
+    The digest of entry 0 is remembered first, and entry 0 is written afterwards. So if this command is killed in
+    between, later commands accept the run as the user's own. They do not accept a run that another process has put in
+    its place, because the digest differs.
 
     Raises:
         LedgerDamaged: another process wrote entry 0.
@@ -56,7 +63,10 @@ def remember(run: OpenRun) -> None:
 
 
 def _write(run_uid: str, first_sha256: str, run_id: str) -> None:
-    """Store that the run is known. If this cannot be stored, a later command asks whether the run is the user's."""
+    """
+    Write the file that makes the run known. If it cannot be written, print a note: later commands will ask whether the
+    run is the user's.
+    """
     path = _path(run_uid)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -81,7 +91,7 @@ def is_known(run: OpenRun) -> bool:
 
 def require_known(run: OpenRun, yes: bool) -> None:
     """
-    Ask whether a run from elsewhere is the user's own, and remember the answer yes.
+    Ask the user whether a run that is not known is their own. If the answer is yes, remember the run as known.
 
     Raises:
         SpecInvalid: there is no terminal to ask on.
@@ -104,7 +114,10 @@ def require_known(run: OpenRun, yes: bool) -> None:
 
 
 def _executed(run: OpenRun) -> Iterator[str]:
-    """Yield the actions that are done with this user's rights if the user carries the run on."""
+    """
+    Yield the actions that spotrun does with this user's rights if the user continues the run, for the question whether
+    the run is theirs.
+    """
     if run.cloud.here:
         train = run.spec.train
         yield f"run its {train.title} on this machine, with your rights"

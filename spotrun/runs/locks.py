@@ -10,7 +10,7 @@ from pathlib import Path
 from spotrun.errors import SpotrunError
 
 LOCKS = Path("~/.spotrun/locks")
-"""Folder with the locks of runs and nights whose store is a bucket."""
+"""Folder with the locks of runs and of nightly runs that are in a bucket."""
 
 
 def lock_of(name: str) -> Path:

@@ -24,6 +24,8 @@ _NAME = re.compile(r"(\d{1,15})\.(\d{1,2})", re.ASCII)
 
 def member_named(run: OpenRun, state: RunState, text: str) -> MemberName:
     """
+    Return the name of the member that the user typed as `text`.
+
     Raises:
         RunNotFound: the run has no such member.
     """
@@ -53,7 +55,7 @@ def instance_of(run: OpenRun, state: RunState, text: str) -> str:
 
 def living_instance_of(run: OpenRun, state: RunState, text: str) -> str:
     """
-    Return the id of a member's instance, if the instance has not ended according to the ledger.
+    Return the id of a member's instance that has not ended according to the ledger.
 
     Raises:
         RunNotFound: the run does not have this member, or the member's instance does not exist yet or has ended.

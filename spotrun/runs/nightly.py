@@ -1,9 +1,10 @@
 """
-`spotrun launch JOB.yaml --nightly`: one line for cron that works whether the last night has finished or not.
+Starts or continues a nightly run, for `spotrun launch JOB.yaml --nightly`. A user puts this command in cron. It does
+the right thing whether the previous night's run has finished or not.
 
-    the last night is still in progress   start nothing, exit 11
-    the last night did not finish         continue it, because its work is paid for
-    else                                  clean up after the last night, and start a new one
+    the run of the last night is still attended to   start nothing, exit 11
+    it has not finished, and nothing attends to it   continue it, because its work is paid for
+    it has finished, or there was none               clean up after it, and start a new one
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ from spotrun.spec.model import RunSpec
 
 def attend_tonight(spec: RunSpec, start: Path | None, prepare: Callable[[], Prepared]) -> None:
     """
-    Attend to the last night of `spec` if it is unfinished, otherwise to a new one from `prepare`, until it ends.
+    Attend to the newest nightly run of `spec` if it has not finished. Otherwise create a new one with `prepare`, and
+    attend to it until it ends.
 
     Raises:
-        NightUnderWay: another process already attends to a night.
+        NightUnderWay: another process already attends to a nightly run of this job.
         RunEnded, LimitExceeded: as for `attend`.
     """
     with one_at_a_time(spec):
@@ -64,7 +66,7 @@ def attend_tonight(spec: RunSpec, start: Path | None, prepare: Callable[[], Prep
 @contextlib.contextmanager
 def one_at_a_time(spec: RunSpec) -> Iterator[None]:
     """
-    Hold the lock for the nights with this job's name in this store.
+    Hold the lock for the nightly runs with this job's name in this store, so that only one process attends to them.
 
     Raises:
         NightUnderWay: another process on this machine holds the lock.
@@ -75,7 +77,8 @@ def one_at_a_time(spec: RunSpec) -> Iterator[None]:
 
 def _lock_path(spec: RunSpec) -> Path:
     """
-    Return the path of the lock. If the store is a folder, the lock is in it, so that all users of the store share it.
+    Return the path of the lock. If the store is a folder, the lock is in that folder, so that all users of the store
+    use the same lock.
     """
     place = spec.checkpoint.place
     if isinstance(place, str):
@@ -85,10 +88,10 @@ def _lock_path(spec: RunSpec) -> Path:
 
 def _unfinished(run: OpenRun) -> bool:
     """
-    Return True if the night is unfinished and can be continued.
+    Return True if the nightly run has not finished and can be continued.
 
     Raises:
-        NightUnderWay: another runner attends to the night.
+        NightUnderWay: another runner attends to it.
     """
     state = run.ledger.refresh()
     if state.terminal is None and attended(run):
@@ -98,11 +101,11 @@ def _unfinished(run: OpenRun) -> bool:
 
 def may_carry_on(run: OpenRun, as_now: Callable[[], RunCreated]) -> bool:
     """
-    Return True if the run may be carried on without confirmation: this machine knows it; or its code runs on other
-    machines, and its entry 0 equals the entry that would be created now.
+    Return True if the run may be continued without asking the user. That is so in two cases: the run is known on this
+    machine; or its code runs on other machines only, and its entry 0 equals the one that would be created now.
 
-    The comparison is for a scheduler that starts each night on a new machine, where no run is known. It is repeated for
-    each night, and the run is not remembered, because the job may change.
+    The second case is for a scheduler that starts each night on a new machine, on which no run is known. Such a run is
+    not remembered as known, because the job may change before the next night. So each night compares again.
     """
     return is_known(run) or (not run.cloud.here and not differences(run.created, as_now()))
 

@@ -15,10 +15,11 @@ from spotrun.runs.open_run import OpenRun
 @contextlib.contextmanager
 def notifying(run: OpenRun, *, ours: bool = False) -> Iterator[Notifier]:
     """
-    Send notifications in this block, to the receivers that the job names. At the end of the block, print each failure.
+    Send notifications while this block runs, to the receivers that the job names. At the end of the block, print each
+    failure.
 
-    An unknown run (known.py) sends no notifications, because its job may name any command. `ours`: the run is known, or
-    was compared with the job.
+    A run that is not known (known.py) sends no notifications, because a receiver can be any command. The caller sets
+    `ours` if it has checked in another way that the run is the user's.
     """
     told = run.spec
     if told.notify and not ours and not is_known(run):

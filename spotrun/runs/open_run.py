@@ -48,12 +48,15 @@ from spotrun.store.retrying import persist
 from spotrun.units import shown
 
 OPENERS = 8
-"""Maximum number of runs that are opened at the same time, because each one waits for the store."""
+"""
+Maximum number of runs that are opened at the same time. Most of the time of opening a run is spent waiting for the
+store.
+"""
 _UID = re.compile(r"[0-9a-z]{1,32}", re.ASCII)
 NO_RUNS = frozenset({MARKET, KEYS, BENCH, SWEEPS, NIGHTS})
 """Folders next to the runs of a store that are not runs."""
 LISTED_MAX = 10
-"""Maximum number of runs that are listed if a reference is ambiguous."""
+"""Maximum number of matching runs that an error lists if a reference is ambiguous."""
 
 
 class OpenRun:
@@ -76,13 +79,14 @@ class OpenRun:
 
     @property
     def typed(self) -> str:
-        """The reference of the run for other commands, quoted for a shell."""
+        """The reference to the run that the user can type in other commands, quoted for a shell."""
         return reference(self.id, self.uri)
 
     def read_whole_part(self) -> tuple[RunState, LedgerDamaged | None]:
         """
-        Return the state from all entries and None; or the state from the entries before the first damaged entry, and
-        the damage. So a command can still show the readable part of the run; it has to raise the damage afterwards.
+        Return the state, and None if all entries could be read. If an entry is damaged, return the state from the
+        entries before it, and the damage as an error. So a command can still show the readable part of the run, and
+        raise the error afterwards.
         """
         try:
             return self.ledger.refresh(), None
@@ -92,7 +96,7 @@ class OpenRun:
 
     @cached_property
     def runs(self) -> Store:
-        """The store of runs that contains this run's folder."""
+        """The store that contains the folder of this run, and those of other runs."""
         return open_store(self.uri.rpartition("/")[0] or "/")
 
     @cached_property
@@ -129,10 +133,13 @@ class OpenRun:
 
 def _require_its_name(uri: str, created: RunCreated) -> None:
     """
+    Check that a run's folder has the name that entry 0 gives the run.
+
+    Another user with write access to the store could make a folder whose entry 0 has another run's uid, or whose name
+    looks like another run's.
+
     Raises:
-        RunMisnamed: the folder's name differs from the name in its entry 0, or is not a valid name of a run. Another
-            user with write access to the store could make a folder whose entry 0 has another run's uid, or whose name
-            looks like another run's.
+        RunMisnamed: the folder's name differs from the name in its entry 0, or is not a valid name of a run.
     """
     run_id = f"{created.name}-{created.uid}"
     if uri.rpartition("/")[2] != run_id:
@@ -150,12 +157,18 @@ def default_store() -> str:
 
 
 def reference(run_id: str, uri: str) -> str:
-    """Return the run's reference for commands in this shell: its id, or its address outside the default store."""
+    """
+    Return the shortest reference to the run that works in this shell: its id if the run is in the default store,
+    otherwise its address.
+    """
     return run_id if uri.rpartition("/")[0] == address.absolute(default_store()).rstrip("/") else quote(uri)
 
 
 def who() -> str:
-    """Return the user's name and host, for the ledger; in a container a user may have only a number."""
+    """
+    Return the user's name and host, for entries of the ledger. In a container, a user may have only a number, which
+    then replaces the name.
+    """
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # OSError from Python 3.13 on
@@ -169,8 +182,8 @@ def writer(role: str) -> str:
 
 def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
     """
-    Return the run that `reference` means. It is an address, an id, or a name (the newest run of that name), or an
-    unambiguous beginning of an id or a name.
+    Return the run that `reference` means. A reference is an address, an id, or a name. An unambiguous beginning of an
+    id or a name is enough. A name means the newest run of that name.
 
     Raises:
         RunNotFound: no run matches, or several do. The message says where spotrun looked.
@@ -184,7 +197,8 @@ def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
 
 def last_runs(reference: str, count: int, store: str | None) -> list[OpenRun]:
     """
-    Return the newest runs that `reference` means, at most `count`, the oldest first.
+    Return the newest runs that `reference` means, at most `count` of them. The oldest of these comes first in the
+    result.
 
     Raises:
         RunNotFound: no run matches, or runs of several names do.
@@ -208,7 +222,7 @@ def newest_of(name: str, store: str, role: str) -> OpenRun | None:
 
 
 def attended(run: OpenRun) -> bool:
-    """Return True if a runner has recently updated its status, and is not known to have ended since."""
+    """Return True if a runner has updated its status object recently, and has not died since as far as can be known."""
     statuses = persist(lambda: run.store.list(RUNNER_KEY))
     silent = datetime.now(UTC) - statuses[0].modified_at if statuses else UNATTENDED_AFTER_MAX
     if silent >= UNATTENDED_AFTER_MAX:
@@ -221,8 +235,8 @@ def attended(run: OpenRun) -> bool:
 
 def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
     """
-    Return all runs with the id or name `reference`, or with the only id or name that begins with it. The oldest is
-    first, and there is at least one.
+    Return all runs that `reference` means, the oldest first; at least one. These are the runs with this id or name. If
+    there are none, they are the runs whose id or name begins with it, if only one id or name does.
     """
     folder = store or DEFAULT_STORE
     runs, unreadable = look_in(folder)
@@ -240,9 +254,10 @@ def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
 
 def _refuse_sweep(reference: str, folder: str) -> None:
     """
+    Refuse the name of a sweep. It is not a reference to a run, even if the sweep has only one run so far.
+
     Raises:
-        RunNotFound: `reference` is the name of a sweep, which does not stand for any of its runs, even if the sweep has
-            only one so far.
+        RunNotFound: `reference` is the name of a sweep.
     """
     if not re.fullmatch(NAME_PATTERN, reference, re.ASCII) or absent(folder):
         return
@@ -258,8 +273,8 @@ def _refuse_sweep(reference: str, folder: str) -> None:
 
 def _begin_with(reference: str, runs: list[OpenRun]) -> list[OpenRun]:
     """
-    Return all runs of the only name that begins with `reference`, or the only run whose id does; empty if there is
-    none.
+    Return the runs that `reference` abbreviates: all runs of a name that begins with it, or the one run whose id does.
+    Return an empty list if nothing begins with it.
 
     Raises:
         RunNotFound: several names or ids begin with it.
@@ -282,13 +297,19 @@ def _id_begins(run: OpenRun, reference: str) -> bool:
 
 
 class Unreadable(NamedTuple):
-    """A run's folder whose first entry cannot be read or is damaged, or one of several folders with the same run."""
+    """
+    A folder that cannot be used as a run: its first entry is damaged or cannot be read, or another folder has the same
+    run.
+    """
 
     name: str
     uri: str
     error: StoreError
     words: tuple[str, ...]
-    """The references that a user may type for this run. A folder is named NAME-UID."""
+    """
+    The references that a user may type for this run, as far as the folder's name shows them. A folder is named
+    NAME-UID.
+    """
 
 
 def runs_in(folder: str) -> list[OpenRun]:
@@ -298,7 +319,7 @@ def runs_in(folder: str) -> list[OpenRun]:
 
 def look_in(folder: str) -> tuple[list[OpenRun], list[Unreadable]]:
     """
-    Return all readable runs in a store, and all folders of runs that are not readable. Other folders are skipped.
+    Return all readable runs in a store, and all folders of runs that cannot be read. Skip folders of other kinds.
 
     Raises:
         StoreError: the folders cannot be listed.
@@ -317,7 +338,10 @@ def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[U
 
 
 def set_copies_apart(runs: list[OpenRun]) -> tuple[list[OpenRun], list[Unreadable]]:
-    """Return the runs that are in one folder only, and all folders of runs that are in several."""
+    """
+    Separate the runs that are in one folder only from those that are in several. Return the former, and all folders of
+    the latter as unreadable.
+    """
     by_uid: dict[str, list[OpenRun]] = {}
     for run in runs:
         by_uid.setdefault(run.created.uid, []).append(run)
@@ -347,7 +371,10 @@ def _try_open(name: str, uri: str) -> OpenRun | Unreadable | None:
 
 
 def _refuse(meant: Iterable[Unreadable]) -> None:
-    """Raise the error of the first run in `meant`, if any: an unreadable run must not be reported as missing."""
+    """
+    Raise the error of the first folder in `meant`; do nothing if there is no folder. Without this, a run that exists
+    but cannot be read would be reported as missing.
+    """
     for each in meant:
         raise each.error
 
@@ -373,8 +400,10 @@ def absent(folder: str) -> bool:
 
 def require_store(folder: str) -> None:
     """
+    Check that a store on this machine exists. A bucket is not checked here; an error would come when it is read.
+
     Raises:
-        StoreError: `folder` is on this machine and does not exist. A bucket is checked only when it is read.
+        StoreError: `folder` is on this machine and does not exist.
     """
     if not absent(folder):
         return

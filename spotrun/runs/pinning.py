@@ -32,7 +32,8 @@ _WRITE_DIGEST = "write the digest behind the tag: docker:REPO/NAME:TAG@sha256:â€
 
 def with_baseline_price(spec: RunSpec) -> RunSpec:
     """
-    Return the job with the current on-demand price of its `report.baseline`, if that names an instance type.
+    Return the job with a fixed baseline price. If `report.baseline` names an instance type, it is the type's on-demand
+    price at this moment; otherwise the job is returned as it is.
 
     Raises:
         SpecInvalid: the cloud does not rent this type out on demand in the job's region.
@@ -64,12 +65,14 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
     """
     Return the job with the digest of its container image, and notes on checks that were not possible.
 
-    If the training runs on this machine, and this machine has the image, the image need not be in a registry.
+    The digest comes from the image's registry. If the training runs on this machine, and this machine has the image,
+    the digest comes from this machine instead, and the image need not be in a registry.
 
     Raises:
         SpecInvalid: the image does not exist, this user may not read it, or it is not for the processors of the
             instances.
-        NotInstalled: this machine would run the image, always or while it is free, and has no container engine.
+        NotInstalled: this machine has no container engine. It needs one if the job trains here, always or while this
+            machine is free.
         RegistryUnavailable: the digest of a tag cannot be read; or this machine would train in the image, does not have
             it, and cannot reach its registry.
     """
@@ -100,7 +103,7 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
         if not own:
             hint = f"instances on {spec.resources.cloud} have no identity in this registry: use an image of another one"
             raise ImageRefused(error.message, hint=hint, key=error.key) from error
-        # instances have another identity than the launching user
+        # the instances have their own identity, which may read the image although this user may not
         if not image.digest:
             hint = f"{error.hint}; or {_WRITE_DIGEST}"
             raise RegistryUnavailable(f"the digest of the image is not known: {error.message}", hint=hint) from error
@@ -110,7 +113,10 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
 
 
 def with_image_here(spec: RunSpec, environment: Mapping[str, str]) -> RunSpec:
-    """Return the job with its image's digest, for a trial on this machine. Raises as `with_image`."""
+    """
+    Return the job with its image's digest, for a command that trains on this machine to try the job out. Raises the
+    same errors as `with_image`.
+    """
     resources = ResourcesSpec(image_id=spec.resources.image_id)
     found, _ = with_image(spec.model_copy(update={"resources": resources}), environment)
     return spec if found.image is None else spec.with_image(found.image)
@@ -118,6 +124,8 @@ def with_image_here(spec: RunSpec, environment: Mapping[str, str]) -> RunSpec:
 
 def _digest_here(image: Image) -> str:
     """
+    Return the digest of the image on this machine; "" if this machine does not have the image.
+
     Raises:
         NotInstalled: this machine has no container engine.
     """
@@ -129,8 +137,10 @@ def _digest_here(image: Image) -> str:
 
 def _login(spec: RunSpec, environment: Mapping[str, str], cloud: str) -> tuple[Credentials | None, str]:
     """
-    Return the login to the image's registry (None if no login is known), and a reason if only instances can read the
-    job's credentials ("" otherwise). The user's identity on `cloud` may log in too, unless that is "".
+    Return the login to the image's registry, and a reason. The login is None if there is none. The reason is "", unless
+    the job has credentials that only instances can read; then the registry cannot be asked from here.
+
+    The user's identity on `cloud` may serve as the login if the job has no credentials; with "", it may not.
 
     Raises:
         RegistryUnavailable: the credentials cannot be read on this machine although the digest of a tag is needed, or

@@ -40,7 +40,9 @@ from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 
 RUNS_MAX = 10
-"""Maximum number of earlier runs on which there are notes, the newest first."""
+"""
+Number of earlier runs, counted from the newest, that are checked for a note on runs that still train or cost money.
+"""
 ONLY_WHERE_THE_NETWORK_IS_YOURS = (
     "PyTorch on them runs what it receives from anyone who reaches its ports: train together only where the network is"
     " yours (docs/gangs.md)."
@@ -49,9 +51,11 @@ ONLY_WHERE_THE_NETWORK_IS_YOURS = (
 
 class Prepared(NamedTuple):
     """
-    A job that can begin. `spec` is the job as it will be stored, and `chosen` the offering that it requests first.
-    `earlier` are the runs of the same name, the newest first, and `notes` are for the user. `start` is the Lightning
-    checkpoint that the training starts from. `later`: the job does not begin now.
+    A job that is ready to begin.
+
+    `spec` is the job as it will be stored, and `chosen` is the offering that it requests first. `earlier` are the runs
+    of the same name, the newest first. `notes` are for the user. `start` is the Lightning checkpoint that the training
+    starts from. `later` is True if the job will begin at another time.
     """
 
     spec: RunSpec
@@ -64,7 +68,7 @@ class Prepared(NamedTuple):
 
     def show(self, others: Sequence[str] = ()) -> None:
         """
-        Print the offerings that suit the run, with a tick at the first choice. The notes go to stderr, `others` first.
+        Print the offerings that suit the run, and mark the first choice. Print the notes to stderr, `others` first.
 
         Raises:
             SpecInvalid: the file `start` is not a Lightning checkpoint, or could execute code.
@@ -92,7 +96,10 @@ class Prepared(NamedTuple):
             show_start(self.start)
 
     def going_on(self) -> list[str]:
-        """Return a note on each earlier run that trains or may be billed; no notes at all if one cannot be read."""
+        """
+        Return a note on each earlier run that still trains or may still cost money. If one of the runs cannot be read,
+        return no notes.
+        """
         try:
             unended = [run for run in self.earlier[:RUNS_MAX] if not read_final_status(run.store, run.created.uid)]
             found = [(run, run.ledger.refresh(), attended(run)) for run in unended]
@@ -124,8 +131,9 @@ def prepare(spec: RunSpec, start: Path | None = None, *, dry_run: bool = False, 
     Gather everything that has to be known before this machine launches a run of `spec` now. `start` is the Lightning
     checkpoint that the training starts from, or None.
 
-    `dry_run`: notes name every file that is not uploaded, not only the first ones, and the checks that only a launch
-    does. `world` is the market of another job with the same resources, just read.
+    With `dry_run`, the notes say more. They name all files that are not uploaded, not only the first ones, and they
+    name the checks that are made only by a launch. `world` can be the market that was just read for another job with
+    the same resources.
 
     Raises:
         SpecInvalid: no offering suits the job, none is within max_price now, or the run would never complete.
@@ -146,8 +154,9 @@ def prepare_later(
     spec: RunSpec, cloud: Cloud, *, all_left_behind: bool = False, world: World | None = None
 ) -> Prepared:
     """
-    Gather what has to be known before a run of `spec` begins at another time on another machine. Its image keeps its
-    tag. `all_left_behind` is as in `check_job`, `world` as in `prepare`.
+    Gather what has to be known before a run of `spec` begins at another time and on another machine. The tag of its
+    image is not replaced by a digest, because the tag may mean a newer image then. `all_left_behind` is as in
+    `check_job`, `world` as in `prepare`.
 
     Raises:
         SpecInvalid: no offering suits the job, none is within max_price now, or the run would never complete.
@@ -163,7 +172,10 @@ def prepare_later(
 
 
 def _earlier_runs(job: str, store: Store | None) -> list[OpenRun]:
-    """Return the readable runs of the job of this name in `store`, the newest first; none if it cannot be read."""
+    """
+    Return the readable runs of the job with this name in `store`, the newest first. Return an empty list if `store` is
+    None or cannot be read.
+    """
     if store is None:
         return []
     with contextlib.suppress(StoreError):
@@ -200,9 +212,11 @@ def show_start(path: Path) -> None:
 
 def _require_completion(spec: RunSpec, newest: RunState | None, market: Market) -> None:
     """
+    Refuse a job that can be known beforehand never to complete, or to miss its deadline. `newest` is the newest run of
+    this name, from which the speed of the training is known.
+
     Raises:
-        SpecInvalid: by the measurements of the `newest` run of this name, the run would never complete on spot; or the
-            deadline cannot be met even on demand.
+        SpecInvalid: the run would never complete on spot instances; or the deadline cannot be met even on demand.
     """
     known = None if newest is None else measured_by(newest, market.unborn.created.time_scale)
     found = hopeless_on_spot(spec, known, median_life(market.world.observations))
@@ -224,7 +238,7 @@ def _who_bills(spec: RunSpec) -> str:
 
 
 def _deadline_in_words(spec: RunSpec, *, later: bool) -> str | None:
-    """Describe the deadline, and the strategy that has to meet it."""
+    """Return a sentence about the deadline and the strategy that has to meet it; None if the job has no deadline."""
     if spec.policy.deadline is None:
         return None
     now = system_clock().now()

@@ -11,8 +11,9 @@ from pathlib import Path
 
 def program() -> str:
     """
-    Return `spotrun`, or, if a shell would not find that, the path of the program next to this Python, such as
-    `.venv/bin/spotrun`. The path is absolute in a background runner, whose folder is `/`.
+    Return what the user can type to start spotrun. This is `spotrun` if a shell would find it. Otherwise it is the path
+    of the program next to this Python, such as `.venv/bin/spotrun`. The path is absolute in a background runner, which
+    works in the folder `/`.
     """
     beside = Path(sys.executable).with_name("spotrun")
     if shutil.which("spotrun") is not None or not beside.exists():

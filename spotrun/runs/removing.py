@@ -1,4 +1,7 @@
-"""Removes ended runs, for `rm` and `prune`: checks which runs may go, reports what stays elsewhere, and asks."""
+"""
+Removes ended runs, for `rm` and `prune`. Checks which runs can be removed, reports what each of them leaves behind in
+its cloud or bucket, and asks the user.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class StillThere(SpotrunError):
 
 
 class Removable(NamedTuple):
-    """An ended run that may be removed, with the store of its folder, and the number and size of its objects."""
+    """An ended run that can be removed, with the store of its folder, and the number and size of its objects."""
 
     run: OpenRun
     ended_at: datetime
@@ -45,6 +48,8 @@ class Removable(NamedTuple):
 
 def removable(run: OpenRun) -> Removable:
     """
+    Return what is known about a run that can be removed.
+
     Raises:
         StillThere: the run has not ended, a runner attends to it, or one of its instances may still exist.
         StoreError: the run cannot be read.
@@ -107,7 +112,10 @@ def remove_all(found: Sequence[Removable], *, yes: bool, dry_run: bool) -> None:
 
 
 def _stays(found: Removable) -> Iterator[str]:
-    """Yield what the run leaves elsewhere, and how to remove it."""
+    """
+    Yield a text for each thing that the removal leaves behind: the run's role, objects that spotrun did not write, and
+    older versions of objects. The text says how the user can remove it.
+    """
     run = found.run
     try:
         if run.created.uid in run.cloud.identities(run.spec, run.clock).runs():

@@ -1,5 +1,6 @@
 """
-Raises SIGTERM and SIGHUP as exceptions. Without a handler, they end a process before it can print the state of its run.
+Raises SIGTERM and SIGHUP as exceptions, so that a process can print the state of its run before it ends. Without a
+handler, these signals end the process at once.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ HEEDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 
 class Signalled(SystemExit):
     """
-    SIGTERM or SIGHUP; Ctrl-C stays a KeyboardInterrupt. If nothing catches the exception, the process exits with 128
-    plus the signal's number, the code by which shells report a signal.
+    The exception for SIGTERM and SIGHUP; Ctrl-C stays a KeyboardInterrupt. If nothing catches it, the process exits
+    with 128 plus the signal's number, as a shell reports a process that a signal ended.
     """
 
     def __init__(self, number: int) -> None:
@@ -27,7 +28,10 @@ class Signalled(SystemExit):
 
 @contextlib.contextmanager
 def heeding() -> Iterator[None]:
-    """Raise `Signalled` in the main thread for each signal that the parent process does not ignore (`nohup`)."""
+    """
+    Raise `Signalled` in the main thread for SIGTERM and SIGHUP while this block runs. A signal that the parent process
+    told this process to ignore (`nohup`) stays ignored.
+    """
     before = [number for number in HEEDED if signal.getsignal(number) == signal.SIG_DFL]
     _handle(before, _raise)
     try:
@@ -40,7 +44,7 @@ def heeding() -> Iterator[None]:
 def undisturbed() -> Iterator[None]:
     """Ignore signals and Ctrl-C in this block, so that they do not interrupt work that an earlier signal requested."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *HEEDED)}
-    # Not SIG_IGN, because a process started in this block would inherit it.
+    # A handler that does nothing, because a process that is started in this block would inherit SIG_IGN.
     _handle([number for number, handler in before.items() if handler != signal.SIG_IGN], lambda *_: None)
     try:
         yield
@@ -61,7 +65,10 @@ def _raise(number: int, _: FrameType | None) -> None:
 
 
 def _leave_terminal() -> None:
-    """Replace a terminal that is gone by /dev/null, because reads and writes would fail from now on."""
+    """
+    Connect the standard streams to /dev/null if their terminal is gone, because reads and writes would fail from now
+    on.
+    """
     gone = [descriptor for descriptor in (0, 1, 2) if _hung_up(descriptor)]
     if gone:
         null = os.open(os.devnull, os.O_RDWR)
@@ -71,7 +78,10 @@ def _leave_terminal() -> None:
 
 
 def _hung_up(descriptor: int) -> bool:
-    """Return True if the descriptor is a terminal that is gone. Such a terminal is still a character device."""
+    """
+    Return True if the descriptor belongs to a terminal that is gone. It is then still a character device, but no
+    terminal.
+    """
     try:
         return stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor)
     except OSError:  # it is closed

@@ -86,8 +86,8 @@ class NamedSweep:
 
     def cut_off(self, number: int, role: str) -> list[OpenRun]:
         """
-        Find the run that a killed command of this user created for trial `number` and did not record. Record and return
-        it; return an empty list if there is none.
+        Find the run of trial `number` that a command of this user created, if the command was killed before it had
+        recorded the run as that trial's. Record the run and return it; return an empty list if there is none.
         """
         prefix = self.record.folder_of(number, "")
         named = [folder for folder in persist(self.store.folders) if folder.startswith(prefix)]
@@ -99,7 +99,10 @@ class NamedSweep:
         return []
 
     def runs(self, role: str = "cli") -> list[OpenRun]:
-        """Return the runs that have begun. Trials begin in the order of their numbers."""
+        """
+        Return the runs of the trials that have begun. Trials begin in the order of their numbers, so the runs are in
+        this order too.
+        """
         found: list[OpenRun] = []
         while len(found) < self.record.trials and (run := self.run(len(found) + 1, role)) is not None:
             found.append(run)
@@ -110,7 +113,10 @@ class NamedSweep:
         self.record = record
 
     def request_stop(self) -> None:
-        """Record that no further trial may begin. The process that attends to the sweep reads this record."""
+        """
+        Record that the sweep is to stop, so that no further trial begins. The process that attends to the sweep reads
+        this record.
+        """
         self.keep(replace(self.record, stopped_by=who()))
 
     def stop_all(self) -> list[OpenRun]:
@@ -122,7 +128,10 @@ class NamedSweep:
 
     @property
     def with_all(self) -> str:
-        """Return the author for each run's stop request, which marks that the run was stopped with the whole sweep."""
+        """
+        The author's name that is written into the stop request of each run. It says that the run was stopped together
+        with the whole sweep, so that `go_on` can tell such a run from one that was stopped on its own.
+        """
         return f"{self.record.stopped_by or who()}{self._with_all}"
 
     @property
@@ -130,7 +139,9 @@ class NamedSweep:
         return f" with all of the sweep {self.record.name}"
 
     def go_on(self) -> None:
-        """Undo the stop of the whole sweep, in every run that it stopped."""
+        """
+        Undo the stop of the whole sweep: continue each run that was stopped with it, and allow further trials to begin.
+        """
         for run in self.runs():
             run.ledger.refresh()
             if stopped_by(run).endswith(self._with_all):

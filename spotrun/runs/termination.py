@@ -15,7 +15,7 @@ from spotrun.runs.unreadable import end_listed
 
 DOWN_WITHIN_S = 60.0
 LOOK_AGAIN_S = 0.5
-"""Seconds of system time between two rounds."""
+"""Seconds of system time between two tries to end the instances."""
 
 
 def take_down(opened: OpenRun) -> None:
@@ -53,7 +53,10 @@ def take_down(opened: OpenRun) -> None:
 
 
 def _ask_to_stop(opened: OpenRun) -> None:
-    """Request a stop. If the run's instances write without a pause, so that the request fails, end them first."""
+    """
+    Write a stop request into the ledger. This fails if the run's instances write entries without a pause. Then end the
+    instances first, and try again.
+    """
     try:
         request_stop(opened)
     except LedgerFlooded as flood:
@@ -64,10 +67,11 @@ def _ask_to_stop(opened: OpenRun) -> None:
 
 def _unended(run: OpenRun) -> str:
     """
-    End the run's instances. Return why the caller has to try again; "" if all have ended.
+    End the run's instances. Return "" if the cloud accepted this for all of them; otherwise return the reason why the
+    caller has to try again.
 
     Raises:
-        LoginNeeded: the next try would fail too, because the user cannot log in while this command waits.
+        LoginNeeded: another try would fail too, because the user cannot log in while this command waits.
     """
     try:
         end_instances(run)
@@ -80,8 +84,8 @@ def _unended(run: OpenRun) -> str:
 
 def end_instances(run: OpenRun) -> list[str]:
     """
-    End all instances of the run that have not ended. If a region in which the run has instances or other resources does
-    not answer, the runner's tick reports that.
+    End all instances of the run that have not ended. If a region does not answer, end those in the other regions; the
+    runner's tick reports a region in which the run may have something left.
 
     Returns:
         The ids of the instances that it ended.

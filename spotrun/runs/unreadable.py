@@ -1,6 +1,6 @@
 """
-Ends the instances of a run whose entry 0 cannot be read, for `spotrun down`. Each instance has the run's uid as a tag,
-and the readable rest of the ledger names the clouds and regions in which instances may be.
+Ends the instances of a run whose entry 0 cannot be read, for `spotrun down`. The instances can be found because each
+has the run's uid as a tag. The later entries of the ledger name the clouds and regions in which to look for them.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Nameless(NamedTuple):
 
 def nameless(reference: str, store: str | None) -> Nameless | None:
     """
-    Return the folder that `reference` means; None if no folder or more than one folder matches. Also return None if
-    another folder's name ends with the same uid, because the owner of the instances is then unknown.
+    Return the folder that `reference` means. Return None if no folder or more than one folder matches, or if another
+    folder's name ends with the same uid: then it is unknown which run the instances belong to.
     """
     folder, _, name = reference.rstrip("/").rpartition("/")
     runs = open_store(folder or store or default_store())
@@ -55,7 +55,10 @@ def nameless(reference: str, store: str | None) -> Nameless | None:
 
 
 def end_nameless(reference: str, store: str | None, yes: bool) -> None:
-    """End the instances of the run in the folder that `reference` means. Do nothing if `nameless` finds none."""
+    """
+    Ask for confirmation, and end the instances of the run in the folder that `reference` means. Do nothing if
+    `nameless` finds no folder.
+    """
     found = nameless(reference, store)
     if found is not None:
         confirm(yes, f"End the instances of {found.name} now?", default=True, declined="nothing was ended")
@@ -80,6 +83,8 @@ def end_listed(store: Store, run_uid: str) -> None:
 
 def _account(place: Region) -> Account:
     """
+    Return the account on the cloud and in the region of `place`.
+
     Raises:
         SpecInvalid: the cloud does not exist.
     """

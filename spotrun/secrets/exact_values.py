@@ -1,6 +1,6 @@
 """
-Finds known values in each reading of a text (see `readings`), even if other characters separate a value's letters, or a
-program has written the letters as character codes.
+Finds known secret values in a text. A value is found even if other characters, such as line ends, separate its letters,
+or if a program has written its letters as character codes. `readings` describes these ways of writing a value.
 """
 
 from __future__ import annotations
@@ -12,22 +12,31 @@ from spotrun.secrets.readings import SHORT, WAYS_OF_TEXT, WRITTEN_MAX, Redaction
 from spotrun.secrets.spelled_values import SpelledValues, spelled
 
 BREAKS_MAX = 4096
-"""Maximum characters between two letters of one value, for a text that arrives in parts."""
+"""
+Maximum number of characters by which the breaks between a value's letters may lengthen it. Only a text that arrives in
+parts needs this bound.
+"""
 
 
 def letters_of(value: str) -> int:
-    """Return the number of letters of `value` in its shortest reading."""
+    """Return the number of letters that remain of `value` if it is read in the way that leaves the fewest."""
     return min(len(way.without(value)) or len(value) for way in WAYS_OF_TEXT.read)
 
 
 class ExactValues:
-    """Values to look for. `reach` is the maximum number of characters that one value can take up in a text."""
+    """
+    Secret values to look for in texts. `reach` is the maximum number of characters of a text that one value can take
+    up.
+    """
 
     def __init__(self, values: Iterable[str], ways: Ways = WAYS_OF_TEXT) -> None:
         known = {each for each in values if each}
         self._ways = [(way, _written(way, known)) for way in ways.read if known]
         self._broken = {way.without(each) for way in ways.read for each in known if way.breaks(each)}
-        """Readings of values that themselves contain break characters. In such a value, these are hidden too."""
+        """
+        Readings of values in which the reading drops characters that belong to the value itself. If such a reading is
+        found in a text, the dropped characters in between are hidden too.
+        """
         longest = max((len(each) for way, values in self._ways for each in values if way.decodes), default=0)
         self.reach = max([*map(len, known), longest * WRITTEN_MAX]) + BREAKS_MAX if known else 0
         short = {each for each in known if len(each) < SHORT}
@@ -37,7 +46,10 @@ class ExactValues:
         ]
 
     def found(self, text: str) -> Iterator[Sequence[int]]:
-        """Yield, for each value found in the text, its letters' positions. The values are unordered and may overlap."""
+        """
+        Yield, for each value found in the text, the positions of its letters. The values come in no particular order,
+        and may overlap.
+        """
         for way, values in self._ways:
             reading = way.read(text)
             if reading is not None:
@@ -48,12 +60,18 @@ class ExactValues:
             yield from each.found(text)
 
     def begun(self, text: str, least: int = 1) -> int:
-        """Return the length of the text's longest end that may begin a value, with at least `least` of its letters."""
+        """
+        Return how many characters at the text's end may be the beginning of a value whose other letters are still to
+        come. Only a beginning with at least `least` of the value's letters counts.
+        """
         spelled = (each.begun(text, least) for each in self._spelled)
         return len(text) - min(chain(self._starts(text, least), *spelled), default=len(text))
 
     def _starts(self, text: str, least: int) -> Iterator[int]:
-        """Yield, for each reading, the start of the longest value that the text's end cuts off, if it cuts one off."""
+        """
+        Yield a position for each reading in which the text ends within a value: the position at which that value
+        starts. If there are several such values, it is that of the longest beginning.
+        """
         for way, values in self._ways:
             for reading in (way.read(text), *way.cut(text)):
                 if reading is None:
@@ -65,7 +83,7 @@ class ExactValues:
 
 
 class ValueFragments:
-    """Parts of values to look for, each `size` letters long."""
+    """Fragments of secret values to look for in texts. Each fragment is `size` letters long."""
 
     def __init__(self, values: Iterable[str], size: int) -> None:
         self._size = size
@@ -74,7 +92,7 @@ class ValueFragments:
         self._spelled = SpelledValues(_pieces(spelled(known, WAYS_OF_TEXT.spelled), size), WAYS_OF_TEXT.spelled)
 
     def found(self, text: str) -> Iterator[Sequence[int]]:
-        """Yield, for each part found in the text, the positions of its letters, in the order of the reading."""
+        """Yield, for each fragment found in the text, the positions of its letters, in the order of the fragment."""
         for way, pieces in self._ways:
             reading = way.read(text)
             if reading is None:
@@ -86,7 +104,7 @@ class ValueFragments:
 
 
 def _written(way: RedactionForm, values: Iterable[str]) -> list[str]:
-    """Return the non-empty readings of the values in `way`, sorted."""
+    """Return the values as they are read in this `way`, sorted, without those of which nothing remains."""
     return sorted({way.without(each) for each in values} - {""})
 
 
@@ -95,7 +113,10 @@ def _pieces(values: Iterable[str], size: int) -> frozenset[str]:
 
 
 def _occurrences(text: str, value: str) -> Iterator[tuple[int, int]]:
-    """Yield each occurrence's start and end. If two overlap, the later is given as starting at the earlier's end."""
+    """
+    Yield the start and end of each occurrence of `value` in `text`. If an occurrence overlaps the one before it, yield
+    only the part of it that follows the overlap.
+    """
     start, done = text.find(value), 0
     while start >= 0:
         yield max(start, done), start + len(value)
@@ -108,7 +129,10 @@ def _all_between(places: Sequence[int]) -> Sequence[int]:
 
 
 def _begun(text: str, value: str, least: int) -> int:
-    """Return the length of the longest proper prefix of `value` with which `text` ends; 0 if shorter than `least`."""
+    """
+    Return the number of characters at the end of `text` with which `value` begins, but not the whole value. Of several
+    possible numbers, take the largest; if it is less than `least`, return 0.
+    """
     if not text:
         return 0
     size = value.rfind(text[-1], 0, len(value) - 1) + 1

@@ -3,10 +3,11 @@ Finds secret values by the name before them.
 
     --password X    HF_TOKEN=X    "api_key": "X"    X-Api-Key: X    Authorization: Bearer X    https://me:X@host/?sig=X
 
-How a name ends decides whether its value is a secret: `hub_token` marks a secret; `max_tokens`, `token-count` and
-`pad_token` do not. Some values are never secrets, whatever the name: a variable (`$HF_TOKEN`), a placeholder
-(`<token>`), a word like `None`, a path, a number after `token`, an expression (`token=self.token`), and a value of
-fewer than four characters.
+The end of a name decides whether the value after it is a secret. `hub_token` is the name of a secret; `max_tokens`,
+`token-count` and `pad_token` are not.
+
+Some values are never secrets, whatever their name is: a variable (`$HF_TOKEN`), a placeholder (`<token>`), a word like
+`None`, a path, a number after `token`, an expression (`token=self.token`), and a value of fewer than four characters.
 """
 
 from __future__ import annotations
@@ -16,14 +17,20 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 NAME_MAX, VALUE_MAX = 64, 4096
-"""Maximum characters of a name, and of a value: no password or token is longer."""
+"""Maximum characters of a name, and maximum characters of a value. No password or token is longer."""
 REACH = NAME_MAX + VALUE_MAX + 64
-"""Whether a character belongs to a secret depends on at most this many characters before it: name, signs and value."""
+"""
+Maximum characters before a character that have to be known to decide whether it belongs to a secret: a name, the signs
+after it, and a value.
+"""
 UNDECIDED_MAX = 64
-"""An unfinished value of at least this many characters counts as a secret, whatever follows."""
+"""Minimum characters at which a value counts as a secret before its end has arrived."""
 SECRET_MIN, BEARER_MIN = 4, 16
 NUMBER_MAX = 11
-"""Maximum characters of a number after `token` that is not a secret, such as a token count or a price per token."""
+"""
+Maximum characters of a number after `token` that is not taken for a secret. Such a number may be a count of tokens, or
+a price per token.
+"""
 
 _KEY = r"(?:api|access|secret|private|auth|account|signing|encryption)[_-]?keys?"
 _CORE = rf"(?P<core>secrets?|passw(?:or)?ds?|passphrase|token|credentials?|{_KEY})(?:[_-]?\d{{1,3}})?"
@@ -31,7 +38,10 @@ _SIGN = r"""\\*["']?\]?[ \t]{0,8}(?::=|=>|[=:](?![=:]))[ \t]{0,8}"""
 _NAME = re.compile(rf"{_CORE}(?![\w-])(?:(?P<sign>{_SIGN})|[ ](?![\s-]))", re.IGNORECASE | re.ASCII)
 _WHOLE_NAME = re.compile(rf"{_CORE}$", re.IGNORECASE | re.ASCII)
 _FLAG = re.compile(rf"(?<![\w-])--?[\w.-]{{0,{NAME_MAX}}}$", re.ASCII)
-"""Matches the text before the end of a name if the name is a flag. Only a flag needs no sign before its value."""
+"""
+Matches the text before the last word of a name, if the name is a flag. After a flag, a blank may separate the value;
+any other name needs a sign such as `=` or `:` before its value.
+"""
 _VALUE = re.compile(
     rf"""
       (?P<quote>\\*["'])(?P<quoted>(?:(?!(?P=quote))\\.|(?!(?P=quote))[^\\\r\n]){{0,{VALUE_MAX}}})
@@ -50,13 +60,18 @@ _BY_PLACE = re.compile(
     re.VERBOSE | re.IGNORECASE | re.ASCII,
 )
 _HINTS = ("secret", "passw", "passphrase", "token", "credential", "key", "auth", "bearer", "sig", "code=", "://")
-"""Every text with a named value contains one of these words."""
+"""
+Words of which a text contains at least one if it has a value after such a name. A text with none of them is not
+searched.
+"""
 _OF_TEXT = re.compile(
     r"pad|eos|bos|unk|sep|cls|mask|special|start|end|stop|begin|image|img|video|audio|vision|class|prompt|per|each|next|new"
     r"|prev|previous|current|first|last|generated|sampled|predicted|input|output|word|dummy|empty|extra",
     re.IGNORECASE,
 )
-"""Words that, before `token`, make it a token of text rather than a secret."""
+"""
+Words that give `token` another meaning if they precede it: a token of text, as in `pad_token`, which is not a secret.
+"""
 _WORD = re.compile(
     r"none|null|true|false|undefined|unset|missing|required|optional|redacted|hidden|text|string|bytes|bool|value",
     re.IGNORECASE,
@@ -72,7 +87,10 @@ _LAST_WORD = re.compile(r"(?:[a-z]+|[A-Z][a-z]+|[A-Z]+)$")
 
 
 class NamedValue(NamedTuple):
-    """The position of a value after a name. `secret`: the value so far is a secret. `ends`: the value ends the text."""
+    """
+    The position of a value that follows a name. `secret` is True if the value looks like a secret. `ends` is True if
+    the text ends with the value, so that more of it may follow.
+    """
 
     start: int
     end: int
@@ -81,19 +99,21 @@ class NamedValue(NamedTuple):
 
 
 def names_secret(name: str) -> bool:
-    """Return whether a flag, a key or a variable of this name has a secret value."""
+    """Return True if the value of a flag, a key or a variable with this name is a secret."""
     found = _WHOLE_NAME.search(name)
     return found is not None and not _is_of_text(found["core"], name[: found.start()])
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether `value` is a secret under this name. The two are separate words of a command."""
+    """Return True if `value` is a secret under this name. Both are words of a command, such as `--password` and `X`."""
     found = _WHOLE_NAME.search(name)
     return found is not None and names_secret(name) and _is_secret(value, found["core"].casefold())
 
 
 def hide(text: str, hidden: str | None = None) -> str:
-    """Replace each secret value in `text` by `hidden`; without `hidden`, replace each of its characters by a star."""
+    """
+    Replace each secret value in `text` by `hidden`. Without `hidden`, replace each character of the value by a star.
+    """
     kept: list[str] = []
     done = 0
     for start, end, secret, _ in sorted(values_in(text)):
@@ -105,13 +125,19 @@ def hide(text: str, hidden: str | None = None) -> str:
 
 
 def unfinished(text: str) -> int:
-    """Return the length of an unfinished value at the text's end that is too short to judge."""
+    """
+    Return the length of the value with which the text ends, if more of it may follow and it is too short to decide
+    whether it is a secret; 0 if there is no such value.
+    """
     begun = (len(text) - found.start for found in values_in(text) if found.ends)
     return max((size for size in begun if size < UNDECIDED_MAX), default=0)
 
 
 def values_in(text: str) -> Iterator[NamedValue]:
-    """Yield, unordered, the values after names that mark secrets. A value is on one line, and may contain others."""
+    """
+    Yield the values that follow names of secrets, in no particular order. A value ends at the end of its line. Parts of
+    a value may be yielded as further values.
+    """
     lowered = text.lower()
     if not any(hint in lowered for hint in _HINTS):
         return
@@ -131,7 +157,7 @@ def _judged(match: re.Match[str], group: str, core: str) -> NamedValue:
 
 
 def _is_of_text(core: str, before: str) -> bool:
-    """Return whether the name denotes a token of text, as `pad_token` and `eosToken` do."""
+    """Return True if the name denotes a token of text, as `pad_token` and `eosToken` do."""
     word = _LAST_WORD.search(before.rstrip("_.-"))
     return core.casefold() == "token" and word is not None and bool(_OF_TEXT.fullmatch(word[0]))
 
@@ -145,6 +171,9 @@ def _is_secret(value: str, core: str) -> bool:
 
 
 def _is_passed_on(value: str, core: str) -> bool:
-    """Return whether the value is the name of a variable, as in `token=hub_token` and `--api-key API_KEY`."""
+    """
+    Return True if the value is itself the name of a variable that holds the secret, as in `token=hub_token` and
+    `--api-key API_KEY`.
+    """
     written, name = value.casefold().replace("-", "_"), core.replace("-", "_")
     return bool(core) and (written == name or written.endswith(f"_{name}"))

@@ -17,8 +17,8 @@ BATCH = 10
 """Maximum parameters in one GetParameters call."""
 ASK_AGAIN_FOR_S, ASK_AGAIN_EVERY_S = 30.0, 2.0
 """
-Maximum seconds of retries after a denial, and seconds between two tries. A run's role is created with the run, and it
-takes a while until all AWS servers know a new role's rights.
+Maximum seconds of retries after AWS has denied access, and seconds between two tries. The role of a run is created
+together with the run, and it takes a while until all AWS servers know the rights of a new role.
 """
 _DENIALS = ("AccessDeniedException", "UnrecognizedClientException")
 _CONFIG = Config(
@@ -56,11 +56,12 @@ def read_parameters(paths: Sequence[str], rights_are_new: bool = True) -> dict[s
 
 def read_at_once(paths: Sequence[str], region: str | None = None) -> dict[str, str]:
     """
-    Read parameters within seconds, for a caller that is not on an instance and whose rights are not new.
+    Read parameters with little patience, for a caller that is not on an instance, and whose rights are therefore not
+    new.
 
     Raises:
         SecretUnreadable: a parameter is missing, or is not encrypted.
-        ClientError, BotoCoreError: another failure. It is not translated, because the caller gives its own advice.
+        ClientError, BotoCoreError: any other failure. The caller gives its own advice on it.
     """
     return _asked(paths, region, _HASTY)
 

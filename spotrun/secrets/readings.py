@@ -1,10 +1,16 @@
 """
-Ways to read a text: unchanged; without *breaks* (terminal colours, line ends and blanks between letters); and with
-*written letters* decoded (letters that a program has written as a character code or after a backslash).
+Ways to read a text in which a secret value may be hidden by the way that programs have written it.
 
-Programs colour their output, wrap it at a window's width, and write base64 in lines of 76 letters. A logger may then
-encode that output as JSON, and a server may encode the JSON as HTML or in a URL. So letters are decoded repeatedly, in
-any order. A secret value is read in the same ways as the text, so a value with a backslash or a `%` still matches.
+There are three kinds of ways. The first leaves the text as it is. The second removes *breaks*: terminal colours, line
+ends and blanks between letters. The third also decodes *written letters*: letters that a program has written as a
+character code or after a backslash.
+
+They are needed because programs colour their output, wrap it at a window's width, and write base64 in lines of 76
+letters. A logger may then encode that output as JSON, and a server may encode the JSON as HTML or in a URL. So letters
+are decoded repeatedly, and the kinds of codes may come in any order.
+
+Each secret value is read in the same way as the text before the two are compared. So a value that itself has a
+backslash or a `%` still matches.
 """
 
 from __future__ import annotations
@@ -30,21 +36,32 @@ from spotrun.secrets.written_letters import (
 )
 
 SHORT = 8
-"""Minimum characters of a value that is sought across line ends: by chance, two lines may contain a shorter one."""
+"""
+Minimum characters of a value that is looked for across line ends. The ends of two lines may form a shorter value by
+chance.
+"""
 PART = 4
-"""Minimum letters before a break that count as the beginning of a value: by chance, a line may end with fewer."""
+"""
+Minimum letters before a break that count as the beginning of a value. A line may end with fewer of its letters by
+chance.
+"""
 DECODED_MIN = 4
-"""Minimum letters of a value after decoding. A value that decodes to fewer is sought only undecoded."""
+"""
+Minimum letters that remain of a value after decoding. If fewer remain, the value is looked for only without decoding.
+"""
 LEVELS = 5
-"""Maximum number of times that one letter is decoded. Removing a row of backslashes counts as once."""
+"""Maximum number of times that a letter is decoded. Removing several backslashes in a row counts as once."""
 WRITTEN_MAX = 16
-"""Maximum characters that stand for one byte, as in `&amp;#xe9;`, or `\\\\u0041` in JSON within JSON."""
+"""Maximum characters with which programs write one byte, as in `&amp;#xe9;`, or `\\\\u0041` in JSON within JSON."""
 
 Letters = Callable[[re.Match[str]], str]
 
 
 class Step(NamedTuple):
-    """Replaces each match of `pattern` by the result of `letters`; removes the match if `letters` is None."""
+    """
+    One replacement in a text. Each match of `pattern` is replaced by the result of `letters`, or removed if `letters`
+    is None.
+    """
 
     pattern: re.Pattern[str]
     letters: Letters | None = None
@@ -60,15 +77,21 @@ def _breaks(*patterns: str) -> Step:
 _AS_BYTES = Step(re.compile(r"[^\x00-\x7f]"), lambda found: utf8(found[0]))
 _LETTERS = Step(LETTER, letter_of)
 _LATIN = Step(re.compile(r"[\xc2\xc3][\x80-\xbf]"), lambda found: found[0].encode("latin-1").decode())
-"""`\\xe9` may mean a byte or a letter; so each letter up to \\xff is read as one byte, its Latin-1 code."""
+"""
+A replacement of a two-byte letter by one byte, its Latin-1 code. `\\xe9` in a text may mean a byte or a letter, so the
+letters up to \\xff are read as one byte wherever they occur.
+"""
 
 
 class RedactionForm(NamedTuple):
     """
-    A way to read a text: apply the steps in `once`, and then the steps in `turn` up to `levels` times. A text that
-    contains none of the `signs` has no reading of this kind. Only values of at least `least` letters are sought; at a
-    text's end, `part` or more letters count as the beginning of a value. `decodes`: a value that is too short after
-    decoding is not sought. `silent`: characters that `SpelledValues` ignores.
+    A way to read a text. First, the steps in `once` are applied. Then the steps in `turn` are applied up to `levels`
+    times.
+
+    A text that contains none of the `signs` is not read in this way. Only values of at least `least` letters are looked
+    for. At a text's end, at least `part` letters count as the beginning of a value. `decodes` is True if the steps
+    decode letters; then a value of which too few letters remain is not looked for. `silent` are characters that
+    `SpelledValues` ignores.
     """
 
     turn: tuple[Step, ...] = ()
@@ -81,7 +104,7 @@ class RedactionForm(NamedTuple):
     silent: str = ""
 
     def read(self, text: str) -> Reading | None:
-        """Return the reading of a text; None if it would not differ from the text."""
+        """Return the text read in this way; None if that would not differ from the text itself."""
         if not self._may_differ(text):
             return None
         reading = self._reading(text)
@@ -89,8 +112,9 @@ class RedactionForm(NamedTuple):
 
     def cut(self, text: str) -> Iterator[Reading]:
         """
-        Yield readings whose end was cut off where an incomplete letter or break may begin. The readings are cut once,
-        twice, and so on: what looks like such a beginning may also be characters of a value.
+        Yield readings of a text whose last letter or break may be incomplete. In the first of them, what looks like its
+        beginning is cut off; in the second, a second such end is cut off from what remained, and so on. All of them are
+        needed, because what looks like an incomplete letter may also be characters of a value.
         """
         for cuts in count(1) if self._may_differ(text) else ():
             reading = self._reading(text, cuts)
@@ -99,7 +123,10 @@ class RedactionForm(NamedTuple):
             yield reading
 
     def turns(self, text: str, cuts: int = 0) -> Iterator[Reading]:
-        """Yield the reading before the first turn, after the first, after the second, and so on, while it changes."""
+        """
+        Yield the reading before the steps in `turn`, and then after each time that they were applied. Stop when they
+        change nothing any more.
+        """
         reading = Reading(text)
         for step in self.once:
             reading = reading.after(step)
@@ -117,14 +144,14 @@ class RedactionForm(NamedTuple):
         return not self.signs or any(sign in text for sign in self.signs)
 
     def without(self, value: str) -> str:
-        """Return the reading of `value`; "" if the value or its reading is too short to look for."""
+        """Return `value` read in this way. Return "" if the value, or what remains of it, is too short to look for."""
         left = self._reading(value).left
         if len(value) < self.least or (self.decodes and len(left) < DECODED_MIN):
             return ""
         return left
 
     def breaks(self, value: str) -> bool:
-        """Return whether this reading of a value drops more than blanks."""
+        """Return True if reading a value in this way drops any characters other than blanks."""
         reading = self._reading(value)
         kept = {*reading.places(0, len(reading.left))} if reading.left else set()
         return any(at not in kept and not letter.isspace() for at, letter in enumerate(value))
@@ -136,8 +163,8 @@ class RedactionForm(NamedTuple):
 
 class Ways(NamedTuple):
     """
-    The ways to `read` a whole text, and the ways in which `SpelledValues` reads it letter by letter: `spelled`, or
-    `spelled_short` for values shorter than SHORT.
+    All ways to read a text. `read` are those for a whole text. `SpelledValues` reads a text letter by letter in the way
+    `spelled`, or in the way `spelled_short` if it looks for values shorter than SHORT.
     """
 
     read: tuple[RedactionForm, ...]
@@ -169,11 +196,14 @@ def _ways(*once: Step) -> Ways:
 
 WAYS_OF_TEXT = _ways(_AS_BYTES)
 WAYS_OF_BYTES = _ways()
-"""The ways to read a text that was made from bytes, with one character for each byte."""
+"""The ways to read a text that was made from bytes, so that each of its characters stands for one byte."""
 
 
 class Reading:
-    """The letters that are `left` of a text, and their positions in it. `cuts`: how often the end was cut off."""
+    """
+    The letters that are `left` of a text after some replacements, with their positions in that text. `cuts` is the
+    number of times that an incomplete letter was cut off at the end.
+    """
 
     def __init__(self, left: str, before: Reading | None = None, step: Step | None = None) -> None:
         self.left = left
@@ -186,14 +216,16 @@ class Reading:
 
     def until_begun(self, cuts: int) -> Reading:
         """
-        Return the reading without an end that may be the beginning of a letter. If the reading was already cut `cuts`
-        times, return it unchanged.
+        Return the reading without its end, if that may be the beginning of a letter. If ends were cut off `cuts` times
+        already, return the reading unchanged.
         """
         begun = BEGUN.search(self.left) if self.cuts < cuts else None
         return self if begun is None else Reading(self.left[: begun.start()], self)
 
     def places(self, start: int, end: int) -> Sequence[int]:
-        """Return the positions of all characters that write the letters from `start` to `end`."""
+        """
+        Return the positions of all characters of the text that write the letters from `start` to `end` of this reading.
+        """
         starts, ends = self._spans
         if isinstance(starts, range):
             return range(starts[start], ends[end - 1])
@@ -204,7 +236,7 @@ class Reading:
 
     @cached_property
     def _spans(self) -> tuple[Sequence[int], Sequence[int]]:
-        """The positions where each letter begins, and where each ends."""
+        """The positions in the text at which each letter of this reading begins, and those at which each ends."""
         if self._before is None:
             return range(len(self.left)), range(1, len(self.left) + 1)
         if self._step is None:
@@ -222,7 +254,10 @@ class Reading:
 
 
 def _pieces(step: Step, text: str) -> Iterator[tuple[int, int, int | None]]:
-    """Yield the start and end of each stretch of a text, and the length of its replacement (None: it stays)."""
+    """
+    Divide a text into the matches of a step and the stretches between them. Yield the start and end of each, and the
+    length of its replacement; None as length means that the stretch stays as it is.
+    """
     done = 0
     for found in step.pattern.finditer(text):
         yield done, found.start(), None

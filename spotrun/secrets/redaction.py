@@ -1,10 +1,12 @@
 """
 Removes secrets from texts before a notification sends them.
 
-A secret is recognised by its value or by its shape. The known values are the run's own variables, those variables of
-the runner's environment whose names sound secret, and webhook addresses. Twelve characters of a value suffice, because
-a log line may begin or end within a secret. The known shapes are keys and tokens of well-known services, and values
-after a name that marks a secret (`--password X`, `api_key: X`).
+A secret is recognised by its value or by its shape. The known values are the run's own variables, the variables of the
+runner's environment whose names sound secret, and the addresses of webhooks. A log line may begin or end within a
+secret, so twelve characters of a value are enough to recognise it.
+
+The known shapes are the keys and tokens of well-known services, and values after a name that denotes a secret
+(`--password X`, `api_key: X`).
 """
 
 from __future__ import annotations
@@ -22,22 +24,25 @@ from spotrun.secrets.named_values import hide
 
 HIDDEN = "***"
 PIECE = 12
-"""Any part of a secret of this many characters identifies the secret. For a shorter secret, all of it is sought."""
+"""Number of characters of a secret that are enough to recognise it. A shorter secret is recognised only as a whole."""
 TEXT_MAX = 4096
-"""Maximum characters of a text that is sent. A longer text is cut before secrets are sought."""
+"""Maximum characters of a text that is sent. A longer text is cut first, and then searched for secrets."""
 AT_THE_CUT = 256
-"""Characters dropped before the cut of a long text: a secret that the cut leaves incomplete may not be recognised."""
+"""
+Number of characters that are dropped at the end of a text that was cut. If the cut went through a secret, the part
+before the cut may not be recognised as one.
+"""
 VALUE_MIN, SECRET_MIN = 8, 4
 """
-Minimum characters of a secret value, and of one whose name sounds secret. A shorter value is no secret, but a word like
-`true` or `0.1`.
+Minimum characters of a secret value, and minimum characters if its name sounds secret. A shorter value is probably a
+word like `true` or `0.1`, and no secret.
 """
 _OF_TEXT = re.compile(
     r"TOKENI[SZ][A-Z]*|(?:MAX|MIN|NUM|PAD|EOS|BOS|UNK)_(?:NEW_)?TOKENS?"
     r"|TOKENS?_(?:COUNT|IDS?|LEN|LENGTH|LIMIT|SIZE)(?![A-Z])",
     re.IGNORECASE,
 )
-"""Names of variables that concern tokens of text and so are not secret."""
+"""Names of variables that are about tokens of text, and are therefore not secret."""
 SOUNDS_SECRET = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH|WEBHOOK|DSN|COOKIE|PRIVATE", re.IGNORECASE)
 WELL_KNOWN = r"""
       \b(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|pk_live_|sk_live_|rk_live_|npm_|pypi-|dop_v1_)[\w-]{8,}
@@ -50,12 +55,14 @@ WELL_KNOWN = r"""
     | (?<=discord\.com/api/webhooks/)[^\s$"']+
     | (?<=://)[^\s/@$]++@
 """
-"""The shapes of keys and tokens of well-known services. A variable (`https://$USER@…`) does not match."""
+"""
+The shapes of keys and tokens of well-known services. An address with a variable in it (`https://$USER@…`) is no match.
+"""
 _WELL_KNOWN = re.compile(WELL_KNOWN, re.VERBOSE | re.DOTALL)
 
 
 def holds_credential(text: str) -> bool:
-    """Return whether `text` contains a key, a token or the address of a webhook."""
+    """Return True if `text` contains a key, a token or the address of a webhook."""
     return _WELL_KNOWN.search(text) is not None
 
 
@@ -72,7 +79,7 @@ class Redactor:
         return hide(_WELL_KNOWN.sub(HIDDEN, self._without_exact(text)), HIDDEN)
 
     def clean_short(self, text: str) -> str:
-        """Clean a text and cut it to TEXT_MAX characters, so that no part of a secret remains at the cut."""
+        """Clean a text and cut it to TEXT_MAX characters. No part of a secret remains at the cut."""
         if len(text) <= TEXT_MAX:
             return self.clean(text)
         return self.clean(text[:TEXT_MAX])[:-AT_THE_CUT] + " …"
@@ -86,7 +93,10 @@ class Redactor:
         return [self.clean_all(item) for item in value] if isinstance(value, list | tuple) else value
 
     def _without_exact(self, text: str) -> str:
-        """Replace each stretch of text that known values cover, and the breaks within these values, by one HIDDEN."""
+        """
+        Replace each stretch of the text in which known values were found by one HIDDEN, even if several values overlap
+        in it. The breaks within a value are replaced too.
+        """
         stretches = sorted((each[0], each[-1] + 1) for each in [*self._whole.found(text), *self._pieces.found(text)])
         kept: list[str] = []
         done = 0
@@ -99,8 +109,9 @@ class Redactor:
 
 def forms_of(secret: str) -> Iterator[str]:
     """
-    Yield each line of the secret in every form that programs write: unchanged, in a URL, in JSON, in HTML, as a Python
-    literal, in hexadecimal, and in base64 (of the secret, or of a longer text such as `user:secret`).
+    Yield each line of the secret in every form in which programs write it: unchanged, in a URL, in JSON, in HTML, as a
+    Python literal, in hexadecimal, and in base64. In base64, the secret may be part of a longer text, such as
+    `user:secret`.
     """
     for line in {each.strip() for each in (secret, *secret.splitlines())}:
         if len(line) < SECRET_MIN:
@@ -116,7 +127,10 @@ def forms_of(secret: str) -> Iterator[str]:
 
 
 def _within(data: bytes, written: Callable[[bytes], bytes]) -> Iterator[str]:
-    """Yield the parts of a secret's base64 that do not depend on the text before and after it."""
+    """
+    Yield the part of a secret's base64 that is the same whatever text comes before and after the secret. There are
+    three, because base64 encodes three bytes at a time, and the secret may begin at any of these.
+    """
     for before in range(3):  # number of bytes before the secret, modulo three: base64 encodes groups of three
         whole = len(data) + before
         yield written(bytes(before) + data).decode()[-(-before * 8 // 6) : whole * 8 // 6]
@@ -134,12 +148,12 @@ def _least(name: str) -> int:
 
 
 def sounds_secret(name: str) -> bool:
-    """Return whether a variable with this name probably holds a secret."""
+    """Return True if a variable with this name probably holds a secret."""
     return SOUNDS_SECRET.search(_OF_TEXT.sub("", name)) is not None
 
 
 def _secret_parts(address: str) -> Iterable[str]:
-    """Yield all parts of an address except its scheme and host: these two are not secret."""
+    """Yield the parts of an address that may be secret: all but its scheme and host."""
     parts = urlsplit(address)
     userinfo, at, _ = parts.netloc.rpartition("@")
     yield from (part for part in (userinfo if at else "", parts.query, parts.fragment) if len(part) >= SECRET_MIN)

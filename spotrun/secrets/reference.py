@@ -15,21 +15,23 @@ WORDS = {
     PARAMETER: "a parameter of AWS",
     SECRET: "a secret of Google Cloud",
 }
-"""For each kind of reference, the kind of place that it names, in words for messages."""
+"""Names for messages of the places to which the kinds of references refer."""
 REFERENCE_PATTERN = r"^(env:[A-Za-z_][A-Za-z0-9_]*|ssm:(/[A-Za-z0-9_.-]+)+|gsm:[A-Za-z0-9_-]{1,255})$"
 SECURE = "SecureString"
 """The type of a parameter that is encrypted."""
 PARAMETERS = "/spotrun/"
-"""Below this path, a run's role may read the parameters that the run's job names (infra/aws/account.yaml)."""
+"""Path below which a run's role is allowed to read parameters, if the run's job names them (infra/aws/account.yaml)."""
 SECRETS = "spotrun-"
-"""A run's service account may read secrets with this prefix (infra/gcp/conditions/spotrunSecret.yaml)."""
+"""Prefix of the secrets that a run's service account is allowed to read (infra/gcp/conditions/spotrunSecret.yaml)."""
 
 
 class Reference(NamedTuple):
     """
-    The place of a secret's value. `env`: an environment variable of the launching command. `ssm`: the SecureString at a
-    path in AWS Parameter Store, in the instance's region. `gsm`: the latest version of a secret in Google Secret
-    Manager, in the instance's project.
+    The place where a secret's value is stored.
+
+    `env` is an environment variable of the command that launches the run. `ssm` is the path of a SecureString in AWS
+    Parameter Store, in the instance's region. `gsm` is a secret in Google Secret Manager, in the instance's project;
+    its latest version is read.
     """
 
     kind: str
@@ -51,7 +53,7 @@ class SecretNotInstalled(NotInstalled, SecretUnreadable):
 
 def parse(text: object) -> Reference:
     """
-    Parse a reference.
+    Parse a reference, such as the name of an environment variable.
 
     Raises:
         Unreadable: the text is not a reference. The message does not quote the text, because it may be a secret.
@@ -83,7 +85,8 @@ def put_command(path: str, region: str, value: str = "…") -> str:
 
 def encrypt_command(path: str, region: str) -> str:
     """
-    Return the command that replaces an unencrypted parameter by an encrypted one. A parameter's type cannot be changed:
+    Return the command that replaces an unencrypted parameter by an encrypted one. The parameter has to be replaced,
+    because its type cannot be changed:
     https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_PutParameter.html
     """
     return f"aws ssm delete-parameter --name {path} --region {region} && {put_command(path, region)}"
@@ -91,8 +94,8 @@ def encrypt_command(path: str, region: str) -> str:
 
 def create_command(name: str, project: str) -> str:
     """
-    Return the command that creates a secret in Secret Manager and adds its value. If the secret already exists,
-    `create` fails, and the rest of the command still adds the value.
+    Return the command that creates a secret in Secret Manager and adds its value. If the secret already exists, the
+    command's first part fails, and its second part adds the value all the same.
     """
     return f"gcloud secrets create {name} --project={project}; {add_command(name, project)}"
 
@@ -106,7 +109,7 @@ def add_command(name: str, project: str) -> str:
 
 
 def add_encoded_command(name: str, project: str) -> str:
-    """Return the command that adds the content of a file that is not text, in base64."""
+    """Return the command that adds the content of a file as base64, for a file that does not contain text."""
     return f"base64 -w0 FILE | {_gcloud_add(name, project)}"
 
 

@@ -26,15 +26,18 @@ from spotrun.secrets.reference import SECRETS, SecretUnreadable, add_command, ad
 NAME = "secretmanager"
 ROOT = f"https://{NAME}.googleapis.com/"
 OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER"
-"""The environment variable that names another server. gcloud reads it too."""
+"""Environment variable that names another server instead of Google's. gcloud reads it too."""
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 ASK_AGAIN_FOR_S, ASK_AGAIN_EVERY_S = 60.0, 2.0
 """
-Maximum seconds of retries, and seconds between two tries. A run's service account is created with the run, and it takes
-a while until all Google servers know a new account's rights.
+Maximum seconds of retries after Google has denied access, and seconds between two tries. The service account of a run
+is created together with the run, and it takes a while until all Google servers know the rights of a new account.
 """
 _PATIENT, _HASTY = (5.0, 10.0), (2.0, 2.0)
-"""Maximum seconds to connect, and maximum seconds to wait for an answer."""
+"""
+Maximum seconds to connect, and maximum seconds to wait for an answer: for an instance, and for a command that the user
+waits for.
+"""
 _OK, _SERVER = 200, 500
 _PASSING = (408, 429)
 _LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
@@ -70,7 +73,9 @@ def read_secrets(names: Sequence[str], rights_are_new: bool = True) -> dict[str,
 
 
 def read_at_once(names: Sequence[str], project: str) -> dict[str, str]:
-    """Read secrets within seconds, for a caller that is not on an instance and whose rights are not new."""
+    """
+    Read secrets with little patience, for a caller that is not on an instance, and whose rights are therefore not new.
+    """
     return _read(names, project, _HASTY)
 
 
@@ -90,7 +95,10 @@ def _read(names: Sequence[str], named: str | None, within_s: tuple[float, float]
 
 
 def _of_all(failures: Sequence[SecretUnreadable]) -> SecretUnreadable:
-    """Combine the failures into one, so that the user can fix all of them before paying for another instance."""
+    """
+    Return one failure that names all secrets that could not be read. So the user can correct all of them before paying
+    for another instance.
+    """
     kind = _Denied if all(isinstance(each, _Denied) for each in failures) else SecretUnreadable
     hints = dict.fromkeys(each.hint for each in failures if each.hint)
     return kind("; ".join(each.message for each in failures), hint="; ".join(hints))
@@ -98,7 +106,8 @@ def _of_all(failures: Sequence[SecretUnreadable]) -> SecretUnreadable:
 
 def _logged_in(named: str | None) -> tuple[requests.Session, str]:
     """
-    Return a session with the default credentials, and the project: `named` or, without it, the credentials' project.
+    Return a session with the default credentials, and the project of the secrets. The project is `named`, or else that
+    of the credentials.
 
     Raises:
         SecretUnreadable: the project of the secrets is unknown.

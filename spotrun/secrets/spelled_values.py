@@ -1,13 +1,15 @@
 r"""
-Finds values that contain a `\`, a `%` or a `&`, letter by letter.
+Finds secret values that contain a `\`, a `%` or a `&`. Such a value is compared with a text letter by letter, because
+each of these characters has two possible meanings.
 
-In a text, `\t` may mean a tab, or a value's backslash and `t`; `%41` may mean an `A`, or three characters of a value.
-So both meanings are tried, and the rest of the text decides. Backslashes are ignored in values and in the text, because
-a backslash in the text may stand for itself or belong to the letter after it. Where a written letter may begin at a
-backslash, the letter that it stands for is tried too.
+In a text, `\t` may mean a tab, or a value's backslash and `t`. `%41` may mean an `A`, or three characters of a value.
+So both meanings are tried, and the rest of the text decides.
 
-A text is read once from its beginning to its end. At each character the reader keeps all prefixes of values that may
-end there. So it never keeps more prefixes than the values have.
+A backslash in the text may also stand for itself, or belong to the letter after it. So backslashes are ignored in both
+the values and the text. Where a backslash may begin a written letter, the letter that it stands for is tried too.
+
+A text is read once from its beginning to its end. At each character, the reader knows all prefixes of values with which
+the text up to there may end. There are never more of these than the values have prefixes.
 """
 
 from __future__ import annotations
@@ -19,16 +21,19 @@ from spotrun.secrets.readings import DECODED_MIN, LEVELS, Reading, RedactionForm
 from spotrun.secrets.written_letters import BEGUN, LETTER, SIGNS, WRITTEN_BLANK, WRITTEN_COLOUR, letter_of, utf8
 
 AHEAD = 48
-"""Maximum characters that one written letter, or the beginning of a colour, takes up."""
+"""Maximum characters that are read ahead to find the end of a written letter, or of the beginning of a colour."""
 _COLOUR = re.compile(WRITTEN_COLOUR)
 _WITHIN = Step(re.compile(rf"(?!\A)(?:{WRITTEN_COLOUR}|{WRITTEN_BLANK}|\\++(?!u[dD][c-fC-F]))"))
-"""Removes characters that may split a written letter, such as a backslash at the end of a line. Line ends stay."""
+"""
+A step that removes characters which may split a written letter, such as a backslash at the end of a line. It does not
+remove the line ends themselves.
+"""
 
 
 def spelled(values: Iterable[str], way: RedactionForm) -> list[str]:
     """
-    Return the values that contain SIGNS, without their ignored characters. Leave out a value whose decoded form is also
-    a known value and has no signs: such a form can be read in only one way.
+    Return the values that contain SIGNS, without the characters that are ignored in them. Leave out a value if decoding
+    it gives another known value that has no signs, because that other value is found without reading letter by letter.
     """
     known = [*values]
     sure = {_decoded(each, way) for each in known if not _has_signs(each)}
@@ -50,7 +55,7 @@ def _spelled(value: str, way: RedactionForm) -> str:
 
 
 class ValuePrefix:
-    """A prefix of one or more values, `size` letters long. `whole`: the prefix is itself a value."""
+    """A prefix of one or more values. It is `size` letters long. `whole` is True if the prefix is itself a value."""
 
     def __init__(self, size: int = 0) -> None:
         self.size = size
@@ -64,7 +69,10 @@ class ValuePrefix:
         here.whole = True
 
     def then(self, letters: str, silent: str) -> ValuePrefix | None:
-        """Return the prefix extended by `letters`; None if no value begins with the longer prefix."""
+        """
+        Return the prefix with `letters` added; None if no value begins with that longer prefix. Ignore letters in
+        `silent`.
+        """
         here: ValuePrefix | None = self
         for letter in letters:
             if here is None:
@@ -75,7 +83,7 @@ class ValuePrefix:
 
 
 class SpelledValues:
-    """Values to look for, in the form that `spelled` returns."""
+    """Values to look for, as `spelled` has returned them."""
 
     def __init__(self, values: Iterable[str], way: RedactionForm) -> None:
         self._way = way
@@ -85,7 +93,10 @@ class SpelledValues:
         self._begins = re.compile(f"[{re.escape(''.join([*self._none.followed_by, *SIGNS]))}]")
 
     def found(self, text: str) -> Iterator[Sequence[int]]:
-        """Yield, for each value found in the text, the positions of its characters in order, without breaks."""
+        """
+        Yield, for each value found in the text, the positions of its characters in order. The positions of breaks
+        within the value are left out.
+        """
         if self._may_be_in(text):
             for reading in self._way.turns(text):
                 for beginning, start, end in self._read(reading.left):
@@ -94,8 +105,8 @@ class SpelledValues:
 
     def begun(self, text: str, least: int) -> Iterator[int]:
         """
-        Yield the start of each value that the text's end cuts off after at least `least` letters. The last of these
-        letters may be incomplete.
+        Yield the start of each value within which the text ends, if at least `least` of its letters are there. The last
+        of these letters may be incomplete.
         """
         if self._may_be_in(text):
             for cuts in (0, 2 * LEVELS * len(self._way.turn)):
@@ -115,8 +126,8 @@ class SpelledValues:
 
     def _read(self, text: str) -> Iterator[tuple[ValuePrefix, int, int]]:
         """
-        Yield each prefix of a value that the text contains, with its start and end. If a prefix that ends at one
-        character may have several starts, yield only the earliest.
+        Yield each prefix of a value that the text contains, with its start and end. If a prefix that ends at one place
+        may have started at several places, yield only the earliest start.
         """
         read: dict[int, dict[ValuePrefix, int]] = {}
         at = self._next(text, 0)
@@ -145,8 +156,9 @@ class SpelledValues:
 
 def _written_at(text: str, at: int) -> Iterator[tuple[int, str]]:
     """
-    Yield each letter that the text at `at` may mean, after the position of its end. There are several if a sign may
-    stand for itself or begin a written letter; the letter so written may itself be a sign.
+    Yield each letter that the text at position `at` may mean, preceded by the position at which the letter ends. There
+    are several if the character there may stand for itself or begin a written letter. The letter so written may again
+    be the beginning of a written letter.
     """
     end, letters = at + 1, text[at]
     yield end, letters
@@ -163,7 +175,10 @@ def _written_at(text: str, at: int) -> Iterator[tuple[int, str]]:
 
 
 def _letter_first(text: str) -> tuple[int, str]:
-    """Return the length in characters of the written letter that begins `text`, and the letter; else (0, "")."""
+    """
+    Return the letter whose written form begins the text, preceded by the number of characters of that form; (0, "") if
+    the text does not begin with a written letter.
+    """
     if found := _letter(text):
         return found.end(), letter_of(found)
     broken = text.find("\\", 1)
@@ -180,7 +195,7 @@ def _letter(text: str) -> re.Match[str] | None:
 
 
 def _is_begun(text: str, at: int) -> bool:
-    """Return whether the text from `at` on may be an incomplete letter or break."""
+    """Return True if the text from `at` on may be an incomplete letter or break."""
     if not 0 < len(text) - at <= AHEAD:
         return False
     ends = (letters + text[end:] for end, letters in _written_at(text, at))
@@ -188,7 +203,10 @@ def _is_begun(text: str, at: int) -> bool:
 
 
 def _with_backslashes(text: str, start: int) -> int:
-    """Return the start of the row of backslashes around `start`: JSON within JSON writes several before a letter."""
+    """
+    Return the position of the first of the backslashes around `start`. JSON within JSON writes several of them before a
+    letter.
+    """
     while text[start] == "\\" and text[start - 1 : start] == "\\":
         start -= 1
     return start

@@ -12,8 +12,8 @@ def read_values(
     references: Mapping[str, Reference], environment: Mapping[str, str], *, rights_are_new: bool = True
 ) -> dict[str, str]:
     """
-    Return the values of secrets, keyed by the names of their variables. If `rights_are_new`, retry for a while after a
-    denial.
+    Return the values of secrets, keyed by the names of the variables that get them. If `rights_are_new`, retry for a
+    while after a denial, because the cloud's servers may not know the rights yet.
 
     Raises:
         SecretUnreadable: a value cannot be read. No message contains a value.
@@ -33,7 +33,8 @@ def read_values(
 
 def require_variables(references: Mapping[str, Reference], environment: Mapping[str, str]) -> None:
     """
-    Check, before a run is created, that each environment variable that a secret names is set on this machine.
+    Check that this machine has each environment variable that the references name, so that a missing one is found
+    before a run is created.
 
     Raises:
         SecretUnreadable: a variable is not set.

@@ -1,4 +1,7 @@
-"""Patterns for letters that programs write as a character code or after a backslash, and for breaks between letters."""
+"""
+Regular expressions for the ways in which programs write letters as a character code or after a backslash, and for
+breaks between letters.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,10 @@ import re
 from html.entities import html5
 
 COLOUR = r"\x1b(?:\[[0-?]*[ -/]*[@-~]?|[ -/]*[0-~]?)"
-"""A terminal colour, possibly cut off: ecma-international.org/publications-and-standards/standards/ecma-48/, 5.4."""
+"""
+A terminal colour, of which the end may be missing:
+ecma-international.org/publications-and-standards/standards/ecma-48/, 5.4.
+"""
 WRITTEN_COLOUR = r"(?<!\\)\\++(?:x1[bB]|u001[bB]|033|e)\[[0-?]*[ -/]*[@-~]?"
 BLANKS = "".join(chr(code) for code in (*range(0x1B), *range(0x1C, 0x21), 0x7F))
 BLANK = rf"[{re.escape(BLANKS)}]+"
@@ -38,16 +44,18 @@ BEGUN = re.compile(
     """,
     re.VERBOSE | re.ASCII,
 )
-"""Matches, at the end of a text, what may be an incomplete letter or break, such as the first byte of a letter."""
+"""
+Matches the end of a text if it may be the beginning of a letter or break, such as the first byte of a two-byte letter.
+"""
 
 SIGNS = ("\\", "%", "&")
 """The characters that begin a written letter."""
 SIGNS_CUT = tuple(f"\\{each}" for each in "\n\r\t \x1b")
-"""A backslash that a line end, a blank or a colour may separate from the rest of its written letter."""
+"""The texts that show that a line end, a blank or a colour may separate a backslash from the code after it."""
 
 
 def utf8(character: str) -> str:
-    """Return a character's UTF-8 bytes as text, one character for each byte."""
+    """Return a text that has one character for each byte of the character's UTF-8 form."""
     return character.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
@@ -56,7 +64,9 @@ def _numbered(code: int) -> str:
 
 
 def letter_of(found: re.Match[str]) -> str:
-    """Return the bytes of a letter that LETTER has matched, as text with one character for each byte."""
+    """
+    Return the letter that a match of LETTER stands for, as a text with one character for each byte of its UTF-8 form.
+    """
     match found.lastgroup:
         case None:
             return ""  # backslashes before a letter that stands for itself

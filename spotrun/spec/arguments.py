@@ -1,8 +1,8 @@
 """
-Matches the names of a job's arguments with the spellings in its script.
+Finds the way in which a job's script spells the name of an argument.
 
-The script's argument for `batch_size` may be `--batch-size`, `--batch_size` or, as in Hydra, `batch_size=` or
-`data.batch_size=`.
+For an argument called `batch_size`, the script may expect `--batch-size`, `--batch_size` or, with Hydra, `batch_size=`
+or `data.batch_size=`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FLAG = re.compile(r"--?[A-Za-z][\w.-]*", re.ASCII)
 
 
 def replaced(args: Sequence[str], name: str, value: str) -> tuple[str, ...] | None:
-    """Return `args` with `value` for the argument called `name`; None if `args` lack it."""
+    """Return `args` with `value` for the argument called `name`; None if there is no such argument in `args`."""
     found, done, index = list[str](), False, 0
     while index < len(args):
         flag, given, _ = args[index].partition("=")
@@ -44,13 +44,16 @@ def replaced(args: Sequence[str], name: str, value: str) -> tuple[str, ...] | No
 
 
 def _names(flag: str, name: str, *, given: bool) -> bool:
-    """Return whether the argument word `flag` names the parameter: --lr, -b, or lr and +lr before an equals sign."""
+    """
+    Return True if `flag`, the part of a word before an equals sign, is the argument called `name`. It is if it has
+    dashes, as in --lr and -b. With an equals sign after it (`given`), lr and +lr are accepted too.
+    """
     dashes = len(flag) - len(flag.lstrip("-"))
     return (dashes > 0 or given) and plain(flag.lstrip("-+")) == plain(name)
 
 
 def _is_flag(word: str) -> bool:
-    """Return whether the word is a flag; -1e-3 is a value."""
+    """Return True if the word is a flag. A negative number such as -1e-3 is a value, not a flag."""
     return word.startswith("-") and as_number(word) == word
 
 
@@ -59,7 +62,7 @@ def plain(name: str) -> str:
 
 
 def as_number(value: str) -> str:
-    """Return a number in one notation, the same for 1e-3 and 0.001; return any other text unchanged."""
+    """Return a number in one notation, so that 1e-3 and 0.001 become the same text. Return any other text unchanged."""
     try:
         return repr(float(value))
     except ValueError:
@@ -68,8 +71,9 @@ def as_number(value: str) -> str:
 
 class DefinedNames(NamedTuple):
     """
-    Names that Python files define. `flags` are texts like "--lr". `words` are parameters and fields, which some
-    libraries turn into flags. If `is_open`, the files mention a library that creates further arguments.
+    Names of arguments that Python files may define. `flags` are texts in the files such as "--lr". `words` are the
+    parameters of functions and the fields of classes, which some libraries turn into flags. `is_open` is True if the
+    files mention such a library; then the script may have arguments with names that are not found here.
     """
 
     flags: frozenset[str]
@@ -104,7 +108,10 @@ def _nodes(text: str) -> Iterator[ast.AST]:
 
 
 def _texts(workdir: Path) -> Iterator[str]:
-    """Yield the texts of the work folder's Python files that a script there may import."""
+    """
+    Yield the texts of the Python files that a script in the work folder may import: those in the folder, and those one
+    folder further down.
+    """
     found = (path for pattern in ("*.py", "*/*.py") for path in sorted(workdir.glob(pattern)))
     for path in islice(found, FILES_MAX):
         with suppress(OSError):
@@ -113,8 +120,8 @@ def _texts(workdir: Path) -> Iterator[str]:
 
 class Script:
     """
-    The argument names that a job's script defines (none for a command), and those that all Python files of the work
-    folder define. Each file is read once, when it is first needed.
+    The names of arguments in the code of a job: those that its script defines, and those that any Python file of the
+    work folder defines. A job that runs a command has no script. Each file is read once, when it is first needed.
     """
 
     def __init__(self, spec: RunSpec) -> None:

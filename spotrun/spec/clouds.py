@@ -1,9 +1,9 @@
 """
 Finds the cloud that a job names, and declares the rules that each cloud has for a job's specification.
 
-A cloud is one object, described by `spotrun.clouds.cloud.Cloud`. A built-in cloud is `CLOUD` in
-`spotrun.clouds.NAME.cloud`; others are entry points of the group `spotrun.clouds`. So a program that reads a job
-imports only the cloud of that job.
+A cloud is one object, described by `spotrun.clouds.cloud.Cloud`. For a built-in cloud, this object is `CLOUD` in
+`spotrun.clouds.NAME.cloud`. Other packages can define further clouds, as entry points of the group `spotrun.clouds`. So
+a program that reads a job imports only the cloud of that job.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ _Spec = TypeVar("_Spec", contravariant=True)
 
 class CloudRules(Protocol[_Spec]):
     """
-    The rules of a cloud: the values that a job may have on it, and the delays to expect before the first instance.
+    The rules of a cloud for jobs: the values that a job may have on this cloud, and the delays to expect before the
+    first instance of a job trains.
     """
 
     name: str
     here: bool
     """True if instances are processes of this machine, with its folders and the launching user's environment."""
     simulated: bool
-    """True if no user is ever billed for this cloud's prices."""
+    """True if the prices of this cloud are simulated, so that no user is ever billed for its instances."""
     shares_folders: bool = False
-    """True if instances are other machines that see the folders of this machine."""
+    """True if instances are other machines that can read and write the folders of this machine."""
     notice: timedelta
     """The time between a notice and the interruption that it announces."""
     members_max: int = 1
@@ -51,19 +52,22 @@ class CloudRules(Protocol[_Spec]):
 
     @abstractmethod
     def refusals(self, spec: _Spec) -> Iterator[Unreadable]:
-        """Yield a problem for each part of the job that this cloud does not allow; its `at` is the part's key."""
+        """
+        Yield a problem for each part of the job that this cloud does not allow. The `at` of a problem is the key of
+        that part.
+        """
 
     @abstractmethod
     def secret(self, name: str) -> Reference:
-        """Return the place from which a secret is read if the job gives only the secret's name."""
+        """Return the place from which a secret is read if the job gives only the secret's name, and not its place."""
 
     @abstractmethod
     def boot(self, spec: _Spec) -> timedelta:
-        """Return the usual boot time of an instance, which is used until a boot was measured."""
+        """Return the usual boot time of an instance. It is used as long as no boot of this run was measured."""
 
     @abstractmethod
     def interrupts(self, spec: _Spec) -> bool:
-        """Return whether the cloud may take spot instances at all."""
+        """Return True if the cloud can take spot instances away at all."""
 
     def longest_life(self, spec: _Spec, offering: Offering) -> timedelta | None:
         """Return the maximum life of an instance of this offering; None if the cloud sets no limit."""
@@ -96,7 +100,10 @@ def find_cloud(name: str) -> Any:
 
 
 def _brought(entry: EntryPoint) -> Any:
-    """Load the cloud of an entry point. Raise SpecInvalid if the object is not a usable cloud."""
+    """
+    Load the cloud that an entry point of another package defines. Raise SpecInvalid if the object is not a usable
+    cloud.
+    """
     try:
         cloud = entry.load()
     except (Exception, SystemExit) as error:
@@ -128,8 +135,10 @@ def known_clouds() -> tuple[str, ...]:
 
 def _read(value: object, info: ValidationInfo) -> str:
     """
-    Read the name of a cloud. In a stored run any name is accepted: the run may come from a machine with more clouds
-    installed, and its events can be read even if its cloud is not installed.
+    Read the name of a cloud. The name in a new job has to be that of an installed cloud.
+
+    In the job of a stored run, any name is accepted. The run may have been created on a machine with more clouds
+    installed, and its events can be read without its cloud.
     """
     if value in BUILT_IN or (info.context == STORED and isinstance(value, str)):
         return str(value)
@@ -147,7 +156,7 @@ def _read(value: object, info: ValidationInfo) -> str:
 
 
 class _Schema:
-    """The schema of a cloud's name for editors: the installed clouds."""
+    """The schema of a cloud's name for editors. It allows the names of the installed clouds."""
 
     def __get_pydantic_json_schema__(self, *_: object) -> dict[str, Any]:
         return {"enum": list(known_clouds())}

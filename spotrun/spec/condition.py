@@ -1,5 +1,6 @@
 """
-Parses a condition, which compares figures of a report with numbers: `usd_per_epoch > 0.42 or interruptions >= 5`.
+Parses a condition on the figures of a run's report: `usd_per_epoch > 0.42 or interruptions >= 5`. `report.fail_if` in a
+job is such a condition. If it holds for the finished run, `launch` and `resume` end with an error.
 
     condition  = all { "or" all }
     all        = comparison { "and" comparison }
@@ -48,7 +49,7 @@ _ADVICE = f"write it like {EXAMPLE}"
 
 @dataclass(frozen=True)
 class Comparison:
-    """One figure compared with one number. A number in percent is stored as a share: 40% as 0.4."""
+    """A comparison of one figure with one number. A number in percent is stored as a fraction: 40% as 0.4."""
 
     figure: str
     operator: str
@@ -56,7 +57,10 @@ class Comparison:
     in_percent: bool = False
 
     def holds(self, found: Figures) -> bool:
-        """Return True if the comparison holds or the run lacks the figure: a missing figure counts as a failure."""
+        """
+        Return True if the comparison holds, or if the run's report does not have the figure. A condition describes a
+        failure, and a missing figure counts as one.
+        """
         value = found[self.figure]
         return value is None or _OPERATORS[self.operator](value, self.number)
 
@@ -71,12 +75,15 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition. It holds if all comparisons of at least one alternative hold."""
+    """
+    A condition with one or more alternatives, which `or` separates. An alternative holds if all of its comparisons
+    hold, and the condition holds if at least one alternative does.
+    """
 
     alternatives: tuple[tuple[Comparison, ...], ...]
 
     def met_by(self, found: Figures) -> tuple[Comparison, ...]:
-        """Return the comparisons of the first alternative that holds; () if none holds."""
+        """Return the comparisons of the first alternative that holds. Return () if the condition does not hold."""
         return next((one for one in self.alternatives if all(each.holds(found) for each in one)), ())
 
 

@@ -151,7 +151,10 @@ SecretNames = Annotated[
         },
     ),
 ]
-"""Maps variables to the places of their values; "" if the place follows from the variable's name."""
+"""
+The variables that get the values of secrets, each with the place of its value. "" as place means that the place follows
+from the variable's name.
+"""
 
 # --- times and amounts --------------------------------------------------------------------------------------
 

@@ -48,7 +48,10 @@ _FLAGS = {
 
 @dataclass(frozen=True)
 class PlacedProblem:
-    """A problem and its place: a line and column of the file, or a flag, in which case `key` is the flag."""
+    """
+    A problem, and its place: a line and column of the file. If a flag is at fault, there is no line, and `key` is the
+    flag.
+    """
 
     file: str | None
     key: str
@@ -67,7 +70,7 @@ class PlacedProblem:
 
 
 class SpecFileInvalid(SpecInvalid):
-    """A spec has problems. `problems` holds them in the order of the file, for `--json`."""
+    """The error for a spec with problems. `problems` has them in the order of the file, for `--json`."""
 
     def __init__(self, path: Path, problems: tuple[PlacedProblem, ...], hint: str | None = None) -> None:
         count = "" if len(problems) == 1 else f"{len(problems)} problems in {shown(path, 200)}\n"
@@ -91,14 +94,16 @@ def load_spec(
     arguments: Sequence[str] = (),
 ) -> RunSpec:
     """
-    Return the resolved spec of a job file. A Python script is treated as a job file in the same folder that names only
-    this script. The spec has all defaults. In the file, `workdir`, `checkpoint.uri` and `aws.advisor` are relative to
-    the file's folder; in the spec they are absolute.
+    Return the spec that a job file and the flags of a command describe. Keys that are not given have their defaults. If
+    `path` is a Python script, it is treated like a job file in the same folder that names only this script.
 
-    `overrides` are flags by key path: {"resources.max_price": "2.50", "resources.spot_policy": "spot", "envs.LR":
-    "0.1"}; None means that the flag was not given. They are checked like the file, and problems name the flag
-    (`--max-price`, `--spot`, `--env LR`). `default_store` is the default of `checkpoint.uri`. `arguments`, if there are
-    any, replace the arguments of the script.
+    In the file, `workdir`, `checkpoint.uri` and `aws.advisor` are relative to the file's folder. In the spec, they are
+    absolute.
+
+    `overrides` are the values of flags, by the path of the key: {"resources.max_price": "2.50",
+    "resources.spot_policy": "spot", "envs.LR": "0.1"}. None means that the flag was not given. These values are checked
+    like those of the file, but a problem names the flag (`--max-price`, `--spot`, `--env LR`). `default_store` is the
+    default of `checkpoint.uri`. `arguments` replace the arguments of the script, unless they are empty.
 
     Raises:
         SpecFileInvalid: lists every problem with its key, line and suggestion; nothing was started.
@@ -141,7 +146,10 @@ def _resolved(
 def resolve(
     draft: Draft, overrides: Mapping[str, object], default_store: str, arguments: Sequence[str]
 ) -> RunSpec | None:
-    """Return the job of a draft, and change the draft; return None if the draft has problems."""
+    """
+    Turn the draft into a job step by step: translate its keys, put in the flags and arguments, resolve the paths, and
+    check it. Return the job; return None if the draft has problems, which are then listed in it. The draft is changed.
+    """
     if not draft.hopeless():
         _leave_out_own_keys(draft)
         _take_places(draft)
@@ -165,8 +173,8 @@ def resolve(
 @contextlib.contextmanager
 def placed(path: Path, overrides: Mapping[str, object] | None = None) -> Iterator[None]:
     """
-    If the `with` block raises an error about a key of the job, add the key's place in the file at `path`, or its flag,
-    to the error.
+    Add a place to an error that the `with` block raises about a key of the job. The place is that of the key in the
+    file at `path`, or the flag that gave the value.
     """
     try:
         yield
@@ -187,17 +195,17 @@ def placed(path: Path, overrides: Mapping[str, object] | None = None) -> Iterato
 
 @dataclass
 class Draft:
-    """A spec that is being built: the content of the file, and the problems found so far."""
+    """A spec that is being built from a file and flags: the content of the file, and the problems found so far."""
 
     path: Path
     document: Document
     problems: list[tuple[Position | None, Problem]] = field(init=False)
     spelled: dict[Key, Key] = field(default_factory=dict)
-    """Maps a key to the key that the user wrote for it."""
+    """Keys of the model whose value the user wrote under another key, each with that other key."""
     taken: dict[Key, str] = field(default_factory=dict)
-    """Maps a SkyPilot key to a text that says how the key was translated."""
+    """SkyPilot's keys in the file, each with a text that says how the key was translated."""
     ours: dict[str, Any] = field(default_factory=dict)
-    """The file's content in spotrun's keys, once `resolve` has begun."""
+    """The file's content, with SkyPilot's keys replaced by spotrun's. Empty until `resolve` has begun."""
     of_sky: bool = False
     """True if the file has keys that only SkyPilot has."""
     flags: dict[Key, str] = field(default_factory=dict)
@@ -210,11 +218,17 @@ class Draft:
         return self.document.data
 
     def hopeless(self) -> bool:
-        """Return True if the text could not be read to its end, so that the data are incomplete."""
+        """
+        Return True if the file could not be read to its end. Then the draft has only a part of its data or none, and
+        further checks are useless.
+        """
         return bool(self.problems) and not self.data
 
     def section(self, name: str) -> dict[str, Any] | None:
-        """Return the mapping at `name`, created empty if the file left it out; None if it is not a mapping."""
+        """
+        Return the mapping at `name`. If the file has no such key, add an empty mapping first. Return None if the value
+        is not a mapping.
+        """
         found = self.data.setdefault(name, {})
         return found if isinstance(found, dict) else None
 
@@ -222,12 +236,15 @@ class Draft:
         self.problems.append((at, Problem(key, message, suggestion)))
 
     def add_found(self, problem: Problem) -> None:
-        """Add a problem that the models found, unless it is only a consequence of a value that could not be read."""
+        """
+        Add a problem that the check against the model found. Leave out a problem that arises only because another value
+        of the file could not be read.
+        """
         if not self.document.follows(problem):
             self.problems.append((None, problem))
 
     def forget(self, key: Key) -> None:
-        """Drop the problems of the file's value at `key`, because that value is not used."""
+        """Remove the problems with the file's value at `key`, because another value replaces it."""
         dropped = {unreadable for unreadable in self.document.unreadable if unreadable[: len(key)] == key}
         self.problems = [(at, problem) for at, problem in self.problems if problem.key[: len(key)] != key]
         self.document.unreadable -= dropped
@@ -246,8 +263,8 @@ class Draft:
 
     def _as_spelled(self, key: Key) -> Key:
         """
-        Map a key of the model to the key that the user wrote. This takes two steps, because the result of a shorthand
-        may be part of another shorthand's result.
+        Return the key that the user wrote for a key of the model. There are two steps: a shorthand may have been
+        replaced by a key that lies within the replacement of another shorthand.
         """
         for _ in range(2):
             above = next((above for above in _self_and_above(key) if above in self.spelled), None)
@@ -256,7 +273,10 @@ class Draft:
 
 
 def in_file(path: Path, document: Document, at: Position | None, problem: Problem) -> PlacedProblem:
-    """Return a problem with its place: `at`, or the line of the problem's key or of the nearest key above it."""
+    """
+    Return a problem together with its place in the file. The place is `at`, if given. Otherwise it is the line of the
+    problem's key, or of the nearest key above it that is in the file.
+    """
     known = (document.positions[above] for above in _self_and_above(problem.key) if above in document.positions)
     at = at or next(known, TOP)
     file = shown(path, 200)
@@ -274,7 +294,7 @@ SCRIPT = ".py"
 _NOTEBOOK = ("is a notebook, and spotrun trains scripts", "`jupyter nbconvert --to script {}` converts it")
 _SHELL = ("is a shell script, not a job", 'write "run: bash {}" into a JOB.yaml, and name that file')
 _NO_JOBS = {".ipynb": _NOTEBOOK, ".sh": _SHELL, ".bash": _SHELL}
-"""Files that users name by mistake instead of a job, by suffix: what each file is, and what to do instead."""
+"""Kinds of files that users sometimes give instead of a job, by suffix: what such a file is, and what to do instead."""
 _NAME_A_JOB = "name a JOB.yaml or a Python script; `spotrun init SCRIPT` writes a JOB.yaml for one"
 
 
@@ -349,7 +369,10 @@ def _files_like(path: Path) -> str | None:
 
 
 def _leave_out_own_keys(draft: Draft) -> None:
-    """Remove the user's own keys, which start with `x-`. Variables may have such names, and are kept."""
+    """
+    Remove the keys that the user added for their own purposes, which start with `x-`. In `envs` and `secrets`, such
+    names are the names of variables, and are kept.
+    """
 
     def leave_out(value: object, at: Key) -> None:
         if isinstance(value, dict) and at not in (("envs",), ("secrets",)):
@@ -377,7 +400,7 @@ def _take_sky(draft: Draft) -> None:
 
 def _take_run(draft: Draft) -> None:
     """
-    Move the top-level `run:` to train.run. The section `train` may then have only the keys that go with a command.
+    Move the command at the top-level key `run:` to train.run. Next to it, the section `train` may have only `state`.
     """
     if "run" in draft.data:
         command, train = draft.data.pop("run"), draft.data.setdefault("train", {})
@@ -394,7 +417,8 @@ def _take_run(draft: Draft) -> None:
 
 def _take_places(draft: Draft) -> None:
     """
-    Replace a choice in `any_of`: move the cloud's keys to `resources`, and the user's own machine to resources.home.
+    Replace `any_of` if it is a choice between the user's own machine and a cloud. The keys of the cloud move to
+    `resources`, and the name of the machine moves to resources.home.
     """
     resources, key = draft.data.get("resources"), ("resources", ANY_OF)
     if not isinstance(resources, dict):
@@ -438,7 +462,7 @@ def _take_use_spot(draft: Draft) -> None:
 
 
 def _take_outputs(draft: Draft) -> None:
-    """Move a list of patterns in `outputs` to outputs.files."""
+    """Move `outputs` to outputs.files if it is a list of patterns."""
     if isinstance(draft.data.get("outputs"), list):
         draft.data["outputs"] = {"files": draft.data["outputs"]}
         draft.spelled[("outputs", "files")] = ("outputs",)
@@ -448,8 +472,10 @@ def _take_outputs(draft: Draft) -> None:
 
 def _spell_choice(draft: Draft) -> None:
     """
-    Map each kind of a choice to its key in `any_of`. The choice may also be in one of SkyPilot's forms: `{T4:1,
-    V100:1}` and `{T4, V100}`, which YAML reads as names without values.
+    Record the key under which the user wrote each kind of a choice, because the model has them below `any_of`.
+
+    The user may have written the choice in one of SkyPilot's forms: `{T4:1, V100:1}` or `{T4, V100}`. YAML reads these
+    as names without values. Their missing values are not reported as problems.
     """
     resources, key = draft.data.get("resources"), ("resources", "accelerators")
     value = resources.get("accelerators") if isinstance(resources, dict) else None
@@ -480,7 +506,7 @@ def _take_arguments(draft: Draft, arguments: Sequence[str]) -> None:
 
 
 def apply_overrides(draft: Draft, overrides: Mapping[str, object]) -> None:
-    """Replace values of the file with the values of the flags. A replaced value is neither used nor checked."""
+    """Replace values of the file by the values of the flags. A value of the file that was replaced is not checked."""
     for path, value in overrides.items():
         if value is None:
             continue
@@ -495,7 +521,10 @@ def apply_overrides(draft: Draft, overrides: Mapping[str, object]) -> None:
 
 
 def flag_of(path: str, value: object) -> str:
-    """Return the flag that the user wrote for an override: `--spot` for the policy spot, `--env LR`, `--max-price`."""
+    """
+    Return the flag that the user wrote to replace the value at `path`: `--spot` for the policy spot, `--env LR`,
+    `--max-price`.
+    """
     if path == "resources.spot_policy":
         return f"--{shown(value)}"
     if path.startswith("envs."):
@@ -507,7 +536,10 @@ def flag_of(path: str, value: object) -> str:
 
 
 def resolve_paths(draft: Draft, default_store: str) -> None:
-    """Fill in the name, and the paths that depend on where the file is. Check the values that need the file system."""
+    """
+    Fill in the name, and make the paths absolute that are relative to the file. Make the checks for which the file
+    system has to be read.
+    """
     draft.data.setdefault("name", name_from(draft.path.stem))
     folder = _expanded(draft, ("workdir",), draft.data.get("workdir", "."))
     if folder is not None:
@@ -538,7 +570,10 @@ def _name_this_machine(draft: Draft) -> None:
 
 
 def _expanded(draft: Draft, key: Key, value: object) -> Path | None:
-    """Return the absolute path that the user means; None if the value is unusable, which the models report."""
+    """
+    Return the absolute path that the user means. Return None if the value is not a path; the check against the model
+    reports that.
+    """
     try:
         text = os.path.expanduser(clean_text(value))
     except Unreadable:
@@ -597,7 +632,7 @@ def _check_state(draft: Draft, workdir: Path, index: int, value: object) -> None
 
 
 def _count_of_files(folder: Path, most: int) -> int:
-    """Count the files below a folder. Stop when there are more than `most`."""
+    """Count the files below a folder, but stop once there are more than `most`."""
     found = 0
     for _, _, names in os.walk(folder):
         found += len(names)
@@ -621,7 +656,10 @@ def _check_script(draft: Draft, workdir: Path, value: object) -> None:
 
 
 def _check_module(draft: Draft, workdir: Path, value: object) -> None:
-    """Check the module of a job. A package outside the work folder is accepted: `setup` may install it."""
+    """
+    Check that the module which the job runs exists, if its package is a folder of the work folder. Any other package is
+    accepted, because `setup` may install it.
+    """
     try:
         name = read_module(value)
     except Unreadable:

@@ -1,8 +1,8 @@
 """
 Parses the name of a container image in `resources.image_id`: `docker:HOST/REPO/NAME:TAG@sha256:…`.
 
-The parts follow the grammar of registries (https://github.com/distribution/reference). Because a tag may later refer to
-another image, the launch looks up the digest and adds it to the tag, and the run uses the digest.
+The parts follow the grammar of registries (https://github.com/distribution/reference). A tag may later mean another
+image. So the launch looks up the digest of the tag and adds it to the name, and the run uses the digest.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ LOOPBACK = ("localhost", "127.0.0.1")
 
 class Image(NamedTuple):
     """
-    The parts of an image's name. `host` is the host that the name begins with, or Docker Hub. At least one of `tag` and
-    `digest` is set.
+    The parts of an image's name. `host` is that of the registry; it is Docker Hub if the name does not begin with a
+    host. At least one of `tag` and `digest` is set.
     """
 
     host: str
@@ -111,7 +111,8 @@ def image_of(text: str, server: str = "") -> Image:
 
 def _split(named: str) -> tuple[str, str]:
     """
-    Split a name into its host and the rest. A host has a dot or a port, or is localhost; "" if the name has no host.
+    Split a name into the host at its beginning and the path after it. The first part of a name is a host if it has a
+    dot or a port, or is localhost. The host is "" if the name has none.
     """
     first, slash, rest = named.partition("/")
     is_host = bool(slash) and ("." in first or ":" in first or first == "localhost")
@@ -119,7 +120,10 @@ def _split(named: str) -> tuple[str, str]:
 
 
 def refused_login(envs: Mapping[str, str], secrets: Mapping[str, str]) -> Unreadable | None:
-    """Return the reason why the job's values cannot log in to the registry; None if no fault is found."""
+    """
+    Return a problem if the job's variables and secrets cannot be a login to the image's registry; None if there is no
+    fault.
+    """
     if PASSWORD in envs:
         reason = "is a password, and envs are written into the ledger"
         return Unreadable(reason, f"write secrets: [{PASSWORD}]", at=("envs", PASSWORD))

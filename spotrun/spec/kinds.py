@@ -1,4 +1,4 @@
-"""Reads the kinds of instances that a job accepts: one kind, or a choice of several."""
+"""Reads which kinds of instances a job accepts: one kind, or a choice of several kinds."""
 
 from __future__ import annotations
 
@@ -24,12 +24,18 @@ class NamedType:
 
 
 Kind = Accelerators | NamedType
-"""A kind of instance, by hardware or by name. Instances of one kind are assumed to train equally fast."""
+"""
+A kind of instance, named by its accelerators or by its instance type. spotrun assumes that all instances of one kind
+train equally fast.
+"""
 
 
 @dataclass(frozen=True)
 class AnyOf:
-    """A choice: an instance of any of these kinds may train. The other kinds are compared with the first kind."""
+    """
+    A choice of several kinds of instances, each of which may train. The speed of each kind is measured against that of
+    the first kind.
+    """
 
     kinds: tuple[Kind, ...]
 
@@ -39,8 +45,8 @@ class AnyOf:
 
 def read_kinds(value: object) -> Accelerators | AnyOf:
     """
-    Read one kind, or a choice of kinds. A choice is `{any_of: […]}` or one of SkyPilot's forms: a list, or a mapping of
-    several names. A choice with only one kind of accelerators is read as that kind.
+    Read one kind, or a choice of kinds. A choice is `{any_of: […]}`. SkyPilot's forms are accepted too: a list, or a
+    mapping with several names. A choice of only one kind of accelerators is the same as that kind without a choice.
     """
     if isinstance(value, AnyOf):
         return value
@@ -61,7 +67,7 @@ def read_kinds(value: object) -> Accelerators | AnyOf:
 
 
 Entries = list[tuple[tuple[str | int, ...], object]]
-"""The kinds of a choice, each with its key below the key of the choice."""
+"""The kinds of a choice as the user wrote them, each with its key. The key is relative to the key of the choice."""
 
 
 def entries_of(value: object) -> Entries | None:
@@ -81,7 +87,10 @@ def entries_of(value: object) -> Entries | None:
 
 
 def _of_mapping(value: dict[object, object]) -> Iterator[tuple[tuple[str | int, ...], object]]:
-    """Yield the kinds of `{V100: 1, T4: 2}`, and of `{V100:1, T4:2}`, which YAML reads as names without values."""
+    """
+    Yield the kinds of a mapping such as `{V100: 1, T4: 2}`. A mapping such as `{V100:1, T4:2}`, without blanks, is
+    accepted too, although YAML reads it as names without values.
+    """
     for name, count in value.items():
         yield (str(name),), name if count is None else {name: count}
 

@@ -1,8 +1,9 @@
 """
-Refuses secrets in `envs` of a job, because all readers of the ledger could read them forever.
+Refuses secrets in `envs` of a job. These values are written into the ledger, where all its readers could read them
+forever.
 
-A value with the form of a credential counts as a secret, whatever the variable's name is. The value of a variable with
-a name like PASSWORD counts too, unless this value is a short word, a number or a path.
+A value that has the form of a credential is a secret, whatever its variable's name is. If a variable has a name like
+PASSWORD, its value is a secret too, unless it is a short word, a number or a path.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from spotrun.spec.problems import Problem
 NAMED = re.compile(r"(?:^|_)(?:DSN|WEBHOOK)$", re.IGNORECASE)
 KEY = re.compile(r"(?:^|_)KEY$", re.IGNORECASE)
 """
-The end of names whose value may also be the key of a mapping (`SORT_KEY: timestamp`). So such a value counts as a
-secret only if it is long and has digits.
+The end of names that may denote a secret, but also an ordinary key, such as the name of a column (`SORT_KEY:
+timestamp`). The value of such a variable counts as a secret only if it is long and has digits.
 """
 SECRET_MIN, KEY_MIN = 8, 16
 """Minimum lengths, in characters, of a value that counts as a secret because of its name."""
@@ -27,7 +28,8 @@ MESSAGE = "looks like a secret, and envs are written into the ledger as they are
 
 def plain_secrets(envs: Mapping[str, str], instead: str) -> Iterator[Problem]:
     """
-    Yield a problem for each variable that holds a secret, with the advice `instead`. The problems never quote a value.
+    Yield a problem for each variable that contains a secret. `instead` is the advice on where to put the secret. The
+    problems never quote a value.
     """
     for name, value in envs.items():
         if _is_secret(name, value):

@@ -1,8 +1,9 @@
 """
-Defines the steps of a scripted market on the local cloud. A trigger defines when a step happens, an action its effect.
+Defines the steps of a scripted market on the local cloud. A step has a trigger, which defines when it happens, and an
+action, which defines what happens.
 
-Triggers count progress of the training, not wall time, so that a demo or a test interrupts at the same point on fast
-and slow machines. `parse_trigger(str(trigger)) == trigger`.
+Most triggers count the progress of the training, not wall time. So a demo or a test interrupts at the same point on
+fast and slow machines. `parse_trigger(str(trigger)) == trigger`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ class Action(StrEnum):
 
     @property
     def meets_one(self) -> bool:
-        """True if the action affects the instance that trains, or members of its gang, rather than the whole market."""
+        """
+        True if the action affects only the instance that trains, or some members of its gang. False if it affects the
+        whole market.
+        """
         return self in (Action.INTERRUPT, Action.REBALANCE, Action.CUT_OFF)
 
     @property
@@ -50,7 +54,10 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class EpochAt:
-    """Triggers when `fraction` (0 to 1) of the batches of epoch `epoch` are trained. The first epoch is number 1."""
+    """
+    A trigger that fires once `fraction` (0 to 1) of the batches of epoch `epoch` are trained. The first epoch is number
+    1.
+    """
 
     epoch: int
     fraction: float
@@ -61,7 +68,7 @@ class EpochAt:
 
 @dataclass(frozen=True)
 class UploadAt:
-    """Triggers when `fraction` (0 to 1) of the bytes of a checkpoint upload are sent."""
+    """A trigger that fires once `fraction` (0 to 1) of the bytes of a checkpoint are uploaded."""
 
     fraction: float
 
@@ -72,7 +79,8 @@ class UploadAt:
 @dataclass(frozen=True)
 class After:
     """
-    Triggers when `duration` of run time has passed since the previous step; the first step counts from the run's start.
+    A trigger that fires once `duration` of run time has passed since the previous step. For the first step, the time
+    counts from the run's start.
     """
 
     duration: timedelta

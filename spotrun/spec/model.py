@@ -49,12 +49,13 @@ DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-
 
 WAIT_MAX = timedelta(minutes=10)
 """
-Maximum time for which a launch may be requested (protocol 8), and therefore for which a Slurm job may wait in a queue.
+Maximum time from the intention of a launch to its request (protocol 8). A Slurm job waits in its queue within this
+time, so it must not wait for longer.
 """
 MAX_TIME_LEAST = timedelta(minutes=10)
-"""Minimum `max_time`: if an instance lives for less, its start does not pay off."""
+"""Minimum `max_time` of a Slurm partition. An instance that lives for less time than this is not worth its start."""
 STATE_DIR = "spotrun-state"
-"""The name of a folder that spotrun makes in the work folder."""
+"""Name of the folder that spotrun makes in the work folder for a command's state, if the job names no folder."""
 _EVERY = ("checkpoint", "every")
 
 
@@ -98,24 +99,27 @@ class TrainSpec(Model):
 
     @property
     def state_dir(self) -> str:
-        """The folder that $SPOTRUN_STATE_DIR names: the first folder in `state`, else a folder that spotrun makes."""
+        """
+        The folder that $SPOTRUN_STATE_DIR names: the first folder in `state`, or the folder that spotrun makes if there
+        is none.
+        """
         named = (path for path in self.state if path.endswith("/") and not path.startswith("!"))
         return next((path.rstrip("/") for path in named), STATE_DIR)
 
     @property
     def no_state(self) -> tuple[str, ...]:
-        """Patterns of files below a path of `state` that do not belong to the state."""
+        """Patterns of files that do not belong to the state, although they are in a folder that `state` names."""
         return tuple(path.removeprefix("!") for path in self.state if path.startswith("!"))
 
     @property
     def state_paths(self) -> tuple[str, ...]:
-        """The paths of all state, including $SPOTRUN_STATE_DIR. No path lies inside another of these paths."""
+        """The paths of all state, including $SPOTRUN_STATE_DIR. A path inside another of these paths is left out."""
         paths = sorted({path.rstrip("/") for path in (*self.state, self.state_dir) if not path.startswith("!")})
         return tuple(path for path in paths if not any(path.startswith(f"{other}/") for other in paths))
 
     @property
     def key(self) -> tuple[str, str]:
-        """The path of the key that names the program."""
+        """The key of the job under which the program is named, such as train.script."""
         return "train", next(name for name in ("script", "module", "run") if getattr(self, name) is not None)
 
     @property
@@ -593,8 +597,8 @@ class GcpSpec(Model):
 
 class PartitionSpec(Model):
     """
-    One partition of a Slurm cluster, and its nodes. Without `accelerators`, `cpus` and `memory` an instance has a whole
-    node.
+    One partition of a Slurm cluster, and the part of a node that an instance gets. Without `accelerators`, `cpus` and
+    `memory`, an instance gets a whole node.
     """
 
     name: fields.CloudName = Field(description="The name that `sinfo` shows.")
@@ -739,13 +743,13 @@ class RunSpec(Model):
 
     @property
     def cloud(self) -> CloudRules[RunSpec]:
-        """The rules for a job on the job's cloud, and the delays to expect there."""
+        """The rules of the job's cloud, and the delays to expect there."""
         found: CloudRules[RunSpec] = find_cloud(self.resources.cloud)
         return found
 
     @property
     def boot(self) -> timedelta:
-        """The expected time from a launch to a booted instance, until such a time was measured."""
+        """The time from a launch to a booted instance that is expected as long as no boot of the run was measured."""
         return self.cloud.boot(self)
 
     @property
@@ -755,12 +759,15 @@ class RunSpec(Model):
 
     @property
     def secret_references(self) -> dict[str, Reference]:
-        """Maps the name of each secret's variable to the place of the secret's value."""
+        """The variables that get the values of secrets, each with the place of its value."""
         return {name: resolved(text, self.cloud.secret(name)) for name, text in self.secrets.items()}
 
     @property
     def webhook_references(self) -> dict[str, Reference]:
-        """Maps each webhook's variable to the place of the address, for a runner without the user's environment."""
+        """
+        The variables that hold the addresses of webhooks, each with the place from which a runner reads the address.
+        This is for a runner that does not have the user's environment.
+        """
         known, named = self.secret_references, [each.variable for each in self.notify]
         return {name: known.get(name) or self.cloud.secret(name) for name in named if name is not None}
 
@@ -875,8 +882,8 @@ class RunSpec(Model):
 
     def _longest(self) -> timedelta | None:
         """
-        Return the longest time that the job could run if it were launched now: the time until its deadline. Return None
-        if the job has no deadline.
+        Return the time from now to the job's deadline; None if the job has no deadline. A deadline that is a time of
+        day may be up to a day away.
         """
         deadline = self.policy.deadline
         if isinstance(deadline, datetime):

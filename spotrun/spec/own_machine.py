@@ -18,9 +18,9 @@ from spotrun.units import Unreadable, shown
 LARGEST = Decimal(10) ** 15
 ABOVE_ZERO = "write a number above 0"
 FIGURES = "{purchase_usd: 6500, months: 30, days_per_month: 10}"
-"""The required values of a machine, as a user would write them."""
+"""An example of the values that are required for a machine, as a user would write them."""
 PLACES = Decimal("1e-6")
-"""Rounding of an hourly price, in dollars."""
+"""Unit to which an hourly price is rounded, in dollars."""
 _NUMBER = re.compile(r"\$?(\d[\d,_]{0,30}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,2})?)([kKMG%]?)", re.ASCII)
 _TIMES = {
     name: Decimal(times) for name, times in (("", 1), ("%", "0.01"), ("K", 1e3), ("M", 1e6), ("G", 1e9), ("B", 1e9))
@@ -50,7 +50,8 @@ def read_positive(value: object) -> Decimal:
 
 def _number_in(value: object) -> str:
     """
-    Return advice on how to write the number. YAML reads `1e9` and quoted values as text, and rejects `1M` and `$3`.
+    Return advice on how to write the number that the user probably meant. The value was not read as a number: YAML
+    reads `1e9` and a value in quotes as text, and `1M` and `$3` are no numbers in YAML.
     """
     match = _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
@@ -102,12 +103,15 @@ class Machine(Model):
 
     @property
     def fixed_usd_per_month(self) -> Decimal:
-        """Dollars a month that are paid whether the machine computes or not."""
+        """Dollars per month that the user pays whether the machine computes or not."""
         return (self.purchase_usd + self.maintenance_usd) / self.months
 
     @property
     def power_usd_per_hour(self) -> Decimal:
-        """Dollars an hour for power while the machine computes. At other times it is assumed to be switched off."""
+        """
+        Dollars per hour for power while the machine computes. Outside these hours, the machine is assumed to be
+        switched off.
+        """
         return (self.watts or Decimal(0)) / 1000 * (self.usd_per_kwh or Decimal(0))
 
     def usd_per_hour(self, days_per_month: Decimal | None = None) -> Decimal:

@@ -1,13 +1,14 @@
 """
 Chooses files by patterns of their paths in a folder, as in `.gitignore`.
 
-    best.ckpt           a file or folder of that name, wherever it is
-    logs/*.csv          with a slash: from the top of the folder
+    best.ckpt           a file or folder of that name, in any folder
+    logs/*.csv          a pattern with a slash begins at the top of the folder
     lightning_logs/     everything below a folder
-    **/last.ckpt        any folders between
-    !data/              not these; the last pattern that matches decides
+    **/last.ckpt        ** stands for any folders, or none
+    !data/              leaves out what the pattern matches
 
-`*` and `?` do not match a slash. If the first pattern begins with `!`, all other files are chosen.
+If several patterns match a path, the last of them decides. `*` and `?` do not match a slash. If the first pattern
+begins with `!`, the files that no pattern matches are chosen; otherwise they are not.
 """
 
 from __future__ import annotations
@@ -21,9 +22,15 @@ from spotrun.units import Unreadable, shown
 
 LENGTH_MAX = 500
 PATHS_MAX = 1 << 14
-"""Maximum paths whose result is cached. The cache helps because the same folder is scanned again and again."""
+"""
+Maximum number of paths for which the decision is cached. The cache helps because the same folder is scanned again and
+again.
+"""
 _OPEN = re.compile(r"\[(?!!?\]?[^\]]*\])")
-"""A bracket without a closing bracket. fnmatch would treat it as special in some cases."""
+"""
+An opening bracket that is never closed. Such a pattern is refused, because fnmatch does not always treat this bracket
+as an ordinary character.
+"""
 
 
 def read_pattern(value: object) -> str:
@@ -62,7 +69,10 @@ def chooser(patterns: Sequence[str]) -> Callable[[str], bool]:
 
 
 def _fits(pattern: str) -> Callable[[str], bool]:
-    """Return a test for one pattern. A pattern with brackets also matches the file with exactly this name."""
+    """
+    Return a function that tests whether one pattern matches a path. A pattern with brackets also matches a file whose
+    name has these same brackets.
+    """
     plain = pattern.removeprefix("./")
     parts = [part for part in plain.split("/") if part not in ("", ".")]
     inside = plain.endswith("/") or parts[-1:] == ["**"]
@@ -78,7 +88,10 @@ def _fits(pattern: str) -> Callable[[str], bool]:
 
 
 def _lead(parts: Sequence[str], names: Sequence[str], left: int) -> bool:
-    """Return whether the pattern matches the beginning of a path, and at least `left` names of the path follow."""
+    """
+    Return True if the pattern matches the beginning of a path, and at least `left` names of the path come after that
+    beginning.
+    """
     if not parts:
         return len(names) >= left
     if parts[0] == "**":

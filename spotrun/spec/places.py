@@ -1,10 +1,11 @@
 """
-Reads a choice of places in a job: the user's own machine, and a cloud that trains while the machine is not free.
+Reads a job's choice between the user's own machine and a cloud. The machine trains when it is free, and the cloud
+trains at other times.
 
     any_of: [{cloud: local, hardware: box}, {cloud: aws, region: us-east-1}]
 
-The keys of the cloud's entry replace the choice, and the machine becomes `home`. The order of the entries does not
-matter: the machine always comes first.
+The keys in the cloud's entry replace the choice, and the name of the machine becomes the key `home`. The order of the
+entries does not matter.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _FORM = "write it like [{cloud: local, hardware: box}, {cloud: aws}]"
 
 
 class Places(NamedTuple):
-    """The keys that replace `any_of` below `resources`, and the place where each was written."""
+    """The keys that replace `any_of` in `resources`, and the key at which the user wrote each of them."""
 
     keys: dict[str, Any]
     written_at: dict[str, Key]
@@ -33,7 +34,8 @@ class Places(NamedTuple):
 
 def has_machine(choice: object) -> bool:
     """
-    Return whether an entry of the list is the user's own machine: then the list is a choice between it and a cloud.
+    Return True if an entry of the list is the user's own machine. The list is then a choice between this machine and a
+    cloud.
     """
     return isinstance(choice, list) and any(isinstance(entry, dict) and HARDWARE in entry for entry in choice)
 
@@ -43,8 +45,8 @@ def read_places(resources: Mapping[str, Any]) -> Places:
     Read a choice between the user's own machine and a cloud.
 
     Raises:
-        Unreadable: `any_of` is not a choice between one machine of the user and one cloud; `at` is the key below
-            `any_of`.
+        Unreadable: `any_of` is not a choice between one machine of the user and one cloud. `at` is the key at fault,
+            relative to `any_of`.
     """
     entries = [*_entries(resources[ANY_OF])]
     machines = [(at, entry) for at, entry in entries if HARDWARE in entry]

@@ -1,4 +1,4 @@
-"""Describes the problems of a spec: the key of each, and what to write instead."""
+"""Describes the problems of a spec. Each problem names a key, and says what to write instead."""
 
 from __future__ import annotations
 
@@ -92,10 +92,10 @@ OWN_WORDS: Mapping[str, tuple[str, str]] = {
     "config": ("settings of SkyPilot are not read", "remove it"),
     "experimental": ("settings of SkyPilot are not read", "remove it"),
 }
-"""Keys of other tools that have no counterpart in spotrun, with the reason and what to do instead."""
+"""Keys of other tools that have no counterpart in spotrun. Each has the reason, and what to do instead."""
 ANY_NAME = "*"
 OWN = "x-"
-"""Prefix of keys that are the user's own: spotrun ignores them."""
+"""Prefix of the keys that users add for their own purposes. spotrun ignores these keys."""
 
 Key = tuple[str | int, ...]
 
@@ -113,7 +113,7 @@ class Problem:
 
 
 def sentence(*parts: str | None) -> str:
-    """Return `where: key: message; suggestion` without the empty parts. The last part is the suggestion."""
+    """Return the non-empty parts as one text: `where: key: message; suggestion`. The last part is the suggestion."""
     *before, suggestion = parts
     told = ": ".join(part for part in before if part)
     return f"{told}; {suggestion}" if suggestion else told
@@ -170,7 +170,10 @@ def _number_in(value: object) -> str:
 
 
 def unknown_key(key: Key, model: type[BaseModel]) -> Problem:
-    """Return a problem for a key that is not built yet, belongs elsewhere, is misspelt, or is unknown."""
+    """
+    Return the problem of a key that the model does not have. The problem says whether the key is planned, has another
+    name in spotrun, was probably misspelt, or is unknown.
+    """
     section = _section(key[:-1], model)
     name = str(key[-1])[:60]
     known = list(keys_of(model))
@@ -185,8 +188,8 @@ def unknown_key(key: Key, model: type[BaseModel]) -> Problem:
 
 def _section(key: Key, model: type[BaseModel]) -> str:
     """
-    Return the path of the section that contains `key`, in the form of `keys_of(model)`: list indices are left out, and
-    a name that the user chose is written as *.
+    Return the path of the section that contains `key`, in the form of `keys_of(model)`. In this form, the indices of
+    lists are left out, and a name that the user chose is replaced by *.
     """
     known = {path.rpartition(".")[0] for path in keys_of(model)}
     section = ""
@@ -216,8 +219,8 @@ def _meant(section: str, name: str, known: list[str]) -> str:
 
 def keys_of(model: type[BaseModel], above: str = "") -> Iterator[str]:
     """
-    Yield the path of each key, such as `resources.max_price`. List indices are left out; * stands for a name that the
-    user chooses.
+    Yield the path of each key, such as `resources.max_price`. The indices of lists are left out of a path, and * stands
+    for a name that the user chooses.
     """
     for name, field in model.model_fields.items():
         yield above + name

@@ -15,7 +15,7 @@ from spotrun.units import format_duration
 
 class _ForEditors(GenerateJsonSchema):
     """
-    Generates a schema for editors. Defaults are written in the user's notation. `null` is never allowed, because a file
+    Generates a schema for editors. It shows defaults in the user's notation. It never allows `null`, because a user
     leaves a key out instead.
     """
 

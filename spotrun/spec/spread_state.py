@@ -38,7 +38,7 @@ STATE_DIR = "SPOTRUN_STATE_DIR"
 FILES_MAX = 300
 """Maximum files of the work folder that are read."""
 BYTES_MAX = 1 << 20
-"""Maximum bytes of a file that is read. A larger file counts as data."""
+"""Maximum bytes of a file that is read. A larger file is assumed to be data, not code."""
 _STRATEGY = re.compile(r"(fsdp|deepspeed|model_parallel)", re.IGNORECASE)
 _FLAG = re.compile(
     r"--(use[_-])?(fsdp|deepspeed)([_-].*)?(=.*)?|(.*[-+./])?strategy=(fsdp|deepspeed|model_parallel).*", re.IGNORECASE
@@ -58,7 +58,10 @@ _SHELL = ("", ".sh", ".bash", ".zsh")
 
 
 class Finding(NamedTuple):
-    """A word that spreads state, with its file and line; `path` is "" for a word of the job's command."""
+    """
+    A word of the job which shows that its state is spread over processes, with the file and line of the word. `path` is
+    "" if the word is in the job's command.
+    """
 
     what: str
     path: str = ""
@@ -70,7 +73,8 @@ class Finding(NamedTuple):
 
 def require_whole_state(spec: RunSpec) -> None:
     """
-    Check that the state of a training on several instances is not spread over the instances, as far as its code shows.
+    Refuse a job on several instances if its code spreads the state of the training over them. The check sees only what
+    the text of the code shows.
 
     Raises:
         SpecInvalid: the command or a file uses something that spreads state.
@@ -91,7 +95,9 @@ def require_whole_state(spec: RunSpec) -> None:
 
 
 class _Reading:
-    """Reads the command of a job, the files that it names in the work folder, and the files that these import."""
+    """
+    Reads the command of a job, the files of the work folder that the command names, and the files that those import.
+    """
 
     def __init__(self, workdir: Path) -> None:
         self._workdir = workdir
@@ -176,7 +182,10 @@ class _Reading:
                 yield from self._files_of(module, self._folders)
 
     def _files_of(self, module: str, folders: Iterable[Path]) -> Iterator[Finding]:
-        """Yield the findings in the files of a module, and in the files of the packages that contain it."""
+        """
+        Yield the findings in the files of a module. Importing a module also runs the packages that contain it, so these
+        are read too.
+        """
         parts = [part for part in module.split(".") if part]
         for folder in list(folders):
             for count in range(1, len(parts) + 1):
@@ -191,8 +200,8 @@ def _is_switch(name: str, envs: Mapping[str, str]) -> bool:
 
 class _Names(ast.NodeVisitor):
     """
-    The MODULES and NAMES that a Python file uses, with their lines; and the modules that the file imports, with the
-    import level.
+    The names in a Python file that show spread state (those in MODULES and NAMES), with their lines. In addition, the
+    modules that the file imports, each with the level of its relative import.
     """
 
     def __init__(self, tree: ast.AST) -> None:
@@ -224,13 +233,16 @@ class _Names(ast.NodeVisitor):
         self._judge(node.id, node.lineno)
 
     def visit_Constant(self, node: ast.Constant) -> None:
-        """Note a module whose name is written as text, because the script may import the module by this text."""
+        """
+        Record a text that is the name of one of the MODULES, because the script may import the module by this text.
+        """
         if isinstance(node.value, str) and _is_of_module(node.value):
             self.found.add((node.value, node.lineno))
 
     def visit_keyword(self, node: ast.keyword) -> None:
         """
-        Note an argument that spreads the state over ranks. If its value is a variable, the value is unknown: skip it.
+        Record an argument that makes the training spread its state. Skip it if its value is a variable, because the
+        value is then unknown.
         """
         value = (
             node.value.value if isinstance(node.value, ast.Constant) else isinstance(node.value, ast.Dict | ast.Call)

@@ -12,11 +12,17 @@ from spotrun.spec.values import name_from
 
 REQUIREMENTS = "requirements.txt"
 SCHEMA_FILE = ".spotrun.schema.json"
-"""The file with the schema of the keys, which an editor reads next to a job. The schema is not published on the web."""
+"""
+Name of the file with the schema of a job. It lies next to the job, where an editor reads it, because the schema is not
+published on the web.
+"""
 
 
 def schema_line(place: str) -> str:
-    """Return the line with which an editor's YAML server finds the schema, to complete and check the file."""
+    """
+    Return a comment line for a job file. It tells an editor's YAML server where the schema is, so that the editor can
+    complete and check the file.
+    """
     return f"# yaml-language-server: $schema={place}\n"
 
 
@@ -26,7 +32,10 @@ def schema_text() -> str:
 
 
 def first_job(script: Path, arguments: Sequence[str], job: Path) -> str:
-    """Return the text of a job file `job`, in the folder of `script`, that trains it with `arguments`."""
+    """
+    Return the text of a job file that trains `script` with `arguments`. The job file is `job`, in the folder of the
+    script.
+    """
     train = f"  script: {written(script.name)}\n"
     if arguments:
         train += f"  args: [{', '.join(map(written, arguments))}]\n"
@@ -51,7 +60,10 @@ def first_job(script: Path, arguments: Sequence[str], job: Path) -> str:
 
 
 def written(text: str) -> str:
-    """Return a text in YAML: without quotes if every reader takes it for the same text, else in double quotes."""
+    """
+    Return a text as a value in YAML. It is written without quotes if every reader of YAML takes it for this same text,
+    and in double quotes otherwise.
+    """
     plain = re.fullmatch(r"(?:--?)?[A-Za-z_][A-Za-z0-9_./=-]*", text, re.ASCII)
     word = text.lower() in ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
     return text if plain and not word else json.dumps(text, ensure_ascii=False)

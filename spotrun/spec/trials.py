@@ -2,7 +2,7 @@
 Makes the job of one trial of a sweep: the sweep's job, with the trial's parameters as arguments or variables of the
 script.
 
-A parameter is set in the first of these places that applies:
+For each parameter, the first of these lines that applies says how it is set:
 
     args has --lr 0.1, --lr=0.1 or lr=0.1           the value is replaced
     envs has lr                                     the value is replaced
@@ -10,7 +10,7 @@ A parameter is set in the first of these places that applies:
     the script uses Hydra                           lr=VALUE is added
     the script's arguments are unknown              --lr VALUE is added
 
-If no place applies to a parameter, the sweep is refused before anything is rented.
+If no line applies to a parameter, the sweep is refused before anything is rented.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ALIKE = 0.75
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}", re.ASCII)
 
 Grid = dict[str, tuple[str, ...]]
-"""The values of each parameter, as the user typed them."""
+"""The values to try for each parameter, as the user typed them."""
 
 
 def read_grid(texts: Sequence[str]) -> Grid:
@@ -79,7 +79,7 @@ def _values(text: str, listed: str) -> tuple[str, ...]:
 
 
 def _at_commas(text: str, listed: str) -> list[str]:
-    """Split a list at its commas. A comma in brackets belongs to its value: `[64,64],[128]` are two values."""
+    """Split a list at its commas, but not at a comma within brackets: `[64,64],[128]` are two values."""
     parts, open_brackets = [""], list[str]()
     for letter in listed:
         if letter in BRACKETS:
@@ -133,7 +133,7 @@ def _with_args(spec: RunSpec, args: Sequence[str]) -> RunSpec:
 
 
 def _added(spec: RunSpec, script: Script, name: str, value: str) -> tuple[str, ...]:
-    """Return the words that give the script an argument that the job's `args` lack."""
+    """Return the words to add to the job's `args`, so that the script gets an argument that is not among them yet."""
     if (flag := script.flag_for(name)) is not None:
         return _flag_with(flag, value)
     if script.is_hydra:
@@ -149,12 +149,18 @@ def _added(spec: RunSpec, script: Script, name: str, value: str) -> tuple[str, .
 
 
 def _flag_with(flag: str, value: str) -> tuple[str, ...]:
-    """Return a flag and its value, in one word if the value begins with a dash: it would be read as the next flag."""
+    """
+    Return the words that give a flag its value. If the value begins with a dash, they are joined into one word, because
+    the value would otherwise be taken for another flag.
+    """
     return (f"{flag}={value}",) if value.startswith("-") and flag.startswith("--") else (flag, value)
 
 
 def _near(name: str, known: Collection[str]) -> list[str]:
-    """Return the known name that was probably meant. A name that differs only in upper and lower case comes first."""
+    """
+    Return the known name that was probably meant, in a list; an empty list if none is similar. A name that differs only
+    in upper and lower case is preferred.
+    """
     alike = sorted(each for each in known if plain(each).lower() == plain(name).lower())
     return alike[:1] or get_close_matches(name, sorted(known), 1, ALIKE)
 
@@ -166,9 +172,10 @@ def trial_spec(
     spec: RunSpec, name: str, budget_usd: Decimal, work: timedelta | None = None, time_left: timedelta | None = None
 ) -> RunSpec:
     """
-    Return the job of the trial called `name`, which may spend `budget_usd` and train for `time_left`.
+    Return the job of the trial called `name`. The trial may spend `budget_usd` and train for `time_left`.
 
-    The run always ends when the sweep's time is over. That time is also the run's deadline, if the job may have one.
+    The run ends in any case when the sweep's time is over. If the job may have a deadline, that time is also its
+    deadline.
     """
     policy, budget = spec.policy, BudgetSpec(max_usd=budget_usd, warn_at=spec.budget.warn_at)
     update: dict[str, object] = {"name": name, "budget": budget}
@@ -182,5 +189,8 @@ def trial_spec(
 
 
 def may_have_deadline(spec: RunSpec) -> bool:
-    """Return whether a job may have a deadline. A job that uses only spot cannot guarantee one."""
+    """
+    Return True if a job may have a deadline. A job that uses only spot may not, because it could not guarantee to meet
+    it.
+    """
     return spec.resources.spot_policy != "spot" or spec.policy.strategy == "spot_only"

@@ -51,29 +51,37 @@ COMPARED_NAMES = (
     *("sticky_fallback", "eager_fallback"),
     *("greedy", "uniform_progress", "uniform_progress_no_hysteresis"),
 )
-"""Strategies that only simulations use (`spotrun.forecast.baselines`). Old ledgers contain runs with them."""
+"""
+Strategies that exist only for comparison in simulations (`spotrun.forecast.baselines`). They can be read, because old
+ledgers contain runs with them.
+"""
 WORD_MAX_BYTES = (128 << 10) - 1
 """
 Maximum bytes of one argument or variable of a program on Linux (MAX_ARG_STRLEN in execve(2)), without its final null
 byte.
 """
 STORED = "stored"
-"""The validation context for a spec that comes from a ledger."""
+"""The validation context that marks a spec as read from a ledger. Some checks apply only to new jobs."""
 STRATEGY_NAMES = ("ours", "on_demand_only", "spot_only")
-"""The strategies of `spotrun.strategies.catalogue`, which this package may not import."""
+"""
+The names of the strategies in `spotrun.strategies.catalogue`. They are repeated here, because this package is not
+allowed to import that module.
+"""
 
 
 NEWS_KINDS = (
     *("started", "interrupted", "fallback", "returned", "standby", "late"),
     *("budget", "stopped", "failed", "done", "night"),
 )
-"""The kinds of `spotrun.notify.news`."""
+"""The names of the kinds of notifications in `spotrun.notify.news`."""
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 VARIABLE_PATTERN = r"^\$[A-Za-z_][A-Za-z0-9_]*$"
 
 
 def clean_text(value: object, *, lines: bool = False) -> str:
-    """Return non-empty text without control and direction characters. `lines` allows line breaks and tabs."""
+    """
+    Return text that is not empty and has no characters that control or reorder it. `lines` allows line breaks and tabs.
+    """
     if not isinstance(value, str):
         quoted = f'write "{shown(value).lower() if isinstance(value, bool) else shown(value)}"'
         raise Unreadable(f"must be text, not {kind_of(value)}", quoted if is_plain(value) else "write one text")
@@ -88,7 +96,7 @@ def clean_text(value: object, *, lines: bool = False) -> str:
 
 def _is_hostile(character: str) -> bool:
     """
-    Return whether a character can hide or reorder text: a control character, a lone surrogate, a line separator or a
+    Return True if a character can hide or reorder text: a control character, a lone surrogate, a line separator or a
     bidirectional override (CVE-2021-42574).
     """
     bidirectional = "\u202a" <= character <= "\u202e" or "\u2066" <= character <= "\u2069"
@@ -159,8 +167,8 @@ PRIVATE_FOLDER = ".spotrun"
 STATE_PATH_MAX = 500
 STATE_FILES_MAX = 100_000
 """
-Maximum files in a list of stored files. This is the limit of spotrun/folder/stored_files.py, repeated because that
-module does not depend on jobs.
+Maximum number of files that a list of stored files can have. The limit is that of spotrun/folder/stored_files.py; it is
+repeated here, because that module must not be imported with jobs.
 """
 
 
@@ -189,8 +197,8 @@ def read_module(value: object) -> str:
 
 def read_state_path(value: object) -> str:
     """
-    Read the path of a file or folder in the work folder. A final `/`, which marks a folder, is kept. Text that begins
-    with `!` is a pattern of files that are not state.
+    Read the path of a file or folder in the work folder. A final `/` marks a folder, and is kept. A text that begins
+    with `!` is not a path, but a pattern of files that do not belong to the state.
     """
     text = clean_text(value)
     if text.startswith("!"):
@@ -250,7 +258,10 @@ def read_envs(value: object) -> dict[str, str]:
 
 
 def read_secrets(value: object) -> dict[str, str]:
-    """Read names of secrets, each with the place of its value, or "" if none is given. No message quotes a value."""
+    """
+    Read the names of secrets, each with the place of its value. The place is "" if the job does not give it. No message
+    quotes a value.
+    """
     if isinstance(value, list | tuple):
         if any(isinstance(item, dict) for item in value):
             raise Unreadable("must be a list of names, or one mapping of all of them", f"write {_as_mapping(value)}")
@@ -262,8 +273,8 @@ def read_secrets(value: object) -> dict[str, str]:
 
 def _as_mapping(items: Sequence[object]) -> str:
     """
-    Return the names and places as one mapping, for a message. A value that is not a reference is left out, because it
-    may be the secret itself.
+    Return the names and places of secrets as one mapping, for a message that suggests this form. A place that is not a
+    reference is left out, because the user may have written the secret itself.
     """
     places: dict[str, str] = {}
     for item in items:
@@ -409,7 +420,10 @@ MOMENT = "2026-12-01T07:00"
 
 
 def _no_deadline(text: str, because: Unreadable) -> Unreadable:
-    """Return the error for a text that is no duration, time of day or date with a time; say what to write instead."""
+    """
+    Return the error for a text that is neither a duration, a time of day, nor a date with a time. The error suggests
+    what to write instead.
+    """
     if re.fullmatch(r"\d{1,2}:\d{2}", text, re.ASCII):
         return Unreadable(f"{shown(text)!r} is not a time of day", "write it like 07:00, or a duration like 8h")
     if day := re.fullmatch(r"(20\d\d)(-?)(\d\d?)\2(\d\d?)", text, re.ASCII):
@@ -428,7 +442,9 @@ def _no_deadline(text: str, because: Unreadable) -> Unreadable:
 
 
 def read_notify_command(value: object) -> str:
-    """Read a shell command, which must not contain a secret, because all readers of the run's folder can read it."""
+    """
+    Read a shell command. Refuse a command that contains a secret, because all readers of the run's folder can read it.
+    """
     text = clean_text(value, lines=True)
     if holds_credential(text):
         raise Unreadable(
@@ -449,7 +465,7 @@ ON_DEMAND = "on-demand"
 
 
 INSTANCE_TYPE_PATTERN = r"[a-z][a-z0-9]*[.-][a-z0-9.-]{0,60}[a-z0-9]"
-"""`g5.xlarge`, `a2-highgpu-1g`."""
+"""Pattern of the names of instance types, such as `g5.xlarge` and `a2-highgpu-1g`."""
 
 
 def read_baseline(value: object) -> str:

@@ -1,5 +1,6 @@
 """
-Sets the arguments that a bench varies (batch size, precision and number of devices), under the names that scripts use.
+Changes the arguments of a script that a bench varies: batch size, precision and number of devices. Scripts use
+different names for them.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from spotrun.spec.model import RunSpec, TrainSpec
 BATCH = ("batch_size", "per_device_train_batch_size", "train_batch_size", "batch", "bs")
 PRECISION = ("precision", "mixed_precision", "dtype")
 DEVICES = ("devices", "gpus", "num_devices", "nproc_per_node")
-"""Names that scripts use for these arguments, the most common first; `-` and `_` count as equal."""
+"""Names that scripts use for these three arguments, the most common names first. `-` and `_` make no difference."""
 GONE = "\0"
-"""A placeholder that is never the value of a real argument."""
+"""A value that no real argument can have. It marks arguments that are then removed."""
 
 
 def unvaried(spec: RunSpec) -> RunSpec:
-    """Return the job without its batch size, precision and number of devices, as far as its arguments set them."""
+    """Return the job without its arguments for batch size, precision and number of devices."""
     train, names = spec.train, (*BATCH, *PRECISION, *DEVICES)
     if train.run is not None:
         changed: dict[str, object] = {"run": re.sub(_written(names), "", train.run)}
@@ -37,7 +38,10 @@ def unvaried(spec: RunSpec) -> RunSpec:
 def with_argument(
     train: TrainSpec, script: Script, flag: str, named: str | None, names: Sequence[str], value: str
 ) -> TrainSpec:
-    """Return `train` with `value` for the argument that has one of `names`, or for the argument `named` by the user."""
+    """
+    Return `train` with `value` for one argument. If the user has named the argument (`named`), it is that one.
+    Otherwise it is the one that has one of the usual `names`.
+    """
     wanted = names if named is None else (named.lstrip("-"),)
     if train.run is not None:
         return _in_command(train, train.run, flag, wanted, value)
@@ -55,7 +59,10 @@ def with_argument(
 
 
 def _given(train: TrainSpec, names: Sequence[str]) -> Iterator[str]:
-    """Yield `names`, and keys of the job's `key=value` arguments that end with one, like `data.batch_size`."""
+    """
+    Yield `names`, and then longer names that the job uses for the same argument: in `data.batch_size=64`, the name is
+    `data.batch_size`.
+    """
     yield from names
     last = {plain(name) for name in names}
     keys = (word.partition("=")[0] for word in train.args if "=" in word and not word.startswith("-"))
@@ -79,7 +86,7 @@ def _in_command(train: TrainSpec, command: str, flag: str, names: Sequence[str],
 
 
 def _written(names: Sequence[str]) -> str:
-    """Return a pattern that finds these names and their values in a shell command."""
+    """Return a regular expression that finds arguments with these names in a shell command, each with its value."""
     words = "|".join("[-_]".join(map(re.escape, plain(name).split("-"))) for name in names)
     return rf"(?<!\S)(--(?:{words}))([ =]+)[^\s;|&]+"
 

@@ -1,9 +1,10 @@
 """
 Reads YAML into plain data, the line of each key, and a list of problems in the text. Writes plain data as YAML.
 
-The reader accepts only YAML that every reader understands in the same way. It refuses, with the line: duplicate keys,
-tags, several documents, `.nan`, and the surprises of YAML 1.1 (`no` is a boolean, `1:30` is 90, `010` is 8). Aliases
-may not expand to more than NODES_MAX values. The merge key (`<<: *defaults`) adds only keys that its mapping lacks.
+The reader accepts only YAML that all readers understand in the same way. It refuses, and names the line of: duplicate
+keys, tags, several documents, `.nan`, and values with a surprising meaning in YAML 1.1 (`no` is a boolean, `1:30` is
+90, `010` is 8). With all aliases replaced, a file may not have more than NODES_MAX values. The merge key (`<<:
+*defaults`) adds only the keys that its mapping does not have itself.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class Document:
     """
     The content of a file: `data`, the `positions` of its keys and list items, and the `problems` of its text.
 
-    For the keys in `unreadable`, `data` holds the text that was written, so that everything else can still be checked.
+    `unreadable` are the keys whose values could not be read. For each of them, `data` has the text that was written, so
+    that all other keys can still be checked.
     """
 
     data: dict[str, Any] = field(default_factory=dict)
@@ -61,13 +63,16 @@ class Document:
     unreadable: set[Key] = field(default_factory=set)
 
     def follows(self, problem: Problem) -> bool:
-        """Return whether a problem of the data is only a consequence of a value that could not be read."""
+        """Return True if a problem arises only because the value at its key, or above it, could not be read."""
         return any(problem.key[: len(key)] == key for key in self.unreadable)
 
 
 @dataclass(frozen=True)
 class _Node:
-    """A scalar (text), a list (nodes), or a mapping (pairs of nodes). An alias becomes its anchor's node."""
+    """
+    A part of the file: a scalar (text), a list (nodes), or a mapping (pairs of nodes). In place of an alias, there is
+    the node to which it refers.
+    """
 
     content: str | list[_Node] | list[tuple[_Node, _Node]]
     kind: str
@@ -81,7 +86,7 @@ class _Node:
 
 
 class _Stop(Exception):
-    """The text cannot be read any further."""
+    """The exception that stops reading, because nothing after this place can be read."""
 
     def __init__(self, at: Position, message: str, suggestion: str | None = None, key: Key = ()) -> None:
         self.at = at
@@ -90,8 +95,8 @@ class _Stop(Exception):
 
 def read_yaml(text: str, begin: str = BEGIN) -> Document:
     """
-    Read the document in `text`. This never raises; faults of the text are in `problems`. `begin` is an example of how a
-    file of this kind begins, for the messages.
+    Read the document in `text`. This never raises an error: what is wrong with the text is listed in `problems`.
+    Messages use `begin` as an example of how a file of this kind begins.
     """
     document = Document()
     try:
@@ -165,7 +170,10 @@ def _position(mark: Any) -> Position:
 
 
 class _Composer:
-    """Builds nodes from the parser's events. Stops as soon as depth, size or loops could cost time or memory."""
+    """
+    Builds nodes from the events of the parser. Stops early if the file is nested too deeply, has too many values, or
+    has an alias that refers to itself, because reading it could take very long or need much memory.
+    """
 
     def __init__(self, text: str, begin: str) -> None:
         self.events: Iterator[Any] = yaml.parse(text, Loader=_Parser)
@@ -222,7 +230,10 @@ class _Composer:
 
 
 class _Constructor:
-    """Builds data from nodes. A refused value becomes a problem of the document, and does not stop the rest."""
+    """
+    Builds data from nodes. If a value is refused, this records a problem of the document, and continues with the next
+    value.
+    """
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -256,8 +267,8 @@ class _Constructor:
 
     def merged(self, pairs: list[tuple[_Node, _Node]], key: Key) -> list[tuple[_Node, _Node]]:
         """
-        Return the pairs of a mapping, followed by the pairs that `<<` adds for other keys. The mapping's own pairs take
-        precedence, then earlier sources.
+        Return the pairs of a mapping, followed by the pairs that its merge key `<<` adds. A key that occurs several
+        times has the value of the mapping itself, or else that of the first mapping in `<<` that has the key.
         """
         found = [(name, item) for name, item in pairs if not name.merges]
         for count, (name, item) in enumerate(pair for pair in pairs if pair[0].merges):
@@ -308,7 +319,7 @@ class _Constructor:
 
 
 def _surprise(text: str) -> tuple[str, str]:
-    """Return the reason why this number is refused, and what to write instead."""
+    """Return the reason why a number is refused that YAML would read in a surprising way, and what to write instead."""
     if ":" in text:
         length = "".join(f"{part}{unit}" for part, unit in zip(text.lstrip("+-").split(":"), "hms", strict=False))
         advice = f'write "{shown(text)}" in quotes for that time or text, or {shown(length)} for a duration'

@@ -1,9 +1,9 @@
 """
-Tests whether a store's put-if-absent creates only absent objects. No store documents this reliably, so several writers
-race to create one object.
+Tests whether a store's put-if-absent creates an object only if it is absent. The documentation of stores is not
+reliable on this point. So the test lets several writers create one object at the same time.
 
-Runners and agents race in the same way to write a ledger's next entry. If two of them succeeded, both would spend
-money.
+The ledger relies on this: runners and agents that write the next entry at the same time do the same. If the store let
+two of them succeed, both would act on their entry, and both would spend money.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ START_WITHIN_S = 30.0
 
 def race(store: Store, key: str, racers: int = RACERS) -> None:
     """
-    Let `racers` writers create `key` at the same time, and check that exactly one of them created it. The object stays.
+    Let `racers` writers create the object `key` at the same time, and check that exactly one of them created it. The
+    object is not deleted afterwards.
 
     Raises:
         StoreUnavailable: no writer got an answer, or the store refuses writes.
@@ -46,7 +47,7 @@ def race(store: Store, key: str, racers: int = RACERS) -> None:
 
 def _answers(store: Store, key: str, racers: int) -> list[bool | StoreUnavailable]:
     """
-    Return each writer's answer from the store. After a fault, it is unknown whether the writer created the object.
+    Return what the store answered each writer. A writer that got a StoreUnavailable may have created the object or not.
     """
     start = Barrier(racers, timeout=START_WITHIN_S)
 

@@ -1,5 +1,5 @@
 """
-A prefix of a Google Cloud Storage bucket as an object store. `STORAGE_EMULATOR_HOST` names a server to use instead of
+A store in a bucket of Google Cloud Storage, below a prefix. `STORAGE_EMULATOR_HOST` names a server to use instead of
 Google's.
 
 All requests go through google-cloud-storage, for two reasons. It is the only library with the condition *generation 0*,
@@ -30,20 +30,20 @@ from spotrun.store.request_counts import count_read, count_write
 _TIMEOUT = (CONNECT_S, READ_S)
 _SEND_TIMEOUT = (READ_S, READ_S)
 """
-Time-outs (connect, read). urllib3 sends the body before the read time-out begins, so the body must be sent within the
-connect time-out.
+Time-outs of an upload: to connect, and to read the answer. urllib3 counts the time of sending the body as part of the
+first, so the first has to be as long as the second.
 """
 _ABSENT = 0
 _NO_LOOK = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
 """
-An environment variable. It stops the library from requesting the bucket's metadata with each call; the metadata would
-only serve traces, which spotrun does not use. An instance may not read the metadata, so the library would repeat the
-request each time.
+Environment variable that stops the library from requesting the bucket's metadata with each call. The library uses the
+metadata only for traces, and spotrun uses no traces. Instances are not allowed to read the metadata, so the library
+would repeat this request with each call.
 """
 _PASSING = (OSError, DataCorruption, urllib3.exceptions.HTTPError, ValueError, KeyError)
 """
-Errors that are passing faults. urllib3's errors mean that a download broke off; ValueError and KeyError mean a damaged
-answer.
+Errors for which a retry may help. Those of urllib3 mean that a download broke off; ValueError and KeyError mean that
+the answer was damaged.
 """
 
 _LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
@@ -114,8 +114,8 @@ class GcsStore(BucketStore):
 
     def _facts(self) -> StoreFacts:
         """
-        Read the bucket's facts. This needs the permission storage.buckets.get, which the roles for objects do not
-        include.
+        Read the facts about the bucket. The account needs the permission storage.buckets.get, which is not included in
+        the roles for objects.
         """
         try:
             self._bucket.reload(timeout=_TIMEOUT, retry=None)
@@ -143,8 +143,8 @@ class GcsStore(BucketStore):
 
 def _location(bucket: Any) -> str:
     """
-    Return the region of `bucket`, or the code of its dual- or multi-region. For a dual-region without a code, return
-    both regions.
+    Return the region of `bucket`. If the bucket is in several regions, return their common code; if a dual-region has
+    no code, return the names of both regions.
     """
     chosen = bucket.data_locations or (bucket.location,)
     return BETWEEN_REGIONS.join(sorted(str(each).lower() for each in chosen))
@@ -168,8 +168,8 @@ def _from_answer(error: api.GoogleAPICallError, what: str) -> StoreError:
 @lru_cache(maxsize=8)
 def _client(process: int, settings: frozenset[tuple[str, str]]) -> Any:
     """
-    Return the client that all stores of a process with the same settings share. The settings come from environment
-    variables.
+    Return the client for a process and its settings, which come from environment variables. All stores of the process
+    with the same settings share the client.
     """
     os.environ.setdefault(_NO_LOOK, "true")
     return storage.Client()

@@ -1,4 +1,4 @@
-"""The code that is common to the stores in buckets, which are reached over HTTP."""
+"""The code that all stores in buckets have in common. Buckets are reached over HTTP."""
 
 from __future__ import annotations
 
@@ -20,28 +20,29 @@ from spotrun.store.port import Store, StoredObject, StoreFacts, checked_key, is_
 CONNECT_S = 10.0
 READ_S = 60.0
 """
-Maximum system seconds of waiting for each piece of an answer. A call is tried only once: its caller decides on retries.
+Maximum system seconds to wait for the next piece of an answer. A store tries each call only once; the caller decides
+whether to try again.
 """
 NO_STORE = "no-store"
 """
-The Cache-Control header of every object. Without it, a cache in front of the store could return old versions (protocol
-28).
+The Cache-Control header of every object. Without this header, a cache between spotrun and the store could return old
+versions of an object (protocol 28).
 """
 _CHECKED_BYTES = 64 << 10
 """
-Number of bytes that are copied at a time to compute the checksum, whose function accepts only `bytes`. They fit the
-processor's cache.
+Number of bytes at a time for which the checksum is computed. They have to be copied, because the function accepts only
+`bytes`. This many fit into the processor's cache.
 """
 FULL = 507
 _NEVER_PASSES = (501, FULL)
-"""Statuses of errors that no retry can cure: 501 (not implemented), and a full store."""
+"""HTTP statuses that look like passing faults, but that no retry can cure: 501 (not implemented), and 507 (full)."""
 
 
 def passes(status: int) -> bool:
     """
-    Return True if the same request may succeed later. Whether this request had an effect is unknown.
+    Return True if the same request may succeed later. The store may have carried out this request or not.
 
-    409 passes: S3 sends it if two conditional writes met. S3 has then not stored this one.
+    409 is such a status. S3 sends it if two conditional writes met; it has then not stored this one.
     """
     return status in (408, 409, 425, 429) or (status >= 500 and status not in _NEVER_PASSES)
 
@@ -55,7 +56,7 @@ class BeyondTheEnd(StoreError):
 
 
 ANSWERS: dict[int, type[StoreError]] = {412: Exists, 416: BeyondTheEnd}
-"""The errors for statuses that are regular answers, not faults."""
+"""Errors for the HTTP statuses that are ordinary answers to a request, and no faults."""
 
 
 class Verbs(NamedTuple):
@@ -68,11 +69,11 @@ class Verbs(NamedTuple):
 
 class BucketStore(ABC):
     """
-    A prefix of a bucket. Each key is the rest of an object's name, after the prefix.
+    A store in a bucket, below a prefix. A key is what follows the prefix in an object's name.
 
-    A subclass sends the requests of one service. The service's errors are converted to ours by `_translate`. `_VERBS`
-    are the words for the requests in messages. The service computes the CRC32C of each object that it stores, and `put`
-    compares it with the CRC32C of the bytes that were sent.
+    A subclass sends the requests of one service. Its `_translate` converts the service's errors to those of spotrun,
+    and its `_VERBS` are the names of the requests in messages. The service computes the CRC32C of each object that it
+    stores. `put` compares this with the CRC32C of the bytes that were sent.
     """
 
     _VERBS: ClassVar[Verbs]
@@ -115,7 +116,10 @@ class BucketStore(ABC):
             return b""
 
     def list(self, prefix: str, after: str = "") -> builtins.list[StoredObject]:
-        """Return the objects sorted by key. SeaweedFS lists folder by folder, where b/1 comes before b-1."""
+        """
+        Return the objects sorted by key. They have to be sorted here, because SeaweedFS lists them folder by folder,
+        and returns b/1 before b-1.
+        """
         # To mark a folder, some tools create an empty object with the folder's name. Such a name is not a key.
         ours = (stored for stored in self._found(prefix, after) if stored.key > after and is_key(stored.key))
         return sorted(ours, key=lambda stored: stored.key)
@@ -124,7 +128,7 @@ class BucketStore(ABC):
         return sorted(stored.key for stored in self._found(prefix) if not is_key(stored.key))
 
     def _found(self, prefix: str, after: str = "") -> builtins.list[StoredObject]:
-        """Return all objects below the prefix, including those whose names are not keys."""
+        """Return all objects whose keys begin with `prefix`, including those whose names are not valid keys."""
         with self._translated(self._VERBS.list, prefix):
             return [
                 StoredObject(key=name.removeprefix(self._root), size_bytes=size_bytes, modified_at=modified_at)
@@ -186,17 +190,17 @@ class BucketStore(ABC):
     @abstractmethod
     def _objects(self, prefix: str, after: str) -> Iterator[tuple[str, int, datetime]]:
         """
-        Yield the name, size and time of each object whose name begins with `prefix`. If `after` is given, begin after
-        that name.
+        Yield the name, size and time of each object whose name begins with `prefix`. If `after` is given, skip the
+        names before it.
         """
 
     @abstractmethod
     def _folders(self) -> Iterator[str]:
-        """Yield the prefixes of the folders directly below the root, up to and including the next slash."""
+        """Yield the names of the folders directly in the store, each with the slash at its end."""
 
     @abstractmethod
     def _copy(self, source: str, name: str) -> None:
-        """Copy an object of the bucket to the new name `name`."""
+        """Copy the object `source` of the bucket to the new name `name`."""
 
     @abstractmethod
     def _remove(self, name: str) -> None: ...
@@ -206,18 +210,20 @@ class BucketStore(ABC):
 
     @abstractmethod
     def _translate(self, error: Exception, what: str) -> StoreError | None:
-        """Convert an error of the service to one of ours. Return None if the error does not come from the service."""
+        """
+        Convert an error of the service to one of spotrun's. Return None if the error does not come from the service.
+        """
 
 
 def settings(*prefixes: str) -> frozenset[tuple[str, str]]:
-    """Return the environment variables from which a service's tools find their account."""
+    """Return the environment variables with these prefixes, from which a service's tools choose the account."""
     return frozenset((name, value) for name, value in os.environ.items() if name.startswith(prefixes))
 
 
 def crc32c(data: bytes | memoryview) -> str:
     """
-    Return the CRC32C of `data` in the form that S3 and GCS use. It protects only the transfer; a checkpoint is verified
-    by the digests in its manifest.
+    Return the CRC32C of `data` in the form that S3 and GCS use. It protects the bytes only on their way to the store.
+    Later, the digests in the manifest of a checkpoint show whether its bytes are still the same.
     """
     checksum = google_crc32c.Checksum()  # type: ignore[no-untyped-call]
     view = memoryview(data)

@@ -1,8 +1,9 @@
 """
-Finds, in the clouds' answers, the lifecycle rules of a bucket that would remove a run's objects.
+Finds the lifecycle rules of a bucket that would remove the objects of a run. The rules are read from the cloud's answer
+to a request.
 
-A rule counts if it may affect any object below a prefix, even if it applies only to a part of the prefix, or only to
-large objects.
+A rule counts if it may affect any object below the store's prefix, even if it applies only to a part of the prefix, or
+only to large objects.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from typing import Any
 Rule = Mapping[str, Any]
 _OUT_OF_REACH = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 """
-Storage classes from which an object must be restored, which takes hours, before it can be read. GLACIER_IR is not one
-of them.
+Storage classes whose objects cannot be read directly. They have to be restored first, which takes hours. GLACIER_IR is
+not such a class.
 """
 _OLDER_VERSIONS_ONLY = ("numNewerVersions", "daysSinceNoncurrentTime", "noncurrentTimeBefore")
 
 
 def s3_expiries(rules: Iterable[Rule], root: str) -> tuple[str, ...]:
     """
-    Describe the rules in an answer to GetBucketLifecycleConfiguration that affect objects below `root`. spotrun's
-    objects have no tags, so rules for tagged objects do not count.
+    Describe the rules that affect objects below `root`. `rules` come from an answer to GetBucketLifecycleConfiguration.
+    Rules for tagged objects are left out, because spotrun's objects have no tags.
     """
     return tuple(words for rule in rules if _s3_reaches(rule, root) for words in _s3_acts(rule))
 
@@ -51,7 +52,8 @@ def _s3_when(act: Rule) -> str:
 
 def s3_older_versions_days(rules: Iterable[Rule], root: str) -> int | None:
     """
-    Return the number of days after which all older versions below `root` are deleted; None if no rule deletes them all.
+    Return the number of days after which a rule deletes the older versions of all objects below `root`; None if no rule
+    does so for all objects.
     """
     days = [rule["NoncurrentVersionExpiration"].get("NoncurrentDays") for rule in rules if _s3_forgets(rule, root)]
     return min(days, default=None)
@@ -71,8 +73,8 @@ def _s3_forgets(rule: Rule, root: str) -> bool:
 
 def gcs_expiries(rules: Iterable[Rule], root: str) -> tuple[str, ...]:
     """
-    Describe the rules of a GCS bucket that delete live objects below `root`. Rules that change the storage class do not
-    count, because GCS serves objects of any class immediately.
+    Describe the rules of a GCS bucket that delete live objects below `root`. Leave out rules that change the storage
+    class, because GCS can read objects of any class immediately.
     """
     return tuple(f"a rule deletes objects with {dict(_condition(rule))}" for rule in rules if _gcs_deletes(rule, root))
 

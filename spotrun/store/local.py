@@ -2,8 +2,9 @@
 A local folder as an object store (protocol 29). Only its owner can read it, unless the owner shares the folder with a
 group.
 
-fsspec writes and reads the bytes of the objects. This module adds what fsspec lacks on a local disk: it calls fsync,
-makes only complete files visible, and can create a file only if it is absent.
+fsspec reads and writes the bytes of the objects. This module adds three things that fsspec does not do on a local disk.
+It writes to the disk with fsync. It makes a file visible only when it is complete. And it can create a file only if the
+file does not exist.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from spotrun.store.port import StoredObject, StoreFacts, checked_key, is_key
 
 _TEMPORARY = ".tmp-"
 """
-Prefix of temporary files, which are never listed as objects. Each temporary file is in the folder of its target, so
-that a link or rename stays on one file system.
+Prefix of temporary files. These files are never listed as objects. Each of them is in the folder of its target, so that
+it can become the target by a link or a rename, which are possible only within one file system.
 """
 WRITE_TRIES = 1000
 """
-Maximum tries of a write. Before each try, another process may delete the folder's last object, and the folder with it.
-On a busy machine, this happens often.
+Maximum number of tries to write an object. A try fails if another process deletes the folder in the meantime, because
+it has deleted the last object in it. On a busy machine, this happens often.
 """
 
 
@@ -94,7 +95,8 @@ class LocalStore:
             return
         with self._translated(key), contextlib.suppress(FileNotFoundError):
             path.unlink()
-            # As on an object store, a folder disappears with its last object. A folder with other files stays.
+            # An object store has no empty folders. So a folder is removed together with the last object in it, unless
+            # it has other files.
             with contextlib.suppress(OSError):
                 for above in path.relative_to(self._folder).parents[:-1]:
                     (self._folder / above).rmdir()
@@ -107,8 +109,8 @@ class LocalStore:
 
     def _names(self, prefix: str) -> Iterator[str]:
         """
-        Yield the names of all files in the store that begin with `prefix`, including names that are not keys. Files
-        behind a link are not part of the store.
+        Yield the names of all files in the store that begin with `prefix`, including names that are not valid keys. Do
+        not follow links to folders: files behind them are not part of the store.
         """
         top = self._folder / prefix.rpartition("/")[0]
         if not self._is_behind_a_link(top):
@@ -117,8 +119,8 @@ class LocalStore:
 
     def _is_behind_a_link(self, folder: Path) -> bool:
         """
-        Return True if `folder` is a link, or is inside a linked folder of the store. The store's own top folder may be
-        a link.
+        Return True if `folder` is a link, or is inside a linked folder of the store. The store's own folder may itself
+        be a link; that does not count.
         """
         below = (each for each in (folder, *folder.parents) if self._folder in each.parents)
         return any(each.is_symlink() for each in below)
@@ -158,8 +160,9 @@ class LocalStore:
     @contextlib.contextmanager
     def _publishing(self, key: str, data: bytes | memoryview, *, durable: bool) -> Iterator[tuple[Path, Path]]:
         """
-        Write `data` to a temporary file in the target's folder, and yield the paths of both files. Finally remove the
-        temporary file.
+        Write `data` to a temporary file in the target's folder, and yield the paths of the temporary file and the
+        target. The caller then renames or links the temporary file to the target. At the end, remove the temporary
+        file.
         """
         target = self._path(key)
         temporary = target.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
@@ -207,11 +210,11 @@ def _require_file(path: Path) -> None:
 
 def _make_folder(folder: Path) -> None:
     """
-    Make a folder and its missing parents. Only the owner gets access: logs and scripts may contain text that no other
-    user of the machine should read.
+    Make a folder and its missing parents. Only the owner can use them, because logs and scripts may contain text that
+    no other user of the machine should read.
 
-    To share a store with a group, the owner lets the group write to the store's folder. Then the group may also use the
-    folders that are made inside it.
+    If the owner wants to share a store with a group, the owner lets the group write to the store's folder. Then the
+    group can also use the folders that are made inside it.
     """
     if folder.is_dir():
         return
@@ -224,14 +227,18 @@ def _make_folder(folder: Path) -> None:
 
 def _is_shared(folder: Path) -> bool:
     """
-    Return True if a group may write to `folder`. A folder that all users may write to, such as /tmp, does not count.
+    Return True if the owner has let a group write to `folder`. A folder to which all users can write, such as /tmp, is
+    not shared in this sense.
     """
     mode = folder.stat().st_mode
     return bool(mode & stat.S_IWGRP) and not mode & stat.S_IWOTH
 
 
 def _files_below(top: Path) -> Iterator[Path]:
-    """Yield all object files below a folder. If a folder is removed during the search, it counts as empty."""
+    """
+    Yield all files below a folder, apart from temporary ones. If another process removes a folder meanwhile, treat it
+    as empty.
+    """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(top) as found:
         for item in found:
             if item.is_dir(follow_symlinks=False):

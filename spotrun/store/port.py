@@ -63,8 +63,8 @@ class Store(Protocol):
 
     def put_status(self, key: str, data: bytes) -> None:
         """
-        Write an object whole, and replace any object that has this key. If the machine crashes, the new object may be
-        lost.
+        Write an object whole, and replace any object that has this key. The write is not durable: if the machine
+        crashes, the new object may be lost.
         """
 
     def get(self, key: str, start: int = 0, size: int | None = None) -> bytes:
@@ -72,8 +72,8 @@ class Store(Protocol):
 
     def list(self, prefix: str, after: str = "") -> list[StoredObject]:
         """
-        Return the objects whose keys begin with `prefix` and sort after `after`, in the order of their keys. Objects
-        whose names are not keys are left out: other programs wrote them, and this class cannot read or delete them.
+        Return the objects whose keys begin with `prefix` and sort after `after`, in the order of their keys. Leave out
+        objects whose names are not valid keys. Other programs wrote these, and this class cannot read or delete them.
         """
 
     def folders(self) -> tuple[str, ...]:
@@ -118,14 +118,14 @@ class InPieces(Protocol):
 
     def pieces(self, key: str, size_bytes: int) -> Iterator[bytes]:
         """
-        Yield the first `size_bytes` of an object in order, or the whole object if it is shorter. If this raises an
-        error, the bytes that it has yielded may be wrong.
+        Yield the first `size_bytes` of an object in order, or the whole object if it is shorter. If this ends with an
+        error, the pieces that were yielded before may be wrong.
         """
 
 
 @runtime_checkable
 class CopiesItself(Protocol):
-    """A store that copies objects without sending them through this machine."""
+    """A store that can copy an object by itself, so that the bytes do not pass through this machine."""
 
     def copy_from(self, source: Store, key: str) -> bool:
         """
@@ -142,12 +142,13 @@ class UnknownFact(msgspec.Struct, frozen=True):
 
 class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The facts that a store reports about itself, apart from its objects.
+    The facts that a store reports about itself, as opposed to its objects.
 
-    `expiries` describes the store's rules that would delete or archive objects below its prefix. If `versioned`, the
-    store keeps overwritten and deleted objects, which cost money: it keeps them for `older_versions_days` at most, or
-    for an unknown time if that field is None. `region` is None if the store has no regions; `free_bytes` is None if its
-    space has no limit.
+    `expiries` describes the store's rules that would delete or archive objects below its prefix. `region` is None if
+    the store has no regions. `free_bytes` is None if its space has no limit.
+
+    `versioned` is True if the store keeps objects that were overwritten or deleted. These cost money. The store deletes
+    them after `older_versions_days`; None means that no rule is known that deletes all of them.
     """
 
     region: str | UnknownFact | None

@@ -13,23 +13,24 @@ from spotrun.errors import LoginExpired, StoreUnavailable, WritesRefused
 TRIES = 8
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 2.0
 """
-First and maximum pause, in seconds. Both are short because a pause costs most during a notice, which may be only 30 s.
+First pause and maximum pause between two tries, in seconds. They are short, because a pause costs most after a notice,
+which may come only 30 s before the machine is lost.
 """
 T = TypeVar("T")
 
 
 def through_faults(for_s: float) -> Retrying:
     """
-    Return a retry that repeats a call for `for_s` seconds of system time, with random and growing pauses. Then it
-    raises the last error.
+    Return a retry that repeats a call as long as it fails with a passing fault, for `for_s` seconds of system time,
+    with random and growing pauses. After that time, it raises the last error.
     """
     return _until(stop_after_delay(for_s))
 
 
 def persist(act: Callable[[], T]) -> T:
     """
-    Call `act` at most TRIES times, and return its result. The pauses take some seconds in total, because a user waits
-    for the result.
+    Call `act` at most TRIES times, and return its result. A user waits for the result, so all pauses together take only
+    some seconds.
 
     Raises:
         StoreUnavailable: the fault did not pass.
@@ -39,8 +40,8 @@ def persist(act: Callable[[], T]) -> T:
 
 def _passes(error: BaseException) -> bool:
     """
-    Return True if the fault may pass soon although the user does nothing. An expired login or a full store is reported
-    immediately.
+    Return True if the fault may pass soon without any action of the user. It will not if a login has expired or the
+    store is full, so these are reported to the user immediately.
     """
     return isinstance(error, StoreUnavailable) and not isinstance(error, LoginExpired | WritesRefused)
 

@@ -1,12 +1,13 @@
 """
-A prefix of an S3 bucket as an object store. `AWS_ENDPOINT_URL` or `AWS_ENDPOINT_URL_S3` name an S3 server other than
+A store in an S3 bucket, below a prefix. `AWS_ENDPOINT_URL` or `AWS_ENDPOINT_URL_S3` name an S3 server other than
 Amazon's.
 
-All requests go through boto3, which sends the payload from its place in memory: 0.5 s of processor time per GB put.
-`obstore.fsspec` was tried too, and has these drawbacks:
+All requests go through boto3. It sends the payload from its place in memory, and needs 0.5 s of processor time per GB
+that is put. `obstore.fsspec` was tried too, and has these drawbacks:
 - It takes 1.1 s per GB.
-- It raises the same FileNotFoundError for a missing bucket and a missing object, but a restore must walk back from a
-  missing object and never from a missing bucket. The code of any other error is only inside a text.
+- It raises the same FileNotFoundError for a missing bucket and for a missing object. A restore has to tell them apart:
+  if an object is missing, it tries an older checkpoint; if the bucket is missing, it must not.
+- For any other error, the code is only inside a text.
 - It does not report the checksum that S3 computed.
 - It finds its credentials by other rules than the AWS tools.
 """
@@ -48,8 +49,8 @@ _CONNECTIONS = 32
 _BAD_REQUEST, _NOT_FOUND, _INTERNAL = 400, 404, 500
 _PAYLOAD_BYTES = 1 << 20
 """
-Minimum size, in bytes, of a body that is sent in pieces once S3 has agreed to receive it. Each piece has a separate
-time-out. A smaller body has to be sent within one time-out; on a slow line, that would be too short for a large body.
+Minimum size, in bytes, of a body that is sent in pieces. Each piece has its own time-out. A smaller body is sent as a
+whole within one time-out; a large body would take longer than that on a slow line.
 """
 
 _PIECE_BYTES = 256 << 10
@@ -95,8 +96,8 @@ _PASSING_CODES = {
     *("IncompleteBody", "BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"),
 }
 """
-Error codes that mean a passing fault, whatever the status. The codes in the last row mean that the data was damaged on
-the way to S3.
+Error codes of faults for which a retry may help, whatever the HTTP status. Those in the last row mean that the data was
+damaged on its way to S3.
 """
 _PASSING = (
     BrokenBody,
@@ -112,8 +113,8 @@ _PASSING = (
     KeyError,
 )
 """
-Errors that are passing faults. The last two mean a damaged answer: a date or number is malformed, or a field that S3
-always sends is missing.
+Errors for which a retry may help. The last two mean that the answer was damaged: a date or number is malformed, or a
+field that S3 always sends is missing.
 """
 
 
@@ -203,8 +204,8 @@ class S3Store(BucketStore):
 
 class _Body:
     """
-    A payload as a file object. Each read returns a large piece of the payload without copying it. urllib3 requests 16
-    KiB at a time, but sends whatever a read returns.
+    The payload of a request as a file object. urllib3 reads 16 KiB at a time, but sends whatever a read returns. So
+    each read returns a much larger piece, without copying it.
     """
 
     def __init__(self, data: bytes | memoryview) -> None:
@@ -248,9 +249,9 @@ def _from_answer(error: sdk.ClientError, what: str) -> StoreError:
 
 def _is_vague(status: int, code: str) -> bool:
     """
-    Return True if an answer has no clear meaning, because it is damaged or comes from a server in front of the store.
-    The object or the bucket may be missing, or the connection may be too slow. A wrong guess would be worse than a
-    retry. If the body has no error code, botocore reports the status as the code.
+    Return True if an answer does not clearly come from the store: it is damaged, or a server in front of the store may
+    have sent it. The object or the bucket may be missing, or the connection too slow. A retry does less harm than a
+    wrong guess. If an answer has no error code, botocore gives its status as the code.
     """
     return (status == _NOT_FOUND and code not in _HINTS) or (status == _BAD_REQUEST and code == str(status))
 
@@ -258,8 +259,8 @@ def _is_vague(status: int, code: str) -> bool:
 @lru_cache(maxsize=8)
 def _client(process: int, settings: frozenset[tuple[str, str]]) -> Any:
     """
-    Return the client that all stores of a process with the same settings share. The settings come from environment
-    variables.
+    Return the client for a process and its settings, which come from environment variables. All stores of the process
+    with the same settings share the client.
     """
     client = boto3.Session().client(
         "s3",

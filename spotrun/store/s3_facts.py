@@ -1,4 +1,6 @@
-"""Reads facts about an S3 bucket. Often an account is allowed to use a bucket, but not to read these facts."""
+"""
+Reads facts about an S3 bucket. An account that is allowed to use a bucket is often not allowed to read these facts.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from spotrun.store.port import StoreFacts, UnknownFact
 
 _NO_ANSWER = (403, 405, 501)
 """
-Statuses that leave a fact unknown: the account may not read the fact, or this S3-compatible store does not support the
-request.
+HTTP statuses of answers after which a fact stays unknown: the account is not allowed to read it, or this S3-compatible
+store does not support the request.
 """
 _NO_RULES = "NoSuchLifecycleConfiguration"
 
@@ -72,8 +74,8 @@ def _ask(question: Any, name: str, bucket: str) -> dict[str, Any] | UnknownFact:
 
 def answered(error: ClientError) -> str:
     """
-    Describe an error answer, for example `S3 answered 403 AccessDenied`. If the body has no error code, botocore
-    reports the status as the code, or no code at all.
+    Describe an answer with an error, for example `S3 answered 403 AccessDenied`. If the answer has no error code,
+    botocore gives its status as the code, or no code; then only the status is shown.
     """
     status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     code = str(error.response.get("Error", {}).get("Code", ""))

@@ -1,1 +1,3 @@
-"""Strategies that decide where a job runs next: pure rules, both spotrun's own and those of other tools."""
+"""
+Strategies that decide where a job runs next: spotrun's own, and rules of other tools for comparison. All are pure.
+"""

@@ -1,4 +1,4 @@
-"""The strategies for a job, by name."""
+"""The strategies that a job can name."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from spotrun.strategies.safety_net import SafetyNet
 
 def listed_first(situation: Situation) -> Choice:
     """
-    Return the spot zone where the job already runs; otherwise the first zone with spot, like tools that try zones in
-    the order of a list; None if no zone has spot.
+    Choose spot in the zone where the job already runs, or else in the first zone that has spot. This is what tools do
+    that try the zones of a list in order. Return None if no zone has spot.
     """
     if situation.running in situation.spot:
         return situation.running
@@ -20,14 +20,14 @@ def listed_first(situation: Situation) -> Choice:
 
 
 class OnDemandOnly(msgspec.Struct, frozen=True):
-    """Always runs on demand. Its cost is the baseline for all strategies."""
+    """Always runs on demand. The costs of all other strategies are compared with the cost of this one."""
 
     def choose(self, situation: Situation) -> Choice:
         return ON_DEMAND
 
 
 class SpotOnly(msgspec.Struct, frozen=True):
-    """Runs only on spot. The job is late if spot is missing for too long."""
+    """Runs only on spot. If there is no spot for too long, the job is late."""
 
     def choose(self, situation: Situation) -> Choice:
         return listed_first(situation)

@@ -1,11 +1,11 @@
 """
-Records how long each zone has had spot capacity and how often a zone lost it, and estimates how long spot will last.
-Old observations fade.
+Records for each zone how long it has had spot capacity and how often it has lost it. Estimates from this how long spot
+will last. Older observations count less and less: they fade.
 
 Capacity depends more on the region than on the zone. In the first half of the 2023 V100 trace, spot in us-west-2a
-lasted 1.7 h (cut at 8 h) while no other zone of the region had spot, 4.4 h while one other zone had it, and 6.3 h while
-two had it. Other zones behave similarly. So the estimate uses the zone's record, the region's losses, and the number of
-other zones in the region with spot now.
+lasted 1.7 h while no other zone of the region had spot, 4.4 h while one other zone had it, and 6.3 h while two had it.
+(For these averages, a spell of more than 8 h counts as 8 h.) Other zones behave similarly. So the estimate uses the
+record of the zone, the losses of the whole region, and the number of its other zones that have spot now.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ import msgspec
 
 FADING_S = 6 * 3600.0
 """
-Seconds after which an observation has the weight 1/e. benchmarks/tuning.py fitted this and the next three constants on
-half of the 2023 V100 trace.
+Seconds after which an observation counts only 1/e of what it did at first. benchmarks/tuning.py fitted this and the
+next three constants on half of the 2023 V100 trace.
 """
 LOSSES_PRIOR = 0.9
 UP_PRIOR_S = 1800.0
 """
-The losses and the seconds up that are assumed for a zone that was never observed. A zone is `up` while it has spot.
+For a zone that was never observed, the number of losses that is assumed, and the seconds that it had spot. A zone is
+`up` while it has spot.
 """
 REGION_SHARE = 1 / 3
-"""Weight that a loss in one zone has for each other zone of the region."""
+"""Weight of a loss in the estimate for another zone of the same region. In the zone itself, a loss has the weight 1."""
 
 
 class Past(msgspec.Struct, frozen=True):
-    """The faded losses and the faded seconds up in periods that have ended."""
+    """The losses of a zone and the seconds for which it was up, in periods that have ended. Both are faded."""
 
     losses: float = 0.0
     up_s: float = 0.0
@@ -39,8 +40,8 @@ class Past(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, *, lost: bool, up_s: float, ago_s: float) -> Past:
         """
-        Return a period of `up_s` seconds up that ended `ago_s` ago, with a loss if `lost`. It is faded as in a
-        ZoneRecord.
+        Return the contribution of one period that ended `ago_s` ago: `up_s` seconds up, and a loss if `lost` is True.
+        Both fade in the same way as in a ZoneRecord.
         """
         keep = exp(-ago_s / FADING_S)
         return cls(keep if lost else 0.0, FADING_S * keep * (1 - exp(-up_s / FADING_S)))
@@ -50,7 +51,10 @@ class Past(msgspec.Struct, frozen=True):
 
 
 class ZoneRecord(msgspec.Struct, frozen=True):
-    """A zone's faded losses and faded seconds up, as of `at_s`. If `up`, the zone has had spot ever since `at_s`."""
+    """
+    The losses of a zone and the seconds for which it was up, both faded, as of `at_s`. `up` is True if the zone has had
+    spot ever since `at_s`.
+    """
 
     at_s: float
     up: bool
@@ -59,8 +63,8 @@ class ZoneRecord(msgspec.Struct, frozen=True):
 
     def up_until(self, now_s: float) -> float:
         """
-        Return the faded seconds up as of `now_s`. They change by u' = -u / FADING_S, plus one per second while the zone
-        is up.
+        Return the faded seconds up as of `now_s`. With time, they change by u' = -u / FADING_S. While the zone is up,
+        one per second is added.
         """
         keep = exp((self.at_s - now_s) / FADING_S)
         return self.up_s * keep + (FADING_S * (1 - keep) if self.up else 0.0)
@@ -73,10 +77,11 @@ class ZoneRecord(msgspec.Struct, frozen=True):
 
 class MarketHistory(msgspec.Struct, frozen=True):
     """
-    All observations, computed into one record per zone. In successive calls, `now_s` must never go back.
+    All observations of the market, summed up in one record per zone. `now_s` must not go back from one call to the
+    next.
 
-    `told` has, for each zone, the cloud's own figure for how often spot is lost there, as a multiple of LOSSES_PRIOR; 1
-    without a figure.
+    `told` says how often a zone loses spot according to the cloud. The figure is a multiple of LOSSES_PRIOR. It is 1
+    for a zone on which the cloud says nothing.
     """
 
     records: dict[str, ZoneRecord] = {}
@@ -88,7 +93,7 @@ class MarketHistory(msgspec.Struct, frozen=True):
         cls, pasts: Mapping[str, Past], now_s: float, up: Collection[str] = (), told: dict[str, float] | None = None
     ) -> MarketHistory:
         """
-        Return the history, as of `now_s`, that follows from each zone's past. `up` are the zones that may have spot
+        Return the history as of `now_s`. `pasts` has the past of each zone, and `up` are the zones that may have spot
         now.
         """
         known = {zone: pasts.get(zone, Past()) for zone in {*pasts, *up}}
@@ -97,8 +102,8 @@ class MarketHistory(msgspec.Struct, frozen=True):
 
     def observed(self, up: Collection[str], now_s: float) -> MarketHistory:
         """
-        Return the history after the observation that exactly the zones `up` have spot. Returns this object if nothing
-        changed.
+        Return the history after an observation: the zones in `up` have spot, and no others. Return the same object if
+        that was so before.
         """
         if len(up) == len(self.up) and self.up.issuperset(up):
             return self
@@ -115,14 +120,18 @@ class MarketHistory(msgspec.Struct, frozen=True):
 
     def expected_life_s(self, zone: str, now_s: float, horizon_s: float) -> float:
         """
-        Return for how many more seconds spot in `zone` is expected to last. A life longer than `horizon_s` counts as
-        `horizon_s`.
+        Return how many more seconds spot in `zone` is expected to last. If it lasts longer than `horizon_s`, only
+        `horizon_s` counts.
 
-        If the unknown hazard has a Gamma prior, then after n losses in u seconds up the remaining life has a Lomax
-        distribution. That is heavy-tailed: the longer spot has lasted, the longer it is expected to last. The hazard is
-        assumed inverse to the number of zones in the region that have spot: this zone and k others. The m losses of the
-        region's other zones count too, with the weight REGION_SHARE, and `told` counts until observations outweigh it.
-        With shape b = LOSSES_PRIOR told + n + REGION_SHARE m and scale a = (1 + k) (UP_PRIOR_S + u)
+        The hazard of the zone is unknown, and has a Gamma prior. After n losses in u seconds up, the remaining life of
+        spot then has a Lomax distribution. This distribution is heavy-tailed: the longer spot has lasted, the longer it
+        is expected to last.
+
+        The estimate takes the region into account in two ways. The hazard is assumed to be inverse to the number of
+        zones in the region that have spot: this zone and k others. The m losses of the region's other zones count too,
+        each with the weight REGION_SHARE. `told` is part of the prior, and matters less with each observation.
+
+        With the shape b = LOSSES_PRIOR told + n + REGION_SHARE m and the scale a = (1 + k) (UP_PRIOR_S + u)
 
             E[min(life, h)] = a / (1 - b) * ((1 + h / a) ** (1 - b) - 1)
         """
@@ -144,11 +153,12 @@ class MarketHistory(msgspec.Struct, frozen=True):
 @cache
 def region_of(zone: str) -> str:
     """
-    Return the common part of the names of one region's zones, such as `us-east-1` for `us-east-1a` and `us-east-1b`, or
-    `us-central1` for `us-central1-a` and `us-central1-b`.
+    Return the region of a zone: the part of the name that the zones of one region have in common. It is `us-east-1` for
+    `us-east-1a` and `us-east-1b`, and `us-central1-` for `us-central1-a` and `us-central1-b`.
 
-    For a pool's name, such as `us-east-1a/g5.xlarge`, the result also contains the instance type, because the capacity
-    of different types is independent. If a zone's name is a single letter, that letter is also the region.
+    For the name of a pool, such as `us-east-1a/g5.xlarge`, the result also contains the instance type, because the
+    capacities of different types do not depend on each other. If the name of a zone is a single letter, the region has
+    the same name.
     """
     place, slash, instance_type = zone.partition("/")
     return f"{place[:-1] or place}{slash}{instance_type}"

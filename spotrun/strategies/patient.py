@@ -1,6 +1,6 @@
 """
-The strategy for a run without a deadline: it uses spot if there is any, and otherwise waits for a while before it uses
-on-demand.
+The strategy for a run without a deadline. It uses spot if there is any. If there is none, it waits for a while, and
+then uses on-demand.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from spotrun.strategies.port import ON_DEMAND, Choice, Situation
 
 class Patient(msgspec.Struct, frozen=True):
     """
-    Takes the cheapest spot and stays there. Switches to on-demand once spot has been missing for `on_demand_after_s`,
-    and back to spot after `return_after_s` on demand.
+    Takes the cheapest spot and stays there. Switches to on-demand once there has been no spot for `on_demand_after_s`.
+    After `return_after_s` on demand, switches back to spot if there is any.
 
-    With an `on_demand_after_s` of 0 it switches to on-demand immediately, and with `inf` never. With a `return_after_s`
-    of None it never switches back.
+    If `on_demand_after_s` is 0, it switches to on-demand immediately; if it is `inf`, never. If `return_after_s` is
+    None, it never switches back.
     """
 
     on_demand_after_s: float
@@ -28,7 +28,10 @@ class Patient(msgspec.Struct, frozen=True):
         return self.place(running, situation.since_s, best)
 
     def place(self, running: Choice, since_s: float, spot: str | None) -> Choice:
-        """Choose where to run next. `running` has lasted for `since_s`, and `spot` is the best available spot zone."""
+        """
+        Choose where to run next. The job has been in the state `running` for `since_s`. `spot` is the best zone that
+        has spot; None if there is none.
+        """
         if running == ON_DEMAND:
             return spot if spot is not None and self.returns(since_s) else ON_DEMAND
         if running is not None:
@@ -39,7 +42,7 @@ class Patient(msgspec.Struct, frozen=True):
 
     def returns(self, since_s: float) -> bool:
         """
-        Return whether it is time to try spot again: `since_s` is how long the job has run on demand, or spot has been
-        missing.
+        Return True if it is time to try spot again. `since_s` is the time for which the job has run on demand, or for
+        which there has been no spot.
         """
         return self.return_after_s is not None and since_s >= self.return_after_s

@@ -1,4 +1,4 @@
-"""The port of a strategy: its input and its output. All of it is pure."""
+"""The interface of a strategy: what it is given, and what it returns. Everything here is pure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ ON_DEMAND = "on-demand"
 NO_TOLLS: Mapping[str, float] = MappingProxyType({})
 
 Choice = str | None
-"""A zone means: run on this zone's spot capacity. ON_DEMAND means: run on demand. None means: wait, at no cost."""
+"""
+The decision of a strategy. The name of a zone means: run on spot in this zone. ON_DEMAND means: run on demand. None
+means: wait, which costs nothing.
+"""
 
 
 class Job(msgspec.Struct, frozen=True):
     """
-    The constants of a job. Without a deadline `deadline_s` is infinite.
+    The properties of a job that do not change while it runs. `deadline_s` is infinite if there is no deadline.
 
-    `changeover_s` is the time after every start that is paid but brings no progress. `tick_s` is the time between two
-    decisions. `margin_s` is the slack that the safety net keeps in case the work takes longer than estimated, and for
-    the rework after one loss.
+    `changeover_s` is the time after each start that is paid for, but brings no progress. `tick_s` is the time between
+    two decisions. `margin_s` is slack that the safety net never lets a strategy use. It is for work that takes longer
+    than estimated, and for the rework after one loss.
     """
 
     work_s: float
@@ -37,12 +40,14 @@ class Job(msgspec.Struct, frozen=True):
 
 class Situation(msgspec.Struct):
     """
-    The input of a decision, at the start of a tick.
+    The facts on which a strategy decides, as of the start of a tick.
 
-    `running` is None after a loss. `spot` has the zones that are available in the coming tick, in the cloud's order,
-    each with its price in USD per hour. `settled` is False during a changeover. `since_s` is how long `running` has
-    lasted; it is negative during a changeover. A zone's toll is what each start there costs, in USD, for bytes that
-    cross regions.
+    `running` is where the job runs; None after a loss. `since_s` is how long it has run there. During a changeover,
+    `settled` is False and `since_s` is negative. `spot` has the zones that have spot in the coming tick, in the cloud's
+    order, each with its price in USD per hour.
+
+    `tolls` has zones outside the bucket's region. A start there costs extra, because the checkpoint has to be sent from
+    one region to another. The toll of a zone is this extra cost of one start, in USD.
     """
 
     job: Job
@@ -58,7 +63,8 @@ class Situation(msgspec.Struct):
     @property
     def slack_s(self) -> float:
         """
-        The seconds until the deadline minus the seconds of work left: the time that waits and changeovers may use.
+        The seconds until the deadline minus the seconds of work left. This much time may be spent without progress: on
+        waiting, and on changeovers.
         """
         return self.job.deadline_s - self.elapsed_s - self.work_left_s
 
@@ -67,8 +73,8 @@ class Strategy(Protocol):
     """
     Chooses where to run for the coming tick.
 
-    A strategy has no state: equal situations get equal choices. Any zone that it chooses must be in `situation.spot`.
-    To let the job stay where it runs, it returns `situation.running`.
+    A strategy has no state: in equal situations, it makes equal choices. If it chooses a zone, the zone must be in
+    `situation.spot`. If the job is to stay where it runs, it returns `situation.running`.
     """
 
     def choose(self, situation: Situation) -> Choice: ...

@@ -1,6 +1,6 @@
 """
-spotrun's strategy: keep a reserve of slack in proportion to the work left, and compare zones by cost per hour of
-progress.
+spotrun's own strategy. It keeps a reserve of slack in proportion to the work left. It compares zones by what an hour of
+progress costs there.
 """
 
 from __future__ import annotations
@@ -11,31 +11,36 @@ from spotrun.strategies.port import ON_DEMAND, Choice, Situation
 
 RESERVE_SHARE = 0.15
 """
-Seconds of slack kept per second of work left. benchmarks/tuning.py fitted all constants of this file on half of the
-2023 V100 trace.
+Seconds of slack to keep in reserve for each second of work left. benchmarks/tuning.py fitted all constants of this file
+on half of the 2023 V100 trace.
 """
 RESERVE_CHANGEOVERS = 1.5
 SCARCITY = 2.0
 MOVE_SHARE = 0.25
-"""The share of a new zone's expected life for which its lower price is assumed to last."""
+"""
+Fraction of the expected life of spot in a new zone. The lower price of the new zone is assumed to last for that long.
+"""
 
 
 class Reserve(msgspec.Struct, frozen=True):
     """
-    Waits for spot while slack lasts. Switches to on-demand while some slack is left, so that spot can still be used
-    until the end. Must be wrapped in a SafetyNet.
+    Waits for spot while the slack exceeds the reserve, then switches to on-demand. Some slack is then left, with which
+    spot can still be used later. Must be wrapped in a SafetyNet.
 
-    The reserve for work left C, changeover d and margin m is  r = RESERVE_CHANGEOVERS * d + RESERVE_SHARE * C + m.
+    With work left C, changeover d and margin m, the reserve is r = RESERVE_CHANGEOVERS * d + RESERVE_SHARE * C + m.
     Dynamic programming over a semi-Markov market gives a threshold of this form for the slack s. The threshold rises
-    with the work left, and hardly depends on the time since the start, on price or on how long spot has been away. With
-    spot price p (as a share of on-demand), expected life L of the available spot and a second of slack worth v =
-    SCARCITY (r / s)^2 :
+    with the work left. It hardly depends on the time since the start, on the price, or on how long there has been no
+    spot.
+
+    In the rules below, p is the spot price as a fraction of the on-demand price, so a second on spot saves 1 - p. L is
+    the expected life of the available spot. v = SCARCITY (r / s)^2 is the value of a second of slack, as a multiple of
+    what a second on spot saves. It is high when s is below r.
 
         idle        spot if any is available; else wait while s >= r, else on-demand
-        on-demand   back to spot when  L (1 - p) > d (p + v (1 - p)):  the saving pays for the changeover. A second
-                    of the changeover costs what slack is worth, which is much when s is below r
-        on spot     move if a zone's price per second of progress, p (1 + d / L), is low enough that the
-                    difference over MOVE_SHARE * L pays for the changeover, at the same price per second
+        on demand   back to spot if  L (1 - p) > d (p + v (1 - p)):  spot saves more during its life than the changeover
+                    costs. A second of the changeover costs its price p, and the slack that it uses
+        on spot     move if the price per second of progress, p (1 + d / L), is lower in another zone, and the
+                    difference over MOVE_SHARE * L exceeds the changeover's cost, which is computed in the same way
     """
 
     def choose(self, situation: Situation) -> Choice:
@@ -63,8 +68,8 @@ class Reserve(msgspec.Struct, frozen=True):
 
 def _worth_their_toll(situation: Situation) -> dict[str, float]:
     """
-    Return the prices of the spot zones that are cheaper than on-demand, tolls included. For the running zone, the toll
-    has been paid and does not count.
+    Return the prices of the spot zones in which an hour of progress costs less than on demand, even with the tolls. The
+    zone in which the job runs is always included, because its toll has been paid already.
     """
     return {
         zone: usd
@@ -77,8 +82,8 @@ def _worth_their_toll(situation: Situation) -> dict[str, float]:
 
 def reserve_s(situation: Situation) -> float:
     """
-    Return the seconds of slack below which waiting for spot costs more than it saves. The result includes the safety
-    net's margin, which waits and changeovers must not use.
+    Return the seconds of slack below which waiting for spot costs more than it saves. They include the margin of the
+    safety net, which must not be spent on waiting or on changeovers.
     """
     job = situation.job
     return RESERVE_CHANGEOVERS * job.changeover_s + RESERVE_SHARE * situation.work_left_s + job.margin_s
@@ -91,8 +96,8 @@ def _life_s(zone: str, situation: Situation) -> float:
 
 def _price_of_progress(zone: str, situation: Situation) -> float:
     """
-    Return the cost of an hour of progress in USD. For each time that spot is lost, it includes one changeover and one
-    toll.
+    Return what an hour of progress in `zone` costs, in USD. The changeover and the toll of one start are spread over
+    the expected life of spot there.
     """
     life_s = _life_s(zone, situation)
     usd = situation.spot[zone] * (1 + situation.job.changeover_s / life_s)
@@ -101,8 +106,9 @@ def _price_of_progress(zone: str, situation: Situation) -> float:
 
 class Return(msgspec.Struct, frozen=True):
     """
-    A return from on-demand to spot. Both values are in seconds at the on-demand price: what spot saves over its
-    expected life, and what the changeover costs, including the slack that it uses.
+    The figures that decide on a return from on-demand to spot. `life_s` is the expected life of spot. `saved_s` is what
+    spot saves during this life, and `cost_s` is what the changeover costs, including the slack that it uses. Both are
+    in seconds at the on-demand price.
     """
 
     life_s: float
@@ -122,8 +128,8 @@ def return_to(zone: str, situation: Situation) -> Return:
 
 def _changeover_cost_s(zone: str, situation: Situation) -> float:
     """
-    Return the cost of a start in `zone`, in seconds at the on-demand price. It includes the toll, and the slack that
-    the start uses.
+    Return what a start in `zone` costs, in seconds at the on-demand price: the changeover, the slack that it uses, and
+    the toll.
     """
     on_demand = situation.job.on_demand_usd_per_hour
     share, toll_s = situation.spot[zone] / on_demand, situation.tolls.get(zone, 0.0) * 3600 / on_demand
@@ -133,8 +139,8 @@ def _changeover_cost_s(zone: str, situation: Situation) -> float:
 
 def _may_pay_to_move(here: str, situation: Situation) -> bool:
     """
-    Return whether a move to the cheapest other zone would pay if spot there lasted forever. If not, no move pays. This
-    saves most decisions from computing the expected life of every zone.
+    Return False if no move can pay: not even a move to the cheapest other zone would pay if spot there lasted forever.
+    This simple check comes first, because it usually makes it unnecessary to compute the expected life of every zone.
     """
     cheapest = min(usd for zone, usd in situation.spot.items() if zone != here)
     gain = _price_of_progress(here, situation) - cheapest

@@ -1,4 +1,4 @@
-"""Keeps a strategy from being late: it allows only choices that leave time to finish on demand."""
+"""Keeps a strategy from being late. A choice of the strategy that could make the job late is replaced by on-demand."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ class SafetyNet(msgspec.Struct, frozen=True):
     """
     Keeps another strategy within its deadline.
 
-    With slack s = time left - work left, changeover d, tick g and margin m (work underestimated, rework)
+    s = time left - work left is the slack, d a changeover, g a tick, and m the margin (for work that was
+    underestimated, and for rework).
 
-        waiting a tick         needs  s >= d + g + m    (after the tick, on-demand can still be started) a new start on
-        spot    needs  s >= 2 d + m      (spot may be lost after its changeover; on-demand needs another) staying on
-        spot        needs  s >= d + m        (spot may be lost now, and on-demand needs a changeover)
+        choice               needs             because afterwards
+        wait for a tick      s >= d + g + m    on-demand can still be started
+        start on spot        s >= 2 d + m      spot may be lost after its changeover, and on-demand needs another
+        stay on spot         s >= d + m        spot may be lost now, and on-demand needs a changeover
 
-    A steady job uses no slack while it runs, so the third condition follows from the second; the third matters if work
-    or a changeover takes longer than estimated. Thus s >= d whenever nothing runs. So, in any market, a job is never
-    late if it could finish in time by running on demand from its start. The first condition corresponds to the usual
-    rule R < C + 2d + g, which keeps one more d for a strategy that tries spot again after a wait.
+    A steady job uses no slack while it runs. So the third condition follows from the second; it matters only if the
+    work or a changeover takes longer than estimated. Thus s >= d whenever nothing runs. So, in any market, a job is
+    never late if it could finish in time by running on demand from its start.
+
+    The first condition corresponds to the usual rule R < C + 2d + g. That rule keeps one more d, for a strategy that
+    tries spot again after a wait.
     """
 
     inner: Strategy
@@ -34,8 +38,8 @@ class SafetyNet(msgspec.Struct, frozen=True):
 
 def slack_needed(choice: Choice, situation: Situation) -> float:
     """
-    Return the minimum slack, in seconds, with which `choice` is safe: even after the wait, or after the worst loss of
-    spot, on-demand can still be started in time.
+    Return the minimum slack, in seconds, with which `choice` is safe. With this slack, on-demand can still be started
+    in time after the wait, or after a loss of spot at the worst moment.
     """
     job = situation.job
     next_loss_s = job.tick_s if choice is None else 0.0 if choice == situation.running else job.changeover_s

@@ -1,7 +1,7 @@
 """
-Attends to a sweep: this process has one thread for each run's runner, and a loop that begins and stops the runs.
+Attends to a sweep. This process has one thread for the runner of each run, and a loop that begins and stops the runs.
 
-All state of a trial is read from its run's ledger, so another process can take over the sweep at any time.
+The state of a trial is read from the ledger of its run. So another process can take over the sweep at any time.
 """
 
 from __future__ import annotations
@@ -62,21 +62,24 @@ from spotrun.sweep.rungs import (
 )
 
 LOOK_S = 0.5
-"""System seconds between two rounds of the loop."""
+"""System seconds from one pass of the loop to the next."""
 RECORD_EVERY_S = 10.0
-"""System seconds between two reads of the sweep's record. The record shows whether another command has stopped it."""
+"""System seconds between two reads of the sweep's record, which shows whether another command has stopped the sweep."""
 END_WITHIN_S = 60.0
-"""Maximum system seconds to wait for a runner after its run's end: it still sends news and removes the run's role."""
+"""
+Maximum system seconds to wait for a runner after its run has ended. In this time, the runner sends the last
+notifications and removes the run's role.
+"""
 LEAVE_WITHIN_S = 30.0
-"""Maximum system seconds to wait for the runners' last ticks."""
+"""Maximum system seconds to wait until all runners have done their current ticks, when this process stops attending."""
 
 
 class _Left(Exception):
-    """Raised when this process stops attending to the run."""
+    """The exception that ends a runner's thread, because this process stops attending to the sweep."""
 
 
 class Attendant:
-    """The runner of a trial's run, which has its own thread, and the state of the trial."""
+    """The runner of one trial, in a thread of its own, and the state of the trial."""
 
     def __init__(self, run: OpenRun, sweep_name: str, number: int, params: Mapping[str, str]) -> None:
         assert run.created.budget_usd is not None, "each trial has one"
@@ -98,14 +101,17 @@ class Attendant:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Start a thread that attends to the run, unless the trial is settled."""
+        """
+        Start a thread that attends to the run. Do nothing if there is one already, or if the trial has ended and costs
+        nothing more.
+        """
         if self.seen().settled or self.attends:
             return
         self._thread = threading.Thread(target=self._attend, name=self.run.id, daemon=True)
         self._thread.start()
 
     def carry_on(self) -> None:
-        """Reopen the run, which was stopped."""
+        """Reopen the run of this trial, after the sweep had stopped it."""
         self.join(END_WITHIN_S)
         before = self.run.first_sha256
         self.run = OpenRun(self.run.uri, writer("runner"))
@@ -140,8 +146,8 @@ class Attendant:
 
     def seen(self) -> TrialProgress:
         """
-        Return the trial's progress, from its ledger. If this process could not attend to it, report it as failed, at
-        the cost of its whole budget.
+        Return the progress of the trial according to its ledger. If this process could not attend to it because of an
+        error, report the trial as failed, and its whole budget as spent, because the run may still spend it.
         """
         state = self.run.ledger.state
         changed = self._last is None or state.next_number != self._seen or not self._last.settled
@@ -175,7 +181,9 @@ class Attendant:
 
 
 def decided(sweep_name: str, reason: str) -> str:
-    """Return the name of the requester, as the ledger records it when the sweep stops a run for `reason`."""
+    """
+    Return the name under which the ledger of a run records that the sweep itself requested the stop, with the `reason`.
+    """
     return f"sweep {sweep_name}: {reason}"
 
 
@@ -191,7 +199,7 @@ class Sweeping:
     """Attends to a sweep in this process."""
 
     def __init__(self, sweep: NamedSweep, wanted: SweepJob, runs: Sequence[OpenRun]) -> None:
-        """Take up the `runs` that have already begun, in the order of their trials."""
+        """Take over the `runs` that have already begun. They are in the order of their trials."""
         seconds = sweep.record.deadline_s
         time_s = None if seconds is None else timedelta(seconds=seconds)
         self._sweep, self._wanted = sweep, wanted._replace(plan=replace(wanted.plan, time=time_s))
@@ -199,7 +207,7 @@ class Sweeping:
         self._attendants = [Attendant(run, name, number, params[number - 1]) for number, run in enumerate(runs, 1)]
         self._told = {each.number: each.seen() for each in self._attendants}
         self._new: NewRun | None = None
-        """The next trial's run, once this process has tried to create it."""
+        """The run of the next trial, if this process has begun to create it, but has not finished."""
         self._stopping = False
         self._failed: SpecInvalid | None = None
         self._over: Over | None = None
@@ -233,7 +241,7 @@ class Sweeping:
 
     def attend(self, *, background: bool) -> bool:
         """
-        Attend until the sweep is over. Return False if a process in the background has to take over.
+        Attend to the sweep until it is over. Return False if the user wants a process in the background to take over.
 
         Raises:
             SpecInvalid: no trial logs the metric.
@@ -308,7 +316,8 @@ class Sweeping:
 
     def _begin(self, begin: Begin, left: timedelta | None) -> bool:
         """
-        Begin a trial. Return False if the store or the cloud is unavailable now.
+        Begin a trial. Return False if the store or the cloud does not answer now; the next pass of the loop then tries
+        again.
 
         Raises:
             LedgerDamaged: another process has created a different run in this run's folder.
@@ -337,8 +346,8 @@ class Sweeping:
 
     def _record(self, run: OpenRun, number: int) -> None:
         """
-        Record a trial's run in the sweep. If another process has already recorded a run for this trial, take `run`
-        down.
+        Record in the sweep that `run` is the run of this trial. If another process has already recorded another run for
+        this trial, end `run`.
 
         Raises:
             SpotrunError: another process has already recorded a run for this trial.
@@ -352,7 +361,10 @@ class Sweeping:
             raise
 
     def _share_setup(self, run: OpenRun) -> None:
-        """Copy an earlier trial's stored set-up to the run. If both are in a bucket, the bucket does the copying."""
+        """
+        Copy the setup cache of an earlier trial to the run, so that its instance does not repeat the job's `setup`. If
+        both runs are in one bucket, the bucket copies it by itself.
+        """
         if self._wanted.spec.setup is None:
             return
         with contextlib.suppress(StoreError):  # without the copy, the instance runs the setup itself
@@ -372,7 +384,7 @@ class Sweeping:
         attendant.start()
 
     def _refuse(self, unknown: Unknown) -> None:
-        """Stop everything, because no trial can be judged."""
+        """Stop all trials, because no trial logs the metric by which the trials would be compared."""
         said = f"has logged {', '.join(unknown.known)}" if unknown.known else "has logged no metric"
         meant = f"--metric {unknown.meant or (unknown.known or ('NAME',))[0]}"
         what = f"the metric {unknown.metric!r}" if unknown.metric else "a loss"
@@ -395,7 +407,10 @@ class Sweeping:
         say(f"stopping {self._record_name}: each of its runs saves a last checkpoint, and leaves nothing running")
 
     def _take_up_the_last(self) -> None:
-        """If a run was being created when the signal came, attend to it and stop it."""
+        """
+        If a run was just being created when the sweep was stopped, and its entry 0 was already written, take it over
+        like the other runs, and stop it.
+        """
         new, number = self._new, len(self._attendants) + 1
         if new is None or new.created.name != self._sweep.record.run_name(number):
             return
@@ -411,7 +426,8 @@ class Sweeping:
 
     def _is_stopped_elsewhere(self, *, at_once: bool) -> bool:
         """
-        Return True if another command has stopped the sweep. `at_once`: read the record now, even if it was just read.
+        Return True if another command has stopped the sweep. The sweep's record shows this. It is read only every
+        RECORD_EVERY_S, unless `at_once` is True.
         """
         if self._stopping or (not at_once and time.monotonic() - self._looked_s < RECORD_EVERY_S):
             return False
@@ -471,7 +487,7 @@ class Sweeping:
 
 
 def _answer(caught: Interrupt, background: bool) -> str:
-    """Return the reaction to the signal: `stop`, `detach`, or `on` (go on)."""
+    """Return what to do after Ctrl-C or a signal: `stop`, `detach`, or `on` (continue)."""
     number = caught.signal if isinstance(caught, Signalled) else signal.SIGINT
     if number == signal.SIGHUP:
         return "on" if background else "detach"

@@ -29,7 +29,9 @@ class TrialShown(msgspec.Struct, frozen=True):
 
 
 class SweepShown(msgspec.Struct, frozen=True):
-    """The current state of a sweep. `ended` is why no more trials will begin; None while more may begin."""
+    """
+    The current state of a sweep. `ended` is the reason why no more trials will begin; None as long as more may begin.
+    """
 
     name: str
     plan: SweepPlan
@@ -53,7 +55,10 @@ class SweepShown(msgspec.Struct, frozen=True):
         return None if found is None or metric is None else found.metrics[metric]
 
     def gain_per_usd(self, shown: TrialShown) -> float | None:
-        """Return a trial's gain from its first to its best value, per dollar of its cost; None if unknown."""
+        """
+        Return by how much a trial's metric has improved from its first to its best value, per dollar that the trial has
+        cost; None if this is unknown.
+        """
         value, metric = self.value(shown), self.metric
         first = next((each.metrics[metric] for each in shown.trial.epochs if metric in each.metrics), None)
         if value is None or first is None or not shown.trial.spent_usd:

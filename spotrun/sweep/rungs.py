@@ -4,16 +4,18 @@ Decides the next steps of a sweep: which trials begin and with what budgets, whi
     held = what each settled trial has cost + the whole budget of each unsettled trial
     left = the sweep's budget - held             the maximum budget of the next trial
 
-No run costs more than its budget, so the sweep never costs more than its budget.
+A trial is settled once it has ended and costs nothing more. No run costs more than its budget, so the sweep never costs
+more than its budget.
 
 Optuna chooses the trials' parameters, and which trials are the worst so far (`ask`, `report`, `should_prune`). For each
 decision, spotrun makes a new Optuna study from the runs' ledgers, so no other state is kept.
 
-Once all trials have begun, the rest of the budget may go to stopped trials: these continue, the most promising first.
+Once all trials have begun, the rest of the budget can be used to continue trials that were stopped, the most promising
+first.
 
-Halving is asynchronous: a trial is compared when it has logged the metric after its first `grace_epochs` epochs, after
-`keep_one_in` times as many, and so on. It continues if it is among the best 1/`keep_one_in` of the trials that have
-also come that far. No trial waits for another.
+Halving is asynchronous: no trial waits for another. A trial is compared with other trials when it has logged the metric
+after its first `grace_epochs` epochs, after `keep_one_in` times as many epochs, and so on. It is compared with the
+trials that have also come that far, and continues if it is among the best 1/`keep_one_in` of them.
 
 Times are wall-clock times, because the clocks of trials may run at different speeds.
 """
@@ -42,37 +44,46 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 AMPLE = Decimal(2)
 """
-A trial's usual budget, as a multiple of its expected cost on demand. It is more than 1 because a run's budget has to
-cover its instances' reservations.
+The usual budget of a trial, as a multiple of its expected cost on demand. It is more than 1, because a run reserves the
+cost of the whole time-to-live of its instances, and its budget has to cover that.
 """
 GENEROUS = Decimal(4)
 """
-A trial's maximum budget, as a multiple of its expected cost, if the money is enough for all trials that have yet to
-begin. The margin is for starts that are slower than those so far.
+The maximum budget of a trial, as a multiple of its expected cost. A trial gets this much only if enough money is left
+for all trials that have not begun yet. It allows for starts that take longer than those of the trials so far.
 """
 LEAST = Decimal("1.3")
-"""Minimum budget with which a trial begins, as a multiple of its expected cost."""
+"""Minimum budget of a trial, as a multiple of its expected cost. With less, the trial does not begin."""
 SPARE = 1.3
-"""Another trial begins only if at least this multiple of a trial's expected time is left until the deadline."""
+"""Minimum time until the deadline, as a multiple of a trial's expected time. With less, no further trial begins."""
 START = timedelta(minutes=5)
-"""Expected time from the request for an instance to its first step, until a trial has measured it."""
+"""Time from the request for an instance to its first step that is expected as long as no trial has measured it."""
 ALONE = timedelta(minutes=30)
 """
-The first trial runs alone until its need is known, but at most for this time. So a job that fails does so only once,
-and later trials reserve only what they need. If the first trial's first epoch takes longer, the other trials begin
-without its figures.
+Maximum time for which the first trial runs alone. It runs alone until its first epoch shows what a trial needs, for two
+reasons: a job that fails does so only once, and later trials then reserve only what they need. If the first epoch takes
+longer than this, the other trials begin without these figures.
 """
 PILOT_IN = 2
-"""The first trial gets the sweep's budget divided by this: its need is unknown, and its budget cannot grow later."""
+"""
+Number by which the sweep's budget is divided to get the budget of the first trial. The first trial gets such a large
+part because its need is not known, and because its budget cannot be raised later.
+"""
 MORE = 1.2
 """
-Ratio of a sweep's time and cost to those of ideal halving. A real sweep needs more, because its trials do not wait for
-each other, and because prices and losses vary.
+Factor by which a sweep takes longer and costs more than halving would in theory. The reasons are that its trials do not
+wait for each other, and that prices and losses vary.
 """
 FAILED_MAX = 3
-"""If this many trials fail before any trial has completed an epoch, no more begin: the job itself must be wrong."""
+"""
+Number of failed trials after which no more begin, if no trial has completed an epoch by then. The job itself is then
+probably wrong.
+"""
 ALIKE = 0.8
-"""A metric that no trial logs counts as misspelled if a logged one is at least this similar: val_los for val_loss."""
+"""
+Minimum similarity between the metric that the user names and one that the trials log, such as val_los and val_loss. If
+no trial logs the former, it is then taken for a misspelling of the latter.
+"""
 CENT = Decimal("0.01")
 _STARTING = (Activity.WAIT, Activity.BOOT, Activity.SETUP, Activity.RESTORE)
 
@@ -81,12 +92,14 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
     The limits that the user sets, and the facts that are known before any trial.
 
-    `keep_one_in`: 2 stops the worse half of the trials; None stops none. Trials are first compared after `grace_epochs`
-    epochs; None means as late as budget and `time` allow. `time` is the time from the sweep's beginning to its
-    deadline. If `resume_stopped`, the rest of the budget goes to stopped trials. If `metric` is None, the metric that
-    looks most like a loss is used. `most_usd` is the job's budget for one run; `least_usd` is the minimum budget with
-    which a run begins. `work` is a trial's training time, if the job states it; `usd_per_hour` is the maximum price of
-    a trial's instances.
+    `keep_one_in` is n if each comparison keeps the best trial in n: 2 stops the worse half of the trials, and None
+    stops none. Trials are first compared after `grace_epochs` epochs; None means as late as the budget and `time`
+    allow. `time` is the time from the sweep's beginning to its deadline. `resume_stopped` is True if the rest of the
+    budget is used to continue trials that were stopped. If `metric` is None, it is the logged metric that looks most
+    like a loss.
+
+    `most_usd` is the job's budget for one run. `least_usd` is the minimum budget with which a run can begin. `work` is
+    a trial's training time, if the job states it. `usd_per_hour` is the maximum price of all instances of a trial.
     """
 
     trials: int
@@ -105,7 +118,7 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndedEpoch(msgspec.Struct, frozen=True):
-    """An epoch that has ended; `epoch` counts from 1."""
+    """A completed epoch of a trial. `epoch` counts from 1."""
 
     epoch: int
     at: datetime
@@ -114,14 +127,15 @@ class EndedEpoch(msgspec.Struct, frozen=True):
 
 class TrialProgress(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A trial that has begun; trials are numbered from 1.
+    A trial that has begun. Trials are numbered from 1.
 
-    `settled`: it has ended, and costs nothing more. `asked_to_stop`: its ledger has a stop request; `judged`: the
-    newest stop request came from the sweep. `spared`: the epoch after which the stopped trial was continued; epochs up
-    to this one no longer count against the trial. `epoch_s` is the training time of an epoch, and `start_s` is the time
-    without training in the first epoch; both are known once an epoch has ended. `usd_per_hour` is the maximum price of
-    the trial's instances, and `price_usd_per_hour` is its cheapest launch's price. `age` is run time since the trial's
-    run was created.
+    `settled` is True once the trial has ended and costs nothing more. `asked_to_stop` is True if its ledger has a stop
+    request, and `judged` is True if the newest stop request came from the sweep. `spared` is the epoch after which the
+    trial was continued, if it had been stopped; comparisons at epochs up to this one cannot stop it a second time.
+
+    `epoch_s` is the training time of an epoch, and `start_s` is the time without training in the first epoch. Both are
+    known once an epoch is completed. `usd_per_hour` is the maximum price of all instances of the trial, and
+    `price_usd_per_hour` is their price in its cheapest launch. `age` is the run time since the trial's run was created.
     """
 
     number: int
@@ -151,7 +165,10 @@ class TrialProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Need(msgspec.Struct, frozen=True):
-    """The expected need of a whole trial. `work` is training time; `time` is from the trial's launch to its end."""
+    """
+    The expected need of a whole trial. `work` is its training time. `time` includes the start, from the launch to the
+    first step.
+    """
 
     work: timedelta
     time: timedelta
@@ -159,7 +176,10 @@ class Need(msgspec.Struct, frozen=True):
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """Begin this trial. Its run may spend `budget_usd`. `work` is the expected training time; None if unknown."""
+    """
+    The action to begin a trial. Its run may spend `budget_usd`. `work` is its expected training time; None if this is
+    not known.
+    """
 
     number: int
     budget_usd: Decimal
@@ -172,21 +192,24 @@ class Stop(msgspec.Struct, frozen=True):
 
 
 class CarryOn(msgspec.Struct, frozen=True):
-    """Continue this trial, which the sweep has stopped."""
+    """The action to continue a trial that the sweep has stopped."""
 
     number: int
 
 
 class Over(msgspec.Struct, frozen=True):
-    """The end of the sweep: no trial runs, and no more begin. `reason` says why no more begin; "" if all have begun."""
+    """
+    The result that the sweep has ended: no trial runs, and no more trials begin. `reason` says why no more begin; "" if
+    all have begun.
+    """
 
     reason: str
 
 
 class Unknown(msgspec.Struct, frozen=True):
     """
-    No trial logs the metric, so trials cannot be judged. `metric` is the missing metric; "" if any metric that looks
-    like a loss would be enough. `known` are the logged metrics.
+    The result that trials cannot be compared, because no trial logs the metric. `metric` is the metric that the user
+    named; "" if any metric that looks like a loss would have been enough. `known` are the metrics that the trials log.
     """
 
     metric: str
@@ -206,8 +229,8 @@ Action = Begin | Stop | CarryOn | Over | Unknown
 
 def trials_of(grid: Mapping[str, Sequence[str]], count: int, seed: int) -> list[dict[str, str]]:
     """
-    Return the parameters of `count` different trials; of all combinations in the grid if there are fewer. The same seed
-    gives the same trials in the same order.
+    Return the parameters of `count` different trials. If the grid has fewer combinations, return all of them. The same
+    seed gives the same trials in the same order.
     """
     study = optuna.create_study(sampler=optuna.samplers.GridSampler(grid, seed))
     asked = (study.ask() for _ in range(count))
@@ -225,8 +248,8 @@ def trial_of(
     judged: bool = False,
 ) -> TrialProgress:
     """
-    Return a trial's progress, computed from its run's ledger at run time `now`. `epochs_total` is the number that the
-    agent reports; None if unknown. `judged`: see `TrialProgress`.
+    Return the progress of a trial, from the ledger of its run, at run time `now`. `epochs_total` is the number of
+    epochs that the agent reports; None if it is not known. `judged` is that of `TrialProgress`.
     """
     created = state.created
 
@@ -266,7 +289,10 @@ def _start_s(epochs: Sequence[Account]) -> float:
 
 
 def need_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> Need | None:
-    """Return a trial's need, from the highest figures measured so far, otherwise from the job; None if unknown."""
+    """
+    Return what a trial is expected to need. If some trials were measured, take the highest of their figures; otherwise
+    take the figures in the job. Return None if there are neither.
+    """
     measured = [each for each in trials if each.epoch_s is not None and each.epochs_total]
     if measured:
         work_s = max((each.epoch_s or 0) * (each.epochs_total or 0) for each in measured)
@@ -284,10 +310,10 @@ def need_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> Need | None:
 
 def next_actions(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: timedelta | None = None) -> list[Action]:
     """
-    Return the actions to do now. `trials` are those that have begun; `time_left` is run time until the deadline, None
-    without a deadline.
+    Return the actions to do now. `trials` are the trials that have begun. `time_left` is the run time until the
+    deadline; None if there is no deadline.
 
-    At the deadline, all running trials are stopped. If the sweep is over, the last action is `Over`.
+    At the deadline, all trials that run are stopped. If the sweep has ended, the last action is `Over`.
     """
     running = [each for each in trials if each.outcome == "running"]
     if time_left is not None and time_left <= timedelta():
@@ -308,7 +334,9 @@ def _over(plan: SweepPlan, trials: Sequence[TrialProgress], reason: str) -> Over
 
 
 def _begins(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: timedelta | None) -> tuple[list[Begin], str]:
-    """Return the trials that begin now, and the reason why no more begin now; "" if nothing prevents it."""
+    """
+    Return the trials to begin now, and the reason why no more can begin now. The reason is "" if all trials have begun.
+    """
     if (reason := _all_fail(trials)) is not None:
         return [], reason
     need, begun, found = need_of(plan, trials), list(trials), list[Begin]()
@@ -336,17 +364,20 @@ def _left(plan: SweepPlan, trials: Iterable[TrialProgress]) -> Decimal:
 
 
 def held_usd(trials: Iterable[TrialProgress]) -> Decimal:
-    """Return what these trials have cost so far, plus the maximum that those not yet settled may still cost."""
+    """
+    Return the part of the sweep's budget that these trials take: what the settled ones have cost, and the whole budgets
+    of the others.
+    """
     return sum((each.held_usd for each in trials), ZERO)
 
 
 def _share(plan: SweepPlan, need: Need | None, left: Decimal, wanted_by: int, to_begin: int) -> Decimal | None:
     """
-    Return the budget of the next trial; None if `left` is too little.
+    Return the budget of the next trial; None if `left` is too little for one.
 
-    The next `wanted_by` trials get equal shares; if `left` is too little for all of them, fewer trials share it. If the
-    need is known, no trial gets more than `AMPLE` times its need. If `left` is enough for all trials `to_begin`, a
-    trial may get up to `GENEROUS` times its need.
+    `left` is divided equally among the next `wanted_by` trials, or among fewer if it is not enough for all of these. If
+    the need of a trial is known, there is an upper limit: `AMPLE` times the need. The limit is up to `GENEROUS` times
+    the need if `left` is enough for all trials `to_begin`.
     """
     least = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
     if plan.most_usd is not None:
@@ -371,10 +402,10 @@ def _all_fail(trials: Sequence[TrialProgress]) -> str | None:
 
 def metric_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> str | None:
     """
-    Return the metric by which trials are judged.
+    Return the metric by which trials are compared.
 
-    If the user names no metric, it is `val_loss`, or the most similar loss that a trial has logged in its first judged
-    epoch; None until a loss is logged.
+    If the user names no metric, it is chosen from the metrics that trials have logged at the first comparison:
+    `val_loss`, or else the loss whose name is most like it. Return None as long as no loss was logged.
     """
     if plan.metric is not None:
         return plan.metric
@@ -385,13 +416,14 @@ def metric_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> str | None:
 
 def unknown_metric(plan: SweepPlan, trials: Sequence[TrialProgress]) -> Unknown | None:
     """
-    Return `Unknown` if trials have come far enough to be judged, but none has logged the metric that the user names;
-    otherwise None.
+    Return `Unknown` if trials should be compared now, but none has logged the metric that the user names; otherwise
+    None.
 
-    Two trials have to come far enough, because one trial's metric may have become NaN. One trial suffices if it logs a
-    metric with a similar name.
+    At least two trials have to have come as far as the first comparison, because the metric of one trial may have
+    become NaN. One trial is enough if it logs a metric with a similar name: then the user has probably misspelled it.
 
-    If the user names no metric, and trials are to be compared, return `Unknown` if no trial has logged any loss.
+    If the user names no metric, return `Unknown` if no trial has logged any loss, provided that trials are compared at
+    all.
     """
     far = [trial for trial in trials if trial.last_epoch >= (plan.grace_epochs or 1)]
     if plan.metric is None:
@@ -417,7 +449,7 @@ def best_of(trial: TrialProgress, metric: str, *, maximize: bool) -> EndedEpoch 
 
 
 def worst(plan: SweepPlan, trials: Sequence[TrialProgress]) -> list[Stop]:
-    """Return a stop, with its reason, for each running trial that is not worth continuing."""
+    """Return the running trials to stop because other trials are better, each with the reason."""
     metric = metric_of(plan, trials)
     if metric is None or plan.keep_one_in is None:
         return []
@@ -433,10 +465,11 @@ def worst(plan: SweepPlan, trials: Sequence[TrialProgress]) -> list[Stop]:
 
 def grace_epochs(plan: SweepPlan, trials: Sequence[TrialProgress]) -> int:
     """
-    Return the number of epochs after which trials are first compared. The later that is, the less a slow start counts.
+    Return the number of epochs after which trials are first compared. If trials are compared later, a slow start does
+    less harm to a trial.
 
-    Unless the user sets the number, it is the highest that budget and time allow, estimated from the first measured
-    trial.
+    If the user does not set the number, it is the highest number with which the sweep is expected to stay within its
+    budget and time. The estimate is made from the first trial that was measured.
     """
     if plan.grace_epochs is not None or plan.keep_one_in is None:
         return plan.grace_epochs or 1
@@ -459,7 +492,7 @@ def grace_epochs(plan: SweepPlan, trials: Sequence[TrialProgress]) -> int:
 
 
 def _epochs_trained(trials: int, keep_one_in: int, first: int, epochs: int) -> float:
-    """Return how many epochs halving trains in total, if each comparison keeps exactly one trial in `keep_one_in`."""
+    """Return how many epochs all trials together train, if each comparison keeps exactly one trial in `keep_one_in`."""
     left, at, total, upto = float(trials), 0, 0.0, first
     while at < epochs:
         total += left * (min(upto, epochs) - at)
@@ -468,7 +501,10 @@ def _epochs_trained(trials: int, keep_one_in: int, first: int, epochs: int) -> f
 
 
 def _is_done(trial: TrialProgress) -> bool:
-    """Return True if all epochs of the trial have ended: what remains costs little, and the weights are final."""
+    """
+    Return True if all epochs of the trial have ended. Such a trial is not stopped: what it still does costs little, and
+    its weights are final.
+    """
     return trial.epochs_total is not None and trial.last_epoch >= trial.epochs_total
 
 
@@ -477,8 +513,9 @@ def _pruned(
     logged: tuple[tuple[int, int, float], ...], keep_one_in: int, grace_epochs: int, maximize: bool
 ) -> dict[int, tuple[int, ...]]:
     """
-    Report these values (trial number, epoch, value) to Optuna in this order. Return the trials that Optuna prunes, each
-    with the epochs after which it is pruned: a trial that was stopped may continue, and is then compared again.
+    Give Optuna the logged values, each as trial number, epoch and value, in the order in which they were logged. Return
+    the trials that Optuna wants to stop, each with all epochs after which it wants to. There can be several epochs,
+    because a trial may be continued and is then compared again.
     """
     pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=grace_epochs, reduction_factor=keep_one_in)
     study = optuna.create_study(direction="maximize" if maximize else "minimize", pruner=pruner)
@@ -495,7 +532,8 @@ def second_chances(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: 
     """
     Return the stopped trials that can be continued within the sweep's budget and deadline, the most promising first.
 
-    Trials with the most epochs come first; those with equally many epochs are ordered by rank after their last epoch.
+    The trials that have trained the most epochs come first. Trials with the same number of epochs are ordered by how
+    well they compared after their last epoch.
     """
     metric, need = metric_of(plan, trials), need_of(plan, trials)
     free = plan.max_parallel - sum(not each.settled for each in trials)
@@ -513,14 +551,17 @@ def second_chances(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: 
 
 
 def _waiting(trials: Iterable[TrialProgress]) -> list[TrialProgress]:
-    """Return the trials that the sweep has stopped."""
+    """Return the trials that the sweep has stopped, and that cost nothing more."""
     return [each for each in trials if each.settled and each.outcome == "stopped" and each.judged]
 
 
 def _makes_way(plan: SweepPlan, trials: Sequence[TrialProgress], stop: Stop) -> bool:
     """
-    Return True if stopping this trial pays even though all trials have begun: its money then stays unspent, or goes to
-    a more promising trial. Return False if the sweep would stop the trial only to continue it immediately.
+    Return True if it is worth stopping this trial when all trials have begun.
+
+    If stopped trials are not continued, its money is simply not spent, so it is. If they are continued, it is worth it
+    only if a more promising stopped trial can use the money. Otherwise the sweep would continue this same trial
+    immediately.
     """
     metric = metric_of(plan, trials)
     if not plan.resume_stopped or metric is None:
@@ -539,7 +580,7 @@ def _rest(trial: TrialProgress, need: Need) -> Decimal:
 
 
 def _standing(trial: TrialProgress, trials: Sequence[TrialProgress], metric: str, maximize: bool) -> tuple[int, float]:
-    """Return a sort key for a trial: the more promising the trial, the lower the key."""
+    """Return a key to sort trials by: the more promising a trial is, the lower is its key."""
     sign, epoch = -1 if maximize else 1, trial.last_epoch
     at = [
         each.metrics[metric]
@@ -556,7 +597,7 @@ def _standing(trial: TrialProgress, trials: Sequence[TrialProgress], metric: str
 def _why(
     metric: str, logged: Sequence[tuple[datetime, int, int, float]], number: int, epoch: int, maximize: bool
 ) -> str:
-    """Return, in words, how the trial compares after `epoch` with all trials that had ended that epoch by then."""
+    """Describe how the trial compares after `epoch` with all trials that had completed that epoch by then."""
     at, own = next((at, value) for at, who, ended, value in logged if (who, ended) == (number, epoch))
     after = f"after epoch {epoch}"
     if own != own:

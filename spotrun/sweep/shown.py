@@ -1,4 +1,7 @@
-"""Reads a sweep for its report: the user's request from the sweep's record, all else from its runs' ledgers."""
+"""
+Reads what a report on a sweep shows: the user's request from the sweep's record, and everything else from the ledgers
+of its runs.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from spotrun.sweep.rungs import SweepPlan, trials_of
 
 def sweep_shown(sweep: NamedSweep) -> SweepShown:
     """
-    Return the current state of the sweep, whether a process attends to the sweep or not.
+    Return the current state of the sweep. No process needs to attend to the sweep for this.
 
     Raises:
         SpecInvalid: an older spotrun began the sweep and did not record the sweep's budget.
@@ -43,7 +46,7 @@ def sweep_shown(sweep: NamedSweep) -> SweepShown:
 
 
 def _params(sweep: NamedSweep) -> list[dict[str, str]]:
-    """Return each trial's parameters, from the flags in the sweep's record."""
+    """Return the parameters of each trial. They follow from the flags in the sweep's record."""
     record = sweep.record
     try:
         grid = read_grid(record.wanted["--grid"])

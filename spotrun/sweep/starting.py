@@ -1,4 +1,4 @@
-"""Checks a sweep before anything is rented, and begins or continues it."""
+"""Checks a sweep before anything is rented. Then begins it, or continues it if it exists already."""
 
 from __future__ import annotations
 
@@ -41,9 +41,15 @@ from spotrun.units import count_of, format_duration, parse_usd
 
 SUFFIX = "-sweep"
 RATES = ("acc", "auc", "f1", "iou", "bleu", "rouge", "precision", "recall", "psnr", "r2")
-"""Words in the name of a metric that suggest that larger values are better."""
+"""
+Parts of the name of a metric for which larger values are probably better. For such a metric, the user has to say which
+values are better.
+"""
 NAME_MAX = 57
-"""Maximum length of a sweep's name, in characters: the trial's number is added to it to name a run."""
+"""
+Maximum length of a sweep's name, in characters. The name of a run of the sweep is longer, because it ends with the
+trial's number.
+"""
 KEEP_EXACT = 0.01
 BUDGET_EXAMPLE = "--budget 40"
 FORGOTTEN_AFTER = timedelta(minutes=10)
@@ -66,14 +72,17 @@ class SweepFlags(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The report and the error at the end of the command; both are None if another process now attends to the sweep."""
+    """
+    The result of the command: the report to show, and the error with which it ends. Both are None if another process
+    now attends to the sweep.
+    """
 
     shown: SweepShown | None
     error: SpotrunError | None
 
 
 class RequestedSweep(NamedTuple):
-    """The sweep that the flags and the job request. `digest` is the job's digest."""
+    """The sweep that the flags and the job describe. `digest` is the digest of the job."""
 
     name: str
     wanted: SweepJob
@@ -84,7 +93,8 @@ def attended(
     spec_path: Path, arguments: Sequence[str], wish: SweepFlags, *, yes: bool, detach: bool, background: bool
 ) -> Outcome:
     """
-    Begin or continue the sweep. Then attend to it until it is over, or leave it to another process.
+    Begin the sweep, or continue it if it exists already. Then attend to it until it is over, or start a process in the
+    background that does.
 
     Raises:
         SpecInvalid: the sweep is not possible as requested; nothing was rented.
@@ -172,9 +182,9 @@ def _default_name(spec: RunSpec) -> str:
 
 def _keep_one_in(factor: float) -> int | None:
     """
-    Return n if each comparison keeps one trial in n; None if it stops no trial.
+    Return n if each comparison is to keep the best trial in n; None if trials are not to be compared.
 
-    `--stop-worst`, the flag's old name, also accepts the share of trials that stop: 0.67 means the factor 3.
+    `--stop-worst`, the old name of the flag, gives the fraction of trials to stop instead: 0.67 means the factor 3.
 
     Raises:
         SpecInvalid: `factor` is neither a whole number n of at least 2, nor 1 - 1/n for such an n.
@@ -194,7 +204,10 @@ def _keep_one_in(factor: float) -> int | None:
 
 
 def _metric(spec: RunSpec, wish: SweepFlags) -> tuple[str | None, bool]:
-    """Return the metric, and True if larger values are better."""
+    """
+    Return the metric, and True if larger values of it are better. The metric is None if neither a flag nor the job
+    names one.
+    """
     if wish.mode not in (None, "min", "max"):
         raise SpecInvalid(f"--mode {wish.mode!r} is not known", hint="--mode min or --mode max")
     kept = spec.checkpoint.keep_best
@@ -215,7 +228,7 @@ def _digest(spec: RunSpec) -> str:
 
 def _deadline_s(spec: RunSpec, text: str | None) -> float | None:
     """
-    Return the run time from now until the deadline, in seconds; None without a deadline.
+    Return the run time from now until the deadline, in seconds; None if there is no deadline.
 
     Raises:
         SpecInvalid: the deadline has passed, or comes before even one trial could be done.
@@ -236,7 +249,8 @@ def _deadline_s(spec: RunSpec, text: str | None) -> float | None:
 
 def _checked(spec_path: Path, asked: RequestedSweep, deadline_s: float | None) -> SweepPlan:
     """
-    Show the first trial's requests and the sweep's size. Return the plan with current prices.
+    Check that the first trial can begin, and show the offerings that suit it and the number of trials. Return the plan,
+    completed with the current prices.
 
     Raises:
         SpecInvalid, CloudError, StoreError: no trial could begin, or not as requested.
@@ -260,7 +274,7 @@ def _checked(spec_path: Path, asked: RequestedSweep, deadline_s: float | None) -
 
 
 def _no_trial(plan: SweepPlan, left: timedelta | None) -> SpecInvalid:
-    """Return why not even the first trial could begin."""
+    """Return the error for a sweep in which not even the first trial could begin."""
     need = need_of(plan, [])
     if need is not None and left is not None and left < SPARE * need.time:
         what = f"--deadline leaves {format_duration(left)}, but a trial may take {format_duration(need.time)}"
@@ -273,7 +287,7 @@ def _no_trial(plan: SweepPlan, left: timedelta | None) -> SpecInvalid:
 
 def _with_prices(asked: RequestedSweep) -> tuple[SweepPlan, Market]:
     """
-    Return the plan with the market's current prices, and the market.
+    Read the market. Return the plan, completed with the current prices, and the market.
 
     Raises:
         SpecInvalid: the budget does not pay for any trial, or no suitable offering exists.
@@ -293,17 +307,23 @@ def _with_prices(asked: RequestedSweep) -> tuple[SweepPlan, Market]:
 
 
 def _found(asked: RequestedSweep) -> NamedSweep | None:
-    """Return the existing sweep of the requested name, or None."""
+    """Return the sweep of the requested name that exists in the store; None if there is none."""
     return sweep_named(asked.name, asked.wanted.spec.checkpoint.uri)
 
 
 def _was_removed(sweep: NamedSweep, runs: Sequence[OpenRun]) -> bool:
-    """Return True if the sweep began a while ago but has no runs: they were deleted, so its name is free."""
+    """
+    Return True if the sweep began a while ago and has no runs. The user has then deleted its runs, and its name can be
+    used for a new sweep.
+    """
     return not runs and datetime.now(UTC) - sweep.record.began_at > FORGOTTEN_AFTER
 
 
 def _wanted_by(asked: RequestedSweep, wish: SweepFlags) -> dict[str, Any]:
-    """Return the values that identify this sweep, keyed by flag. Any other flag may change when the sweep continues."""
+    """
+    Return the values that must be the same when the sweep is continued, by the names of their flags. Any other flag may
+    then have another value.
+    """
     return {"--grid": list(wish.grid), "--sample": wish.sample, "--seed": wish.seed, "the job": asked.digest}
 
 
@@ -311,7 +331,8 @@ def _created(
     asked: RequestedSweep, wish: SweepFlags, deadline_s: float | None, in_place_of: NamedSweep | None
 ) -> NamedSweep:
     """
-    Create the sweep. If there was a sweep of this name whose runs were removed (`in_place_of`), replace its record.
+    Create the sweep by writing its record. `in_place_of` is an earlier sweep of the same name whose runs were deleted;
+    its record is replaced.
 
     Raises:
         SpotrunError: another machine has just begun a sweep of this name.
@@ -338,7 +359,10 @@ def _created(
 
 
 def _as_asked(asked: RequestedSweep) -> dict[str, Any]:
-    """Return those fields of the record that follow from the job and the flags alone."""
+    """
+    Return the fields of the sweep's record that follow only from the job and the flags. They may change when the sweep
+    is continued.
+    """
     plan = asked.wanted.plan
     return {
         "time_scale": clock_of(asked.wanted.spec).scale,
@@ -354,10 +378,11 @@ def _carry_on(
     sweep: NamedSweep, runs: Sequence[OpenRun], asked: RequestedSweep, wish: SweepFlags, deadline_s: float | None
 ) -> None:
     """
-    Continue the sweep with the current flags. A deadline that has not changed still counts from the sweep's beginning.
+    Continue the sweep with the current flags. If the deadline is the same as before, it still counts from the beginning
+    of the sweep.
 
-    `--yes` does not confirm that the runs belong to this user, because anyone with access to the store could have
-    changed the record that names the runs.
+    If the sweep has runs that are not known on this machine, the user has to confirm that they are their own. `--yes`
+    is not enough for that, because anyone with access to the store could have changed the record that names the runs.
 
     Raises:
         SpecInvalid: the existing sweep of this name is a different one, or one of its runs belongs to another user.
@@ -392,7 +417,10 @@ def _was(flag: str, value: object) -> str:
 
 
 def _lock_path(asked: RequestedSweep) -> Path:
-    """Return the path of the sweep's lock: in the store if it is a folder, so that all its users share the lock."""
+    """
+    Return the path of the sweep's lock. If the store is a folder, the lock is in it, so that all users of the store use
+    the same lock.
+    """
     place = asked.wanted.spec.checkpoint.place
     if isinstance(place, str):
         return Path(address.absolute(place)) / FOLDER / f".{asked.name}.lock"
@@ -400,7 +428,7 @@ def _lock_path(asked: RequestedSweep) -> Path:
 
 
 def _leave_behind(sweep: NamedSweep) -> None:
-    """Start the same command again in the background."""
+    """Start the same command in the background, where it attends to the sweep."""
     name, place = sweep.record.name, address.parse(sweep.store.uri)
     log = Path(place) / FOLDER / f"{name}.log" if isinstance(place, str) else log_named(f"sweep-{name}")
     words = [word for word in sys.argv[1:] if word not in ("-d", "--detach", "-y", "--yes", "--foreground")]

@@ -1,8 +1,9 @@
 """
-Translates SkyPilot's candidates (`any_of`, `ordered`) into places and kinds of instances.
+Translates SkyPilot's candidates (`any_of`, `ordered`) into spotrun's keys.
 
-A candidate combines a place, accelerators and a capacity type, while spotrun chooses each of these independently. So a
-list is accepted only if it contains every combination of the values that it names.
+In SkyPilot, each candidate is one combination of a place, accelerators and a capacity type. In spotrun, a job names the
+places, the kinds and the capacity types separately, and every combination of them may be rented. So a list of
+candidates is accepted only if it contains every combination of the values that occur in it.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from spotrun.units import Unreadable, shown
 
 CANDIDATES_MAX = 20
 REGIONS_OF = tuple(path.removesuffix(".regions") for path in keys_of(RunSpec) if path.endswith(".regions"))
-"""The clouds whose sections have `regions`."""
+"""The clouds for which a job can name several `regions`."""
 ELSEWHERE = ("k8s", "kubernetes", "ssh")
-"""For these names, the text after the first slash is not a region, and may contain slashes."""
+"""
+Names that SkyPilot uses in place of a cloud. The text after their first slash is not a region, and may have further
+slashes.
+"""
 OWN = ("infra", "cloud", "region", "zone", "accelerators", "instance_type", "use_spot")
-"""Keys that may differ between candidates."""
+"""Keys whose values may differ between candidates. All other keys belong next to the list."""
 PARTS = ("cloud", "region", "zone")
 _ANY = "*"
 _Item = TypeVar("_Item", bound=Hashable)
@@ -33,7 +37,7 @@ At = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class CandidatePlace:
-    """The place that a candidate names. A field that is None allows any value."""
+    """The place that a candidate names. None means that any cloud, region or zone will do."""
 
     cloud: str | None = None
     region: str | None = None
@@ -70,8 +74,10 @@ def read_place(value: object) -> CandidatePlace:
 @dataclass(frozen=True)
 class JobValue:
     """
-    A value for one of spotrun's keys; None removes the key. `spelled` maps each part of the value to the user's key
-    below the list.
+    A value to set for one of spotrun's keys; None means that the key is to be removed.
+
+    `spelled` is for messages about a part of the value. It has pairs of keys: the key of the part below spotrun's key,
+    and the key that the user wrote, below the list of candidates.
     """
 
     section: str
@@ -103,10 +109,11 @@ class Candidates:
     @classmethod
     def read(cls, value: object, above: dict[str, Any], *, in_order: bool) -> Candidates:
         """
-        Read the candidates. `above` has the resources next to the list, the defaults of every candidate.
+        Read the candidates. `above` are the keys next to the list. Their values apply to each candidate that does not
+        have the same key.
 
         Raises:
-            Unreadable: a candidate is invalid; `at` is the key below the list.
+            Unreadable: a candidate is invalid. `at` is the key at fault, relative to the list.
         """
         if not isinstance(value, list) or not value:
             said = "is empty" if value == [] else f"must be a list, not {kind_of(value)}"
@@ -124,10 +131,10 @@ class Candidates:
 
     def wishes(self) -> list[JobValue]:
         """
-        Return the candidates as values for spotrun's keys.
+        Return the values of spotrun's keys that together allow exactly the listed candidates.
 
         Raises:
-            Unreadable: spotrun's keys cannot express this choice.
+            Unreadable: no values of spotrun's keys allow exactly these.
         """
         self._require_one_cloud()
         self._require_no_order()
@@ -145,14 +152,18 @@ class Candidates:
 
     def _require_no_order(self) -> None:
         """
-        Refuse a list in order of preference, except spot before on demand: that is the order of `spot_policy: auto`.
+        Refuse a list in order of preference, because spotrun always rents the cheapest. One order is accepted: spot
+        before on demand, which is the order of `spot_policy: auto`.
         """
         rest = {(each.place, each.kind) for each in self.each}
         if self.in_order and len(self.each) > 1 and (len(rest) > 1 or self._spots != [True, False]):
             raise Unreadable("spotrun rents what costs least, in no other order", "write any_of in place of ordered")
 
     def _require_all_pairs(self) -> None:
-        """Refuse a list that lacks a combination: spotrun would otherwise rent an instance that no candidate allows."""
+        """
+        Refuse a list in which a combination is missing, because spotrun might then rent an instance that no candidate
+        allows.
+        """
         allowed = {(each.place, each.kind, bool(each.spot)) for each in self.each}
         places, kinds = _distinct(each.place for each in self.each), _distinct(each.kind for each in self.each)
         for place, kind, spot in itertools.product(places, kinds, self._spots):
@@ -184,7 +195,10 @@ class Candidates:
         return JobValue("resources", name, value, (((), self._key(0, "infra", name)),) if named else ())
 
     def _key(self, at: int, *names: str) -> At:
-        """Return the path of the first of `names` that the candidate has; else the path of the candidate."""
+        """
+        Return the key of the candidate that has one of `names`, the first that it has. If it has none of them, return
+        the key of the whole candidate.
+        """
         return (at, *[name for name in names if name in self.listed[at]][:1])
 
     def _of_kinds(self) -> list[JobValue]:
@@ -205,7 +219,10 @@ class Candidates:
         return [] if name is None else [JobValue("resources", name, self.listed[at[0]][name], (((), keys[0]),))]
 
     def _name_of_kind(self, at: int) -> str | None:
-        """Return the key with which the candidate names its kind; None if the kind is named above the list."""
+        """
+        Return the key with which the candidate itself names a kind of instance; None if only the keys above the list
+        do.
+        """
         return next((name for name in ("instance_type", "accelerators") if name in self.listed[at]), None)
 
     @property
@@ -246,7 +263,8 @@ def _place(item: dict[str, Any], above: dict[str, Any], at: int) -> CandidatePla
 
 def _own_kind(item: dict[str, Any], at: int) -> str | None:
     """
-    Return the kind that the candidate names, if any; it may be named above the list. A type implies its accelerators.
+    Return the kind of instance that the candidate itself names; None if only the keys above the list name one. A
+    candidate's instance type determines its accelerators too.
     """
     if "instance_type" in item:
         return _text(item["instance_type"])
@@ -259,7 +277,10 @@ def _own_kind(item: dict[str, Any], at: int) -> str | None:
 
 
 def _kind_above(above: dict[str, Any]) -> str | None:
-    """Return the kind above the list, as text. A choice or an invalid value is reported at its key."""
+    """
+    Return the kind of instance that the keys above the list name, as text. Whether that is valid is checked elsewhere,
+    where the error can name the right key.
+    """
     return _text(above.get("instance_type", above.get("accelerators")))
 
 

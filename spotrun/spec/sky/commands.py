@@ -1,4 +1,4 @@
-"""Finds the parts of `setup` and `run` that need something which only SkyPilot provides."""
+"""Finds the parts of the commands in `setup` and `run` that rely on something that only SkyPilot provides."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from collections.abc import Iterator
 from spotrun.spec.sky.translation import Translation
 
 SET_IN_RUN = frozenset(f"SKYPILOT_{name}" for name in ("NUM_NODES", "NODE_RANK", "NODE_IPS", "NUM_GPUS_PER_NODE"))
-"""SkyPilot's variables that spotrun sets for a training (spotrun/agent/gang/rendezvous.py), besides SET_EVERYWHERE."""
+"""
+SkyPilot's variables that spotrun sets for a training (spotrun/agent/gang/rendezvous.py). In addition, it sets
+SET_EVERYWHERE for each command.
+"""
 SET_EVERYWHERE = "SKYPILOT_TASK_ID"
 _VARIABLE = re.compile(r"(?<!\\)\$(?:\{[!#]?(\w+)([^}]*)\}|(\w+))", re.ASCII)
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
-"""A whole line that is a comment. Only a shell could recognise a comment that follows other words."""
+"""
+A line that is only a comment. Comments at the end of other lines are not recognised, because that would require parsing
+the command as a shell does.
+"""
 _WITH_DEFAULT = ("-", ":-", "+", ":+")
 
 
@@ -28,7 +34,7 @@ def look_into_commands(found: Translation) -> None:
 
 
 def _unmet(command: str, text: str, given: set[str], hidden: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield a problem, with a suggestion, for everything that a command expects and spotrun lacks."""
+    """Yield a problem, with a suggestion, for each thing that a command relies on and spotrun does not provide."""
     if "sky_workdir" in text:
         yield "there is no ~/sky_workdir: commands begin in the work folder", "remove the cd, or write a relative path"
     for name in dict.fromkeys(_needed_variables(text)):

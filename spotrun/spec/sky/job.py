@@ -23,7 +23,10 @@ from spotrun.units import shown
 
 
 def translate(data: dict[str, Any], unreadable: set[Key]) -> Translation:
-    """Replace SkyPilot's keys in `data` by spotrun's, as far as they have the same meaning."""
+    """
+    Replace SkyPilot's keys in `data` by spotrun's keys with the same meaning. Record each translation, and a problem
+    for each key without a counterpart.
+    """
     found = Translation(data, unreadable)
     take_resources(found)
     _take_nothings(found)
@@ -35,14 +38,17 @@ def translate(data: dict[str, Any], unreadable: set[Key]) -> Translation:
 
 
 def _take_nothings(found: Translation) -> None:
-    """Accept keys that only request what spotrun does anyway."""
+    """Remove keys that ask only for something that spotrun does in any case."""
     if found.data.get("api_server_access") is False:
         del found.data["api_server_access"]
         found.say(("api_server_access",), "what happens anyway: a training gets no credentials of a server")
 
 
 def _take_envs(found: Translation) -> None:
-    """Refuse a variable without a value, which the launch would have to give. A secret needs only a name."""
+    """
+    Refuse a variable in `envs` that has no value; in SkyPilot, the user gives the value at the launch. A secret is
+    accepted, because a job gives only its name.
+    """
     for section in ("envs", "secrets"):
         values = found.data.get(section)
         if not isinstance(values, dict):
@@ -88,7 +94,10 @@ def _take_config(found: Translation) -> None:
 
 
 def differences(data: dict[str, Any]) -> Iterator[str]:
-    """Yield the differences between SkyPilot and spotrun for keys that the translated file `data` leaves out."""
+    """
+    Yield a note for each key that the translated file leaves out, and for which SkyPilot and spotrun have different
+    defaults.
+    """
     resources = data.get("resources")
     resources = resources if isinstance(resources, dict) else {}
     if "cloud" not in resources:

@@ -1,4 +1,7 @@
-"""Refuses mounts, and copies of files other than the work folder, and says what to write instead."""
+"""
+Refuses all entries of `file_mounts`: mounts, and copies of files that are outside the work folder. The refusal says
+what to write instead.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from spotrun.spec.values import kind_of
 from spotrun.units import Unreadable, shown
 
 COPIES = {"s3": "aws s3 sync", "gs": "gcloud storage rsync -r"}
-"""The command that copies a bucket to a folder. It is installed on the images of the bucket's cloud."""
+"""
+Commands that copy a bucket to a folder, by the scheme of the bucket's address. The images of the bucket's cloud have
+the command installed.
+"""
 _CREDENTIALS = ("/.ssh", "/.aws", "/.netrc", "/.config/gcloud", "/.kaggle", "/.huggingface", "/.docker", "/.env")
 _KEYS = ("name", "source", "store", "mode", "persistent", "config")
 _MODES = ("MOUNT", "COPY", "MOUNT_CACHED")
@@ -21,8 +27,10 @@ _KEPT = "what the job writes into workdir is stored in the run's folder (`spotru
 
 def no_mount(target: str, source: object, *, own_role: bool = False) -> Unreadable:
     """
-    Return the refusal of one entry of `file_mounts`; its `at` is the faulty key below the entry. `own_role`: on AWS the
-    run uses the role that spotrun makes for it, which can read only the run's own bucket.
+    Return the refusal of one entry of `file_mounts`. If a key of the entry is at fault, `at` is this key.
+
+    `own_role` is True if the run uses the role that spotrun makes for it on AWS. This role can read only the run's own
+    bucket, so the advice to copy another bucket then includes a role that can read it.
     """
     refused = _no_mount(target, source)
     if own_role and COPIES["s3"] in (refused.suggestion or ""):
@@ -72,7 +80,7 @@ def _no_copy(target: str, source: str) -> Unreadable:
 
 
 def _copied(source: str, target: str) -> str | None:
-    """Return the advice to copy the bucket with a command; None if no image has a command for it."""
+    """Return the advice to copy the bucket with a command. Return None if there is no such command on any image."""
     scheme = source.partition("://")[0].lower()
     if scheme not in COPIES:
         return None
@@ -88,8 +96,8 @@ def _out_of_reach(source: str) -> Unreadable:
 
 def _word(text: str) -> str:
     """
-    Return a word of a shell command, quoted if needed. A word that is special only for variables or `~/` stays
-    unquoted, because the shell has to expand these.
+    Return a word for a shell command, in quotes if it needs them. If a word needs them only because of variables or
+    `~/`, it stays without quotes, so that the shell replaces these.
     """
     plain = text.removeprefix("~/").replace("${", "").replace("}", "").replace("$", "")
     return _told(text) if quote(plain) == plain else _told(quote(text))

@@ -1,4 +1,4 @@
-"""Reads a SkyPilot task file: the translation of each of its keys, and the resulting job."""
+"""Reads a SkyPilot task file. The result shows how each of its keys was translated, and the job that results."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from spotrun.spec.yaml import Position, read_yaml, write_yaml
 
 AS_IT_IS = "it is"
 IN_PARTS = "resources"
-"""The section whose keys have one row each."""
+"""The section whose keys are shown one by one. Any other section is shown as a whole."""
 
 
 @dataclass(frozen=True)
 class SkyKey:
     """
-    A row for one key, in the order of the file: its translation, or the reason why it was refused. `line` is None if
-    the file lacks the key.
+    One row of the result: a key, with its translation or the reason why it was refused. `line` is None if the job needs
+    a key that the file lacks.
     """
 
     line: int | None
@@ -50,8 +50,8 @@ class SkyKey:
 @dataclass(frozen=True)
 class Reading:
     """
-    The translated file. `job` has spotrun's keys, as far as the file was accepted; `spec` is None if a row has a
-    problem.
+    The result of reading a SkyPilot task file. `job` has spotrun's keys, as far as the file was accepted. `spec` is
+    None if any row has a problem.
     """
 
     rows: tuple[SkyKey, ...]
@@ -69,7 +69,8 @@ class Reading:
 
     def text(self) -> str:
         """
-        Return the job as the text of a file, which has the same meaning anywhere in the folder of SkyPilot's file.
+        Return the text of a job file that means the same as SkyPilot's file, if it is put in the same folder under any
+        name.
         """
         assert self.spec is not None
         job = {"name": self.spec.name, **self.job}
@@ -87,7 +88,7 @@ def _is_count(value: object) -> bool:
 
 def read_sky(path: Path, default_store: str) -> Reading:
     """
-    Read a SkyPilot task file. Problems are rows too, next to the keys that were accepted.
+    Read a SkyPilot task file. If some keys are refused, the result still has a row for each key that was accepted.
 
     Raises:
         SpecFileInvalid: there is no file at `path`, or it is not text.
@@ -102,7 +103,7 @@ def read_sky(path: Path, default_store: str) -> Reading:
 
 
 def same_job(path: Path, text: str, default_store: str) -> RunSpec | None:
-    """Return the job that `text` would be as the file at `path`; None if it is not a valid job."""
+    """Return the job that a file at `path` with this `text` would describe; None if that is not a valid job."""
     return resolve(Draft(path, read_yaml(text)), {}, default_store, ())
 
 

@@ -17,11 +17,11 @@ from spotrun.spec.values import kind_of
 from spotrun.units import Unreadable, shown
 
 DISK_LEAST, DISK_MOST = 10, 16_000
-"""Minimum and maximum GiB that all clouds allow."""
+"""Minimum and maximum size of a disk in GiB that all clouds allow."""
 DISKS = tuple(path.removesuffix(".volume_gb") for path in keys_of(RunSpec) if path.endswith(".volume_gb"))
-"""The sections in which the size of the disk can be set."""
+"""The sections of a job in which the size of the disk can be set, one for each cloud that allows this."""
 OURS = ("accelerators", "memory")
-"""Keys that exist in both tools."""
+"""Keys that both tools have. All other keys here exist only in SkyPilot."""
 RECOVERS = "spotrun always recovers from an interruption"
 ENDS = "spotrun ends each instance as soon as its run is over"
 _RESOURCES = "resources"
@@ -52,7 +52,10 @@ def _all_of(given: dict[str, str]) -> str:
 
 
 def _take_gpus(found: Translation, key: Key, resources: dict[str, Any]) -> None:
-    """Translate `gpus`, SkyPilot's other name for accelerators, but not a bare number, which is another tool's form."""
+    """
+    Translate `gpus`, another name for accelerators in SkyPilot. Leave a bare number as it is: that is the form of
+    another tool, and is refused later.
+    """
     if isinstance(resources["gpus"], int):
         return
     value = resources.pop("gpus")
@@ -100,7 +103,8 @@ def _take_disk(found: Translation, key: Key, resources: dict[str, Any]) -> None:
 
 def _take_image(found: Translation, key: Key, resources: dict[str, Any]) -> None:
     """
-    Move a machine image to the section of its cloud. A container image stays in `image_id`, which has the same meaning.
+    Move a machine image to the section of its cloud. Leave a container image in `image_id`, which means the same in
+    spotrun.
     """
     value = resources["image_id"]
     if isinstance(value, dict):
@@ -156,7 +160,10 @@ def _take_image_of_region(found: Translation, key: Key, resources: dict[str, Any
 
 
 def _take_autostop(found: Translation, key: Key, resources: dict[str, Any]) -> None:
-    """Refuse or accept `autostop`: every run already ends its instances, as SkyPilot ends an idle cluster."""
+    """
+    Remove `autostop` if its setting fits what spotrun does: it ends the instances of a run as soon as the run is over.
+    Refuse any other setting.
+    """
     value = resources.pop("autostop")
     settings = value if isinstance(value, dict) else {}
     if value is False or (isinstance(value, int) and value < 0):
@@ -199,7 +206,10 @@ def _take_recovery(found: Translation, key: Key, resources: dict[str, Any]) -> N
 
 
 def _take_strategy(found: Translation, key: Key, value: object) -> None:
-    """Accept a strategy that tries all allowed places, and the place of an interruption last, as spotrun does."""
+    """
+    Refuse a strategy of recovery that differs from spotrun's. After an interruption, spotrun tries all allowed places,
+    and the place of the interruption last.
+    """
     name = str(value).upper()
     if name == "FAILOVER":
         advice = "remove it; to stay in one region name it, like infra: aws/us-east-1"
@@ -210,7 +220,8 @@ def _take_strategy(found: Translation, key: Key, value: object) -> None:
 
 def _take_candidates(found: Translation, key: Key, resources: dict[str, Any]) -> None:
     """
-    Translate `any_of` and `ordered`: candidates that can be expressed as independent places and kinds of instances.
+    Translate `any_of` and `ordered`. Refuse a list that spotrun cannot express as a choice of places and a choice of
+    kinds, which it combines freely.
     """
     listed = resources.pop(str(key[-1]))
     if "ordered" in resources:
@@ -226,7 +237,10 @@ def _take_candidates(found: Translation, key: Key, resources: dict[str, Any]) ->
 
 
 def _fulfil(found: Translation, key: Key, wish: JobValue) -> str | None:
-    """Apply one part of the candidates at `key` to the resources next to the list, and return its description."""
+    """
+    Set one of spotrun's keys to a value that follows from the candidates at `key`. Return a description of the change;
+    None if nothing changed, or if the change was refused.
+    """
     holder = found.section(wish.section)
     if holder is None:
         return None
@@ -258,8 +272,8 @@ _KEYS: dict[str, _Take] = {
     "ordered": _take_candidates,
 }
 """
-The translations by key, in order. Candidates come last, because they need the translated values that all candidates
-share.
+The functions that translate SkyPilot's keys, in the order in which they are called. Those for candidates come last,
+because they need the translated values of the keys next to the list.
 """
 
 
@@ -275,8 +289,8 @@ def take_resources(found: Translation) -> None:
 
 def _read(found: Translation, key: Key, resources: dict[str, Any]) -> bool:
     """
-    Return whether YAML could read the whole value at `key`. If not, the problem is already recorded; remove the key if
-    only SkyPilot has it.
+    Return True if YAML could read the whole value at `key`. If not, a problem is already recorded for it; then remove
+    the key, unless spotrun has a key of the same name.
     """
     unread = any(key[: len(above)] == above or above[: len(key)] == key for above in found.unreadable)
     if unread and key[-1] not in OURS:

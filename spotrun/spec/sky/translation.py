@@ -26,7 +26,10 @@ class Translation:
     cleared: list[Key] = field(default_factory=list)
 
     def section(self, name: str) -> dict[str, Any] | None:
-        """Return the mapping at `name`, created if the file lacks it; None if the value is not a mapping."""
+        """
+        Return the mapping at `name`. If the file has no such key, add an empty mapping first. Return None if the value
+        is not a mapping.
+        """
         found = self.data.setdefault(name, {})
         return found if isinstance(found, dict) else None
 
@@ -34,7 +37,10 @@ class Translation:
         self.problems.append(Problem(key, message, suggestion))
 
     def put(self, ours: Key, value: object, theirs: Key) -> bool:
-        """Set `ours` in place of SkyPilot's key `theirs`. Add a problem and return False if the file has both."""
+        """
+        Set spotrun's key `ours`, because the file has SkyPilot's key `theirs`. If the file has both, add a problem and
+        return False.
+        """
         holder = self.data if len(ours) == 1 else self.section(str(ours[0]))
         if holder is None:
             return False
