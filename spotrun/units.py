@@ -55,9 +55,9 @@ class Unreadable(ValueError):
 
 def bounded(seconds: float) -> timedelta:
     """
-    Convert computed seconds to a duration between 0 and `LONGEST`, the duration of the longest job. Training code may
-    have written the stored figures, and a product of two figures can exceed a `timedelta` even if each is within its
-    bounds.
+    Convert seconds that were computed from stored figures to a duration. Cut it to the range from 0 to `LONGEST`, the
+    duration of the longest job: training code may have written the figures, and even if each is within its bounds, a
+    product of two can exceed what a `timedelta` can represent.
     """
     return timedelta(seconds=min(max(0.0, seconds), LONGEST.total_seconds()))
 
