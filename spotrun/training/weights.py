@@ -76,8 +76,8 @@ def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
 
 def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
     """
-    Return all weights of a snapshot: those in `shown`, the result of the script's `state_dict()`, and those in
-    `beside`. The base's weights are in neither; they are taken from `module`.
+    Return all weights of a snapshot: those in `shown`, the result of the script's `state_dict()`, and those in the
+    snapshot's entry BESIDE. The base's weights are in neither; they are taken from `module`.
     """
     living = dict(module.named_parameters())
     own = {name: living[name] for name in beside.get("base", ()) if name in living} | beside["own"]
