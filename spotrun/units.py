@@ -63,7 +63,10 @@ def bounded(seconds: float) -> timedelta:
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """Return `value` as text that is safe to show: one line, no control or direction characters, cut at `limit`."""
+    """
+    Return `value` as text that is safe to show: one line, cut at `limit`, without control characters and without
+    characters that change the direction of text.
+    """
     text = str(value)
     cut = text if len(text) <= limit else text[: limit - 1] + "…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
@@ -192,7 +195,10 @@ def _usd_suggestion(text: str) -> str:
 
 
 def to_the_cent(usd: float | Decimal) -> str:
-    """Format dollars: `$0.27`; below ten cents two significant digits, `$0.0042`; `$0.00` only for zero."""
+    """
+    Format dollars to the cent: `$0.27`. An amount below ten cents has two significant digits: `$0.0042`. Only zero is
+    `$0.00`.
+    """
     amount = abs(float(usd))
     two_digits = 0 < amount < 0.095
     text = f"{Decimal(f'{amount:.1e}'):f}" if two_digits else f"{amount:.2f}"

@@ -31,8 +31,8 @@ LAST_IS_LONG_S = 10.0
 
 KEPT_MAX_BYTES = 256 << 20
 """
-Maximum bytes of state outside the model that are kept in memory. If there are more, no snapshot is taken during a
-validation.
+Maximum bytes of the state outside the model that are kept in memory during a validation. If this state is larger, it is
+not kept, and no snapshot is taken during the validation.
 """
 
 

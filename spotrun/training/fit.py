@@ -138,7 +138,9 @@ class Fit:
 
     @classmethod
     def begin(cls, framework: Framework) -> Fit | None:
-        """Return the fit, ready for the framework to restore and start it; None if there is no agent."""
+        """
+        Create the fit of a training, which the framework then restores and starts. Return None if there is no agent.
+        """
         ranks, agent = _agent_of(framework)
         return None if agent is None else cls.under(framework, ranks, agent)
 

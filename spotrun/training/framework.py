@@ -74,7 +74,9 @@ class Framework(Protocol):
         """The seed that the script gave to its generators; 0 if it gave none."""
 
     def problems(self) -> Sequence[Problem]:
-        """Return all reasons why spotrun cannot resume this training exactly. Called before every other method."""
+        """
+        Return all reasons why spotrun cannot resume this training exactly. spotrun calls this before any other method.
+        """
 
     # --- what is trained
 
@@ -169,9 +171,9 @@ class Framework(Protocol):
 
     def log(self, figures: Mapping[str, float]) -> None:
         """
-        Send `figures` to the loggers of libraries, and nowhere else. A name that the script itself logs keeps the
-        script's value. Loggers of the script's own classes do not get the figures, because they may keep every value
-        that they get.
+        Send `figures` to the loggers whose classes come from libraries, and nowhere else. If the script logs a value
+        with the same name, the script's value is kept. Loggers of the script's own classes do not get the figures,
+        because they may store every value that they get, and their state would then depend on interruptions.
         """
 
     # --- its data

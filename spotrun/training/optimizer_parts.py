@@ -80,8 +80,9 @@ def saves_itself(optimizer: Any) -> bool:
 
 def kind_of(optimizer: Any) -> str:
     """
-    Return the class name of `optimizer`, with the module's name only for torch's classes. The name of a script's module
-    is not constant: it is `__main__` if the module is the program.
+    Return the name of the optimizer's class. For torch's classes it includes the module's name. For the script's
+    classes it does not, because the name of the script's module varies: it is `__main__` if the module is run as the
+    program.
     """
     kind = type(optimizer)
     return f"{kind.__module__}.{kind.__qualname__}" if _is_of_torch(kind) else kind.__qualname__

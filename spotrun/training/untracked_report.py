@@ -1,6 +1,6 @@
 """
-Reports, by name and only once, each value that training changes but no checkpoint holds. A job may choose to end when
-this happens.
+Reports each value that training changes and that checkpoints do not contain. Each value is reported once, by name. A
+job can require that the training ends when there is such a report.
 """
 
 from __future__ import annotations

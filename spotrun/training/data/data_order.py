@@ -130,8 +130,8 @@ class ExactDataset(Proxy):
 
 def _reads_without_code(dataset: object) -> bool:
     """
-    Return whether reading a sample is only a look-up, which draws no random numbers. Seeding is then skipped: seeding
-    three generators takes ten microseconds, and a look-up much less.
+    Return whether reading a sample from `dataset` is only a look-up, which draws no random numbers. The generators are
+    then not seeded: seeding three generators takes ten microseconds, much longer than a look-up.
     """
     if type(dataset) is TensorDataset:
         return all(type(tensor) is Tensor for tensor in dataset.tensors)

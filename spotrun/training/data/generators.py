@@ -1,8 +1,8 @@
 """
 Finds and seeds generators that belong to the script's objects, such as an augmentation, a sampler or a model.
 
-The output of such a generator depends on all earlier draws in its process. So each of these generators is seeded by
-position, as the global generators are. Two objects may share a generator.
+The next random number of such a generator depends on how many were drawn from it before in this process. So spotrun
+seeds each of these generators with the position in the data, as it does with the global generators.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads one loader as the framework does, but begins each pass over it at the training's position."""
+"""Lets the framework read one loader, and begins each pass over it at the training's position."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ class LoaderProxy(Proxy):
 
 class ValidationProxy(Proxy):
     """
-    An exact copy of a validation loader. Its passes leave the global generators unchanged. With a normal loader, torch
-    draws a seed from these generators when the workers start: at each pass or, with persistent workers, at the
-    process's first pass.
+    An exact copy of a validation loader that does not change the global generators when a pass begins.
+
+    torch's own loader draws a seed from these generators whenever it starts workers. It starts them at each pass or, if
+    they are persistent, at the first pass of a process. So in a resumed process, the generators' states would differ.
     """
 
     def __iter__(self) -> Iterator[Any]:
@@ -215,7 +216,10 @@ class ExactLoader:
         return root
 
     def _begin_once(self, stream: streams.Stream, before: _Pass | None, last: tuple[int, ...]) -> _Pass:
-        """Begin a pass over data that can be read only once: neither a later pass nor a new process can reread it."""
+        """
+        Begin a pass over data that can be read only once: what was read cannot be read a second time in the same
+        process. A resumed process first reads the batches of all earlier passes, and drops them.
+        """
         resumed = self._resumed
         if self._resumed is not None:
             if not self._resumed.begins(self._epoch, self._first):

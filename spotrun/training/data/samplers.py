@@ -242,8 +242,8 @@ class Drawn:
 
     def samples(self, batches: int) -> int:
         """
-        Return the number of samples in the first `batches`; each batch is a list. Each call counts only the batches
-        since the previous call, because the training calls this after each batch.
+        Return the number of samples in the first `batches` batches, each of which is a list. The training calls this
+        after each batch, so only the batches since the previous call are counted again.
         """
         counted, samples = self._counted if self._counted[0] <= batches else (0, 0)
         samples += sum(len(batch) for batch in islice(self.known, counted, batches))

@@ -156,7 +156,10 @@ def load(loggers: Loggers, saved: list[State]) -> None:
 
 
 def _columns(path: Path) -> list[str]:
-    """Return the column names in a CSV file's header. The header quotes names that contain a comma."""
+    """
+    Return the column names in a CSV file's header. They are read with a CSV parser, because a name that contains a
+    comma is quoted.
+    """
     with path.open(newline="") as file:
         return next(csv.reader(file))
 

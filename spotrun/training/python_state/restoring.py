@@ -110,7 +110,10 @@ class Restorer:
     # --- where each object is
 
     def _place(self, number: int, kind: str, path: str, known: bool, content: Any) -> Any:
-        """Return the object to fill; None for an object that is built from its parts."""
+        """
+        Return the object that is to be filled for entry `number` of the image: the existing object if it fits, or a new
+        one. Return None if it can be built only from its parts later, or cannot be created here at all.
+        """
         if kind in _BUILT:
             return None
         if known:

@@ -47,7 +47,10 @@ class PythonState:
     """
 
     def __init__(self, framework: Framework, script: Script | None = None, work: str = "") -> None:
-        """`work`: the folder below which files that are open for writing belong to checkpoints."""
+        """
+        Create the state of `framework`'s training. Files in the folder `work` that are open for writing are not part of
+        it, because checkpoints include them as files.
+        """
         self._framework = framework
         self._script = script or Script.of_this_process()
         self._work = work

@@ -55,8 +55,8 @@ class OutsideFiles:
 
     def _add(self, path: object) -> None:
         """
-        Record a path of any type. If a path has an invalid type or value, do nothing: the script's own call fails, with
-        more detail.
+        Record a path of any type. If the path is not valid, do nothing here: the script's call that uses this path
+        fails anyway, with a better message.
         """
         if not isinstance(path, str | bytes | PurePath) or len(self._paths) >= PATHS_MAX:
             return

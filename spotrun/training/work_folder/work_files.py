@@ -70,8 +70,8 @@ class WorkFiles:
 
     def put_back(self, positions: Mapping[str, int]) -> None:
         """
-        Wait until the agent has restored the folder's content of the checkpoint, and set the position in each open file
-        by `positions`. All ranks must call this together.
+        Wait until the agent has restored the checkpoint's files in the work folder. Then set the position in each open
+        file, by `positions`. All ranks must call this together.
 
         Raises:
             SpotrunError: the folder could not be restored, or the agent is gone.
