@@ -117,7 +117,7 @@ class Ranks:
         return None if found is None else plain.typed(kind, found)
 
     def share_image(self, memory: ImageMemory | None, size_bytes: int) -> Memory | None:
-        """Return rank 0's checkpoint image of `size_bytes` on every rank, each in new memory."""
+        """Return rank 0's checkpoint of `size_bytes` on every rank, each in new memory."""
         if self._group is None:
             return memory
         mine = Received(size_bytes) if memory is None else memory
@@ -137,7 +137,7 @@ class Ranks:
         ranks.
 
         Raises:
-            Unsavable: on rank 0 only; a rank's state holds a value that no image can hold.
+            Unsavable: on rank 0 only; a rank's state contains a value that checkpoints cannot contain.
         """
         if self._group is None:
             return [own]

@@ -32,7 +32,7 @@ SCALARS = _NUMPY | {
 
 
 class NotPlain(Exception):
-    """Raised for a value that no image can hold. The exception's text describes the value."""
+    """Raised for a value that checkpoints cannot contain. The exception's text describes the value."""
 
 
 def is_scalar(value: object) -> bool:
