@@ -55,15 +55,18 @@ class Unreadable(ValueError):
 
 def bounded(seconds: float) -> timedelta:
     """
-    Convert computed seconds to a duration between 0 and `LONGEST`, the duration of the longest job. Training code may
-    have written the stored figures, and a product of two figures can exceed a `timedelta` even if each is within its
-    bounds.
+    Convert seconds that were computed from stored figures to a duration. Cut it to the range from 0 to `LONGEST`, the
+    duration of the longest job: training code may have written the figures, and even if each is within its bounds, a
+    product of two can exceed what a `timedelta` can represent.
     """
     return timedelta(seconds=min(max(0.0, seconds), LONGEST.total_seconds()))
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """Return `value` as text that is safe to show: one line, no control or direction characters, cut at `limit`."""
+    """
+    Return `value` as text that is safe to show: one line, cut at `limit`, without control characters and without
+    characters that change the direction of text.
+    """
     text = str(value)
     cut = text if len(text) <= limit else text[: limit - 1] + "…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
@@ -192,7 +195,10 @@ def _usd_suggestion(text: str) -> str:
 
 
 def to_the_cent(usd: float | Decimal) -> str:
-    """Format dollars: `$0.27`; below ten cents two significant digits, `$0.0042`; `$0.00` only for zero."""
+    """
+    Format dollars to the cent: `$0.27`. An amount below ten cents has two significant digits: `$0.0042`. Only zero is
+    `$0.00`.
+    """
     amount = abs(float(usd))
     two_digits = 0 < amount < 0.095
     text = f"{Decimal(f'{amount:.1e}'):f}" if two_digits else f"{amount:.2f}"

@@ -15,9 +15,9 @@ class Counting:
     """
     Epoch and step counts for the `fit`-th fit of its process.
 
-    `there` is the framework's epoch and step in the snapshot from which the fit resumes; None for a fresh start. A
-    fresh fit() may first load a checkpoint of the user's, which changes the framework's counts. So `begins` must be
-    called after that load.
+    `there` is the framework's epoch and step in the snapshot from which the fit resumes. It is None if the fit starts
+    fresh. A fresh fit() may first load one of the user's own checkpoints, and this changes the framework's counts. So
+    call `begins` only after such a load.
     """
 
     def __init__(self, framework: Framework, resume: Resume, there: tuple[int, int] | None) -> None:
@@ -27,15 +27,18 @@ class Counting:
         self.fit = resume.fit
 
     def begins(self) -> None:
-        """Compute, at the framework's first batch, how far the run's counts are ahead of the framework's."""
+        """
+        Compute how far the run's counts are ahead of the framework's. Called at the first batch that the framework
+        trains.
+        """
         _ = self._ahead
 
     def epoch(self, epoch: int) -> int:
         """
-        Return the number that the framework's `epoch` has in the run.
+        Convert the framework's epoch number to the run's epoch number.
 
-        A fit() that trains nothing ends at the framework's epoch -1. For -1 the result is the run's last epoch before
-        that fit, or 0.
+        A fit() that trains nothing ends with the framework's epoch at -1. The result is then the run's last epoch
+        before that fit. If there was no epoch before it, the result is 0.
         """
         return max(0, epoch + self._ahead[0])
 

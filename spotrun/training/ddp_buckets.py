@@ -1,11 +1,12 @@
 """
-Saves and restores the order in which DDP sums gradients.
+Saves and restores the order in which DDP sums gradients, so that the sums are bit-identical after a resume.
 
-Ranks sum their gradients bucket by bucket. From three ranks on, a gradient's position in its bucket decides which
-ranks' values are added first. DDP rebuilds its buckets once, after the first backward pass, in the order in which that
-pass produced the gradients. A trainer that resumes has not run that pass, so its first step would use other buckets,
-and the sums would differ in the last bit. So a snapshot holds the order of the gradients, and a resumed DDP begins with
-the buckets that this order gives.
+DDP puts gradients into buckets, and the ranks sum one bucket after another. With three or more ranks, a gradient's
+position in its bucket decides which ranks' values are added first, and this changes the last bit of the sum.
+
+DDP makes its final buckets after the first backward pass, in the order in which that pass produced the gradients. After
+a resume, a new DDP has not run that pass and would use other buckets in its first step. So a snapshot holds the order
+of the gradients. After a resume, DDP begins with the buckets for that order.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from torch import Tensor, distributed, nn
 from spotrun.training.private_names import missing
 
 Order: TypeAlias = list[int]
-"""Parameter numbers, as DDP counts the parameters that it trains, in the order of their first gradients."""
+"""
+The numbers of a DDP's parameters, in the order in which the first backward pass produced their gradients. DDP numbers
+only parameters that it trains.
+"""
 
 PRIVATE_NAMES = (
     "_build_params_for_reducer",
@@ -30,7 +34,10 @@ PRIVATE_NAMES = (
     "_comm_hooks",
     "_ddp_init_helper",
 )
-"""Private names of DDP in torch 2.13. The last one is also called when a DDP is unpickled."""
+"""
+Private names of DDP in torch 2.13. `_ddp_init_helper` makes the buckets; DDP itself also calls it a second time, when a
+DDP is unpickled.
+"""
 DECIDES_FROM = 3
 """Minimum number of ranks for which the order matters: the sum of two values is the same in either order."""
 _ASSIGNS = "_compute_bucket_assignment_by_size"
@@ -51,8 +58,9 @@ class DdpBuckets:
 
     def begin(self, orders: Sequence[Order]) -> None:
         """
-        Give each DDP, before the first step, the buckets for its saved order. `orders` is empty for a fresh training. A
-        DDP whose parameters differ from the snapshot's begins with DDP's default buckets.
+        Give each DDP the buckets for its saved order, before the first step. `orders` has the saved orders, and is
+        empty for a fresh training. A DDP whose number of parameters is not that of the saved order keeps its default
+        buckets.
 
         Raises:
             NamesMoved: this torch lacks one of PRIVATE_NAMES.
@@ -77,7 +85,7 @@ class DdpBuckets:
 
 
 class _Recorder:
-    """Records in which order the first gradients of the parameters come."""
+    """Records the order in which the parameters get their first gradients."""
 
     def __init__(self, parameters: Sequence[Tensor], order: Order) -> None:
         self._order = order
@@ -87,7 +95,10 @@ class _Recorder:
             self._handles.append(register(self._hook(number)))
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
-        """Return a hook whose `__module__` is this module, which distinguishes it from the script's hooks."""
+        """
+        Return a hook that records the gradient of parameter `number`. The hook's `__module__` is this module; spotrun
+        recognises by this that the hook is not one of the script's.
+        """
 
         def came(_: Tensor) -> None:
             if number not in self._order:
@@ -97,8 +108,8 @@ class _Recorder:
 
     def is_done(self) -> bool:
         """
-        Return whether the order is complete, and if so remove all hooks. (A hook that removed itself would crash the
-        process.)
+        Return whether the order is complete. If it is, remove all hooks. (This is not done in the hooks, because a hook
+        that removes itself crashes the process.)
         """
         if len(self._order) < len(self._handles):
             return False
@@ -109,8 +120,8 @@ class _Recorder:
 
 def _wrappers_of(module: nn.Module) -> list[Any]:
     """
-    Return the DDPs that rebuild their buckets, in the order of their first parameters. Searches all Python objects,
-    because each framework stores its DDPs in a different place.
+    Find the DDPs that train parameters of `module` and rebuild their buckets. Return them in the order of their first
+    parameters. All Python objects are searched, because each framework stores its DDPs in a different place.
     """
     place = {id(parameter): number for number, parameter in enumerate(module.parameters())}
     found = {}
@@ -140,8 +151,9 @@ def _limits_of(config: Any) -> list[int]:
 @contextmanager
 def _made_by(order: Order, limits: Sequence[int]) -> Iterator[None]:
     """
-    Replace the function by which DDP assigns parameters to buckets. DDP reverses that function's result, so the
-    replacement reverses it first.
+    Make DDP assign parameters to buckets by `order` and `limits`, within this context. For this, replace torch's
+    function that assigns them. DDP reverses the list that this function returns, so the replacement reverses it
+    beforehand.
     """
     original: Any = vars(distributed)[_ASSIGNS]
 

@@ -1,13 +1,14 @@
 """
-Takes snapshots around a validation, which may take long.
+Takes snapshots before and during a validation, which may take long.
 
 A snapshot that is requested before a validation is taken before the validation starts. A snapshot that is requested
-during a validation holds the state from before the validation, of which a copy is kept in memory. A training that
-resumes from either snapshot repeats the whole validation. With several ranks, no snapshot is taken during a validation.
+during a validation contains the state from before the validation; a copy of that state is kept in memory. After either
+snapshot, a resumed training runs the whole validation again. With several ranks, no snapshot is taken during a
+validation.
 
-The training's last validation is an exception if there is only one rank: no snapshot is taken before it, because the
-snapshot at the end of training will hold the same step. But once this validation has taken LAST_IS_LONG_S, a requested
-snapshot is taken without waiting for its end.
+The training's last validation is an exception if there is only one rank. The snapshot at the end of training will
+contain the same step, so a requested snapshot waits for that end. But if the validation takes longer than
+LAST_IS_LONG_S, the requested snapshot is taken during it.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ LAST_IS_LONG_S = 10.0
 
 KEPT_MAX_BYTES = 256 << 20
 """
-Maximum bytes of state outside the model that are kept in memory. If there are more, no snapshot is taken during a
-validation.
+Maximum bytes of the state outside the model that are kept in memory during a validation. If this state is larger, it is
+not kept, and no snapshot is taken during the validation.
 """
 
 
 @dataclass(frozen=True)
 class _Before:
     """
-    The state before a validation. Its weights are not copied, because a validation should not change them; `norms`
-    reveals whether one did.
+    The state before a validation. It refers to the model's weights without copying them, because a validation should
+    not change weights. `norms` has the norm of each weight, to find out whether a validation changed them all the same.
     """
 
     place: Boundary
@@ -48,8 +49,8 @@ class _Before:
 
     def still_holds(self, module: nn.Module) -> bool:
         """
-        Return whether the weights are unchanged. An averaging callback may have put averages in their place for the
-        validation.
+        Return whether the weights are still those from before the validation. A callback that averages weights may have
+        replaced them by the averages until the validation ends.
         """
         now = _norms(module)
         return len(now) == len(self.norms) and all(map(torch.equal, self.norms, now))
@@ -72,10 +73,10 @@ class DueValidation:
 
     def comes(self, place: Boundary, *, last: bool) -> None:
         """
-        Prepare for a validation that comes next. `last`: only the end of training and the final snapshot follow the
-        validation.
+        Prepare for a validation that is about to start. `last` says that nothing is trained after this validation.
         """
-        # Several ranks would have to meet during the validation, and without an agent no snapshot is requested.
+        # Other ranks would have to stop for a snapshot during the validation, so none is taken then. Without an agent,
+        # no snapshot is requested at all.
         alone = self._ranks.size == 1 and isinstance(self._agent, Session)
         self._patient_until_s = time.monotonic() + LAST_IS_LONG_S if last and alone else 0.0
         if not self._is_patient:

@@ -1,9 +1,10 @@
 """
-Logs the run's cost so far as metrics through the training framework's loggers, where people already look.
+Logs the run's cost so far as metrics, through the loggers of the training framework. So users find it where they find
+the training's other metrics.
 
-The figures go only to the loggers, not into the framework's metrics. Schedulers and early stopping read the framework's
-metrics, which must therefore be bit-identical in an interrupted and an uninterrupted training. The run's cost
-differs between the two.
+These figures go to the loggers, and do not become metrics of the framework itself. The framework's metrics must be
+bit-identical with and without interruptions, because schedulers and early stopping read them. The run's cost depends on
+the interruptions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ LAST_WAIT_S = 1.0
 
 
 class FiguresBox:
-    """The agent's newest figures. The listening thread puts them in; the training thread takes them between batches."""
+    """
+    The newest figures that the agent has sent. The thread that receives messages stores them here, and the training
+    thread takes them between batches.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -51,6 +55,9 @@ def log(framework: Framework, box: FiguresBox) -> None:
 
 
 def log_last(framework: Framework, box: FiguresBox, epochs: int) -> None:
-    """Log the figures at the end of training, once the agent has sent those of the last of the run's `epochs`."""
+    """
+    Log the figures of the whole run at the end of training. Wait for them: the agent sends them after the last of the
+    run's `epochs` epochs.
+    """
     box.wait(epochs, LAST_WAIT_S)
     log(framework, box)

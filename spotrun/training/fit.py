@@ -1,23 +1,29 @@
 """
 Runs one fit() under an agent. A process may run several fits, one after another.
 
-The order of events (epoch and batch count from 0; a *boundary* is a point between two optimizer steps):
+The order of events. Epoch and batch count from 0. A *boundary* is a point between two optimizer steps. A snapshot is
+*requested* by the agent. A validation is *due* if it runs next.
 
-    setup              send Hello (FitBegins for a later fit()); wait for Resume and the weights; give the framework its
-                       checkpoint; exchange the loaders
-    the model is built record the Python objects: a resuming script creates these itself; snapshots hold later ones
-    each batch         seed generators by (seed, epoch, batch)
+    setup              send Hello (FitBegins for a later fit()). Wait for Resume and the weights. Give the framework
+                       its checkpoint. Replace the loaders by exact loaders.
+    the model is built record the Python objects that exist. Each process makes them itself, so snapshots contain
+                       only changes and later objects.
+    each batch         seed the generators with (seed, epoch, batch)
     first step         wait for the states of the optimizers
-    batch end          Progress. If a validation is due, a wanted snapshot is taken first (before the training's last
-                       validation, only a final one); a training that resumes from that snapshot validates first
-    within validation  a wanted snapshot, immediately, of the state before the validation
-    boundary           a wanted snapshot, if an arena is free; after DrainWanted, a final snapshot and no further step
-    next backward      copy the rest of that snapshot (tensors that only optimizers write to), and tell the agent
-    epoch end          EpochEnded, then a wanted snapshot, which holds the whole epoch
-    training's end     the final snapshot, unless training resumed from it; then Finished
+    batch end          send Progress. If a validation is due, take a requested snapshot first; after a resume from this
+                       snapshot, that validation runs first. Before the training's last validation, only a final
+                       snapshot is taken.
+    within validation  take a requested snapshot immediately. It contains the state from before the validation.
+    boundary           take a requested snapshot if an arena is free. After DrainWanted, take a final snapshot, and
+                       train no further step.
+    next backward      copy the remaining part of that snapshot (tensors that only optimizers change), and tell the
+                       agent
+    epoch end          send EpochEnded, then take a requested snapshot, which contains the whole epoch
+    training's end     take the final snapshot (not if the training resumed from it), then send Finished
 
-A snapshot wanted after an epoch's last batch is taken only at the epoch's end, and so is the final snapshot of the
-training. Thus the code of the epoch's end runs exactly once, whatever interruptions there are.
+A snapshot that is requested after an epoch's last batch is taken only at the epoch's end. The same holds for the final
+snapshot of the training. So the script's code for the end of an epoch runs exactly once, whatever interruptions there
+are.
 """
 
 from __future__ import annotations
@@ -132,15 +138,17 @@ class Fit:
 
     @classmethod
     def begin(cls, framework: Framework) -> Fit | None:
-        """Return the fit, ready for the framework to restore and start it; None if there is no agent."""
+        """
+        Create the fit of a training, which the framework then restores and starts. Return None if there is no agent.
+        """
         ranks, agent = _agent_of(framework)
         return None if agent is None else cls.under(framework, ranks, agent)
 
     @classmethod
     def begin_anyway(cls, framework: Framework, local: str | None = None) -> Fit:
         """
-        Return the fit, even without an agent. A training without an agent has the same order of data and the same
-        random numbers, and is saved in the folder `local`, if given.
+        Return the fit, with or without an agent. The order of data and the random numbers are the same in both cases.
+        Without an agent, the training is saved in the folder `local`, if that is given.
         """
         ranks, agent = _agent_of(framework)
         if agent is None and local is not None:
@@ -150,7 +158,8 @@ class Fit:
     @classmethod
     def under(cls, framework: Framework, ranks: Ranks, agent: session.Agent) -> Fit:
         """
-        Return the fit with `agent`, ready to start. If spotrun cannot run this training, end it before its first step.
+        Return the fit that uses `agent`, ready to start. If spotrun cannot run this training, end the process before
+        the first step.
         """
         if agent.unfinished:
             unsupported.reject(
@@ -193,7 +202,10 @@ class Fit:
         return state
 
     def _machine(self) -> machine.Facts:
-        """Return the facts to compare with a checkpoint's meta. (A meta of spotrun 0.1 has the key `lightning`.)"""
+        """
+        Return facts about this machine and its software, which are compared with those in a checkpoint's meta.
+        (Checkpoints of spotrun 0.1 have the framework's version under the key `lightning`.)
+        """
         version = self._framework.version
         return machine.facts() | {"framework": f"{self._framework.name} {version}", "lightning": version}
 
@@ -206,7 +218,8 @@ class Fit:
             structure = self._structure = Structure(self._framework, state, described, memory, place.epoch)
         except Misfit as misfit:
             unsupported.reject(self._agent, str(misfit), misfit.hint or self._framework.way_out)
-        # The framework copies the weights. Optimizers and callbacks may keep all other tensors that they receive.
+        # The memory of the checkpoint is freed later. The framework copies the weights itself. Optimizers and callbacks
+        # may keep the other tensors without copying them, so these must be in memory that stays.
         kept = revived(memory.keep({key: value for key, value in state.items() if key != WEIGHTS}))
         self._resumed_at_end = place.finished
         whole = {**revived(state), **kept}
@@ -232,7 +245,8 @@ class Fit:
 
     def _put_back(self) -> None:
         """
-        Restore the state, after the script's start hooks have run: they may overwrite anything and make model parts.
+        Restore the state. This happens only after the script's start hooks have run, for two reasons: these hooks may
+        overwrite restored values, and they may make parts of the model that have a state to restore.
         """
         self._put_files_back()
         if not self._started:
@@ -258,7 +272,10 @@ class Fit:
             attributes.load(module, own["attributes"])
 
     def _load_averages(self, own: State) -> None:
-        """Restore the averages that exist already. If an average is made only by a batch, `PythonState` reports it."""
+        """
+        Restore the averages of weights that exist already. `PythonState` reports an average that does not exist yet,
+        because the script makes it only during a batch.
+        """
         averages = self._framework.averages
         older = dict(zip(averages, own.get("callbacks", ()), strict=False))  # an older snapshot has a list
         for name, state in own.get("averages", older).items():
@@ -292,7 +309,8 @@ class Fit:
 
     def _put_files_back(self) -> None:
         """
-        Restore files and loggers, at the first call only. From then on the loggers continue in the restored files.
+        Restore files and loggers at the first call; do nothing at further calls. The loggers then write to the restored
+        files.
         """
         if self._positions is not None:
             self._files.put_back(self._positions)
@@ -305,7 +323,10 @@ class Fit:
         return self._snapshots.plan(self._snapshots.state(self._here())).size_bytes
 
     def _complete_optimizers(self) -> None:
-        """Wait, before the first step, for the rest of the checkpoint: the optimizer states."""
+        """
+        Wait until the optimizer states have arrived, which are the last part of the checkpoint. Called before the first
+        step.
+        """
         if self._structure is not None:
             self._structure.optimizers.arrive()
             self._structure = None
@@ -422,8 +443,8 @@ class Fit:
 
     def finish(self) -> None:
         """
-        Report the end once, after a final snapshot. No snapshot is taken if this process resumed from the final one and
-        trained nothing.
+        Take a final snapshot and report the end of the training, at the first call only. No snapshot is taken if this
+        process resumed from the final snapshot and trained nothing.
         """
         if self._finished:
             return
@@ -441,7 +462,10 @@ class Fit:
         self._agent.end()
 
     def fail(self) -> None:
-        """Report to the agent at which step the script failed. If the same step fails twice, the run ends."""
+        """
+        Report to the agent the step at which the script failed. (An agent that sees the same step fail twice ends the
+        run.)
+        """
         self._snapshots.settle()
         self._reporter.progress("train", always=True)
 

@@ -1,4 +1,7 @@
-"""The port between spotrun and the framework that runs the training loop: the calls in both directions."""
+"""
+The interface between spotrun and the framework that runs the training loop. spotrun calls Framework, and the framework
+calls Hooks.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,14 @@ Stage: TypeAlias = Literal["train", "validate"]
 WEIGHTS = "state_dict"
 OPTIMIZERS = "optimizer_states"
 STEP = "global_step"
-"""The entries that every framework's state has: the weights by name, one state per optimizer, the step count."""
+"""
+WEIGHTS, OPTIMIZERS and STEP are the entries that every framework's state has: the weights by name, one state per
+optimizer, and the number of steps.
+"""
 SCHEDULERS = "lr_schedulers"
 """
-Entry with the schedulers' states. Before a framework calls `load_state_dict`, it replaces the saved objects in this
-entry and in OPTIMIZERS by the script's objects.
+Entry with the states of the learning-rate schedulers. These states, and those in OPTIMIZERS, may contain objects of the
+script. Before a framework calls `load_state_dict`, it replaces the saved objects by the script's present ones.
 """
 
 
@@ -37,20 +43,17 @@ class Problem(NamedTuple):
 
 class Framework(Protocol):
     """
-    Reports the position of a training, and saves and restores its state.
+    One framework's training: reports its position, and saves and restores its state.
 
-    Epochs and batches count from 0. All ranks of a training make the same calls in the same order. Only `load`, and
-    the restore that follows from it, may draw random numbers, change a counter or change a weight.
+    Epochs and batches count from 0. All ranks of a training make the same calls in the same order. A method must not
+    draw random numbers, or change a counter or a weight. Only `load`, and the restore that `load` prepares, may do so.
 
     The order of a fit:
 
-    1. spotrun calls `problems`.
-    2. On a resume, it calls `load`. On a fresh start, it calls `load_file` if there is a file to start from.
-    3. It calls `open`.
-    4. The framework calls `Hooks.built`.
-    5. The framework restores its own state, and calls `Hooks.restore`, which on a resume calls `load_metrics`.
-    6. The framework makes its loaders, and calls `Hooks.start`, which on a resume calls `enter`.
-    7. At the end, spotrun calls `close`.
+    1. spotrun calls `problems`. 2. On a resume, it calls `load`. On a fresh start, it calls `load_file` if there is a
+    file to start from. 3. It calls `open`. 4. The framework calls `Hooks.built`. 5. The framework restores its own
+    state, and calls `Hooks.restore`, which on a resume calls `load_metrics`. 6. The framework makes its loaders, and
+    calls `Hooks.start`, which on a resume calls `enter`. 7. At the end, spotrun calls `close`.
     """
 
     # --- what it is
@@ -71,7 +74,9 @@ class Framework(Protocol):
         """The seed that the script gave to its generators; 0 if it gave none."""
 
     def problems(self) -> Sequence[Problem]:
-        """Return all reasons why spotrun cannot resume this training exactly. Called before every other method."""
+        """
+        Return all reasons why spotrun cannot resume this training exactly. spotrun calls this before any other method.
+        """
 
     # --- what is trained
 
@@ -87,18 +92,21 @@ class Framework(Protocol):
 
     @property
     def leaves_gradients(self) -> bool:
-        """True if gradients may be pending at a boundary. Snapshots then hold these gradients."""
+        """
+        True if some gradients may not have been used by an optimizer yet at a boundary. Snapshots then include the
+        gradients.
+        """
 
     @property
     def base(self) -> Mapping[str, str]:
         """
-        Digests, by name, of the weights that the script makes in each process and never trains. No image holds these
-        weights. Empty if all weights are trained.
+        The weights that the script makes in each process and never trains, such as a pretrained base model: a digest by
+        name of each. Checkpoints do not include these weights. Empty if all weights are trained.
         """
 
     @property
     def averages(self) -> Mapping[str, nn.Module]:
-        """Modules that hold averages of `module`, by constant names."""
+        """Modules that hold averages of `module`'s weights. The names must be the same in each process."""
 
     @property
     def own_attributes(self) -> frozenset[str]:
@@ -107,18 +115,18 @@ class Framework(Protocol):
     @property
     def own_objects(self) -> Sequence[object]:
         """
-        Objects of the framework that a script may hold and that training changes. The framework's own checkpoint
-        contains the part of their state that matters.
+        Objects of the framework that training changes and that a script may keep in its own objects. spotrun does not
+        save them with the script's objects: the framework's own checkpoint contains what matters of their state.
         """
 
     def roots(self) -> Mapping[str, object]:
         """
-        Objects besides `module` that the script gave to the training, by constant names: callbacks, and loggers of its
-        own classes.
+        Objects besides `module` that the script gave to the training: callbacks, and loggers of the script's own
+        classes. The names must be the same in each process.
         """
 
     def lost(self) -> Sequence[UntrackedChange]:
-        """Return all changes that no image holds, as far as the framework knows."""
+        """Return the changes that checkpoints do not contain, as far as the framework knows of any."""
 
     @property
     def loggers(self) -> Sequence[Any]:
@@ -163,15 +171,15 @@ class Framework(Protocol):
 
     def log(self, figures: Mapping[str, float]) -> None:
         """
-        Send `figures` to the loggers of libraries, and nowhere else. A name that the script itself logs keeps the
-        script's value. Loggers of the script's own classes do not get the figures, because they may keep every value
-        that they get.
+        Send `figures` to the loggers whose classes come from libraries, and nowhere else. If the script logs a value
+        with the same name, the script's value is kept. Loggers of the script's own classes do not get the figures,
+        because they may store every value that they get, and their state would then depend on interruptions.
         """
 
     # --- its data
 
     def loaders(self, stage: Stage) -> Sequence[Any]:
-        """Return the loaders in use, all of which `Hooks.exact` returned."""
+        """Return the loaders that the framework uses now. Each of them is a result of `Hooks.exact`."""
 
     @property
     def cycles(self) -> bool:
@@ -185,26 +193,26 @@ class Framework(Protocol):
 
     @property
     def pass_begins_at(self) -> tuple[int, int]:
-        """The epoch and batch at which a pass over the training data would begin now."""
+        """The epoch and batch at which a pass over the training data starts if the framework begins one now."""
 
     def restart_pass(self) -> None:
         """
-        Replace the iterator over the training data by a new iterator that starts at `pass_begins_at`. Does nothing in a
-        framework that makes the iterator only when it reads the first batch of a pass.
+        Begin to read the training data again, with a new iterator that starts at `pass_begins_at`. A framework that
+        makes the iterator only when it reads a pass's first batch does nothing here.
         """
 
     # --- its state
 
     def dump(self) -> State:
         """
-        Return the framework's own checkpoint. It contains WEIGHTS (as the script's `state_dict` shows them), OPTIMIZERS
-        and STEP. Its tensors are not copied.
+        Return the framework's own checkpoint, without copying its tensors. It contains WEIGHTS (with the names and
+        tensors that the script's `state_dict` returns), OPTIMIZERS and STEP.
         """
 
     def dump_rest(self) -> State:
         """
-        Return the framework's state that `dump` does not contain. It is equal on all ranks, and always has the same
-        names.
+        Return the part of the framework's state that `dump` does not contain. It is equal on all ranks, and has the
+        same keys in each call.
         """
 
     def dump_metrics(self) -> State:
@@ -214,31 +222,37 @@ class Framework(Protocol):
         self, state: State, weights: Weights | None, rest: State, place: Boundary, optimizers: OptimizerStates
     ) -> None:
         """
-        Resume at `place`. `state` is an earlier `dump` without OPTIMIZERS, and `rest` an earlier `dump_rest`. The
-        framework uses both when it restores itself. The framework must copy the weights, because their memory is freed
-        later. Once it has its optimizers, the framework has `optimizers` load their states.
+        Prepare to resume at `place`. The framework uses the arguments later, when it restores itself.
 
-        `weights` are the module's own weights, and `state[WEIGHTS]` is the script's view of them. Whatever the
-        framework restores from that view, spotrun restores the module's own weights before the first batch. `weights`
-        is None if the spotrun version that saved the state did not save them.
+        `state` is what `dump` returned in an earlier process, without OPTIMIZERS. `rest` is what `dump_rest` returned.
+        The framework must copy the weights in `state`, because their memory is freed later. As soon as the framework
+        has made its optimizers, it calls `optimizers` to load their states.
+
+        `weights` are the module's own weights, whereas `state[WEIGHTS]` is what the script's `state_dict` made of them.
+        Whatever the framework restores from `state[WEIGHTS]`, spotrun restores `weights` before the first batch.
+        `weights` is None if the checkpoint was saved by a spotrun version that did not save them.
         """
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         """
-        After a resume, rerun the script's epoch-start hooks for each of the first `epochs` epochs, because these hooks
-        may make parts of the model and optimizers. The restore that follows undoes their other effects. Without
-        `training`, nothing is left to train; then also call the script's hooks for the start of training, which have
-        not run.
+        After a resume, run the script's epoch-start hooks again, for each of the first `epochs` epochs: these hooks may
+        make parts of the model and optimizers. Their other effects do not matter, because spotrun restores the state
+        afterwards.
+
+        `training` is False if nothing is left to train. The framework has then not called the script's hooks for the
+        start of training, so call them here first.
         """
 
     def misfit(self) -> str:
         """
-        Name the part of the framework that has changed, so that the state given to `load` does not fit; "" if the state
-        fits.
+        Return "" if the state given to `load` fits the framework. If a part of the framework has changed so that the
+        state does not fit, name this part.
         """
 
     def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
-        """Train with `optimizers` from now on. If that is impossible, `misfit` names the reason afterwards."""
+        """
+        Train with `optimizers` from now on. If the framework cannot do this, `misfit` returns the reason from then on.
+        """
 
     def load_metrics(self, metrics: State) -> None:
         """Restore an earlier result of `dump_metrics` of the same rank."""
@@ -260,51 +274,63 @@ class Framework(Protocol):
 
 class Hooks(Protocol):
     """
-    Methods that a framework calls, each after the script's own callbacks and hooks for the same event have run.
+    Methods that a framework calls. It calls each after the script's own callbacks and hooks for the same event have
+    run.
 
-    An epoch is `epoch_begins`, its batches, `epoch_closes`, the script's own epoch-end hooks, `epoch_ends`. A batch is
-    `batch_begins`; `backward_begins` and `backward_ends` for each backward pass; `optimizer_steps` before each step of
-    an optimizer; `batch_ends`; a validation if one is due; and `step_ends`.
+    The calls of an epoch: `epoch_begins`; the calls of each batch; `epoch_closes`; then, after the script's own
+    epoch-end hooks, `epoch_ends`.
 
-    If the script owns the loop, its epoch code makes passes over data. Each pass begins with `pass_begins` and ends,
-    after its last batch, with `pass_ends`. On a resume within a pass, the epoch's code that precedes the pass runs
-    first, between `epoch_begins_again` and `epoch_begins`. Then `epoch_begins` undoes the effects of that code.
+    The calls of a batch: `batch_begins`; `backward_begins` and `backward_ends` for each backward pass;
+    `optimizer_steps` before each step of an optimizer; `batch_ends`; then, after the validation if one is due,
+    `step_ends`.
+
+    If the script has its own training loop, its epoch code makes passes over data. The framework calls `pass_begins`
+    before the first batch of a pass and `pass_ends` after the last. If a training resumes within a pass, the epoch's
+    code before that pass has to run again to get there. It runs between `epoch_begins_again` and `epoch_begins`, and
+    then `epoch_begins` undoes its effects.
     """
 
     def exact(self, loader: Any, stage: Stage) -> Any:
         """
-        Return the loader to read instead of `loader`. The seed and the training's place determine its order and
-        position.
+        Return the loader to read instead of `loader`. Its order depends on the seed. Its next pass begins at the
+        training's position.
         """
 
     def loading(self, stage: Stage, epoch: int) -> AbstractContextManager[None]:
-        """Return a context in which the framework makes loaders, perhaps by calling the script's own code."""
+        """Return a context. Within it, the framework makes loaders, perhaps by calling the script's own code."""
 
     def built(self) -> None:
         """
-        The script has built the model, and nothing has been restored yet. If the script later copies the weights, or
-        makes anything else from them, the result differs in a training that resumes.
+        Called when the script has built the model, before anything is restored.
+
+        From here on, the weights differ between a fresh and a resumed training. If the script copies the weights later,
+        or makes anything else from them, the result differs too.
         """
 
     def restore(self) -> None:
-        """The framework has restored itself, so that spotrun may now load the framework's metrics."""
+        """Called when the framework has restored itself. spotrun then loads the framework's metrics."""
 
     def start(self) -> None:
-        """Loaders and optimizers exist. Training begins next."""
+        """Called when the loaders and optimizers exist, just before training begins."""
 
     def epoch_begins_again(self) -> None:
         """
-        The script's epoch code is about to be rerun. Restores only the Python state; `epoch_begins` restores the rest.
+        Called before the script's epoch code is rerun. Restores only the Python state. `epoch_begins` will restore the
+        other state.
         """
 
     def epoch_begins(self) -> None: ...
 
     def pass_begins(self) -> None:
-        """A pass begins. `exact` returned its loader, which is among `Framework.loaders` and still unread."""
+        """
+        Called when a pass begins. The pass's loader is one that `exact` returned, `Framework.loaders` includes it, and
+        no batch has been read from it yet.
+        """
 
     def pass_ends(self, *, boundary: bool) -> None:
         """
-        The pass has no batch left. If this is a boundary, a resume can continue with the script's code after the pass.
+        Called when the pass has no batch left. With `boundary`, a snapshot is possible here; a training that resumes
+        from it continues with the script's code after the pass.
         """
 
     def batch_begins(self) -> None: ...
@@ -314,27 +340,32 @@ class Hooks(Protocol):
     def backward_ends(self) -> None: ...
 
     def optimizer_steps(self) -> None:
-        """An optimizer is about to change weights."""
+        """Called when an optimizer is about to change weights."""
 
     def batch_ends(self, *, boundary: bool, validation_due: bool) -> None:
-        """The batch is trained and counted; its validation, if due, comes next. `boundary`: no gradient is pending."""
+        """
+        Called when the batch is trained and counted. If `validation_due`, a validation follows. `boundary` says that
+        all gradients have been used by an optimizer.
+        """
 
     def step_ends(self) -> None:
-        """A boundary after a batch and its validation, if one was due. More batches of this epoch follow."""
+        """
+        Called at a boundary after a batch, and after the validation if one was due. More batches of this epoch follow.
+        """
 
     def validation_batch_ends(self) -> None: ...
 
     def epoch_closes(self) -> None:
-        """The batches and validations of an epoch are done; its end hooks come next."""
+        """Called when the batches and validations of an epoch are done, before the script's epoch-end hooks."""
 
     def epoch_validates(self) -> None:
         """
-        The script's own epoch-end hooks are done, and a validation follows. A framework that resumes here calls this
-        method again, but not those hooks.
+        Called when the script's own epoch-end hooks are done and a validation follows. A framework that resumes here
+        calls this method again, but not those hooks.
         """
 
     def epoch_ends(self) -> None:
-        """The epoch is done. `Framework.epoch` is already the next epoch."""
+        """Called when the epoch is done. `Framework.epoch` is already the next epoch."""
 
     def finish(self) -> None:
-        """Training is done, including the script's end hooks. Idempotent."""
+        """Called when training is done, and the script's end hooks have run. Idempotent."""

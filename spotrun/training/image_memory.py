@@ -1,10 +1,12 @@
 """
-Manages the memory of the checkpoint from which a trainer resumes. The trainer copies most tensors out of this memory,
-and then frees it. Large tensors that optimizers and callbacks keep are not copied; the part of the memory that holds
-them stays.
+Manages the memory that holds the checkpoint from which a trainer resumes.
 
-New memory is the most expensive part of a restore. Touching a page for the first time takes several times as long as
-copying into it, and many times as long on a virtual machine whose host has not allocated that page yet.
+The trainer copies most tensors to other memory, and this memory is then freed. Large tensors that optimizers and
+callbacks use are not copied. They stay where they are, and only the memory around them is freed.
+
+The reason is that new memory is the most expensive part of a restore. Touching a page for the first time takes several
+times as long as copying into it. On a virtual machine whose host has not allocated that page yet, it takes many times
+as long.
 """
 
 from __future__ import annotations
@@ -29,12 +31,13 @@ from spotrun.training.tensors import mapped, owned, tensors_of
 
 KEPT_FROM_BYTES = 64 << 10
 """
-Minimum bytes of a tensor that stays in place. A smaller tensor is copied, because it would keep whole pages in use.
+Minimum bytes of a tensor that is not copied. A smaller tensor is copied, because if it stayed, its whole pages could
+not be freed.
 """
 _POPULATE_READ = 22
 """
-MADV_POPULATE_READ, which Linux has since 5.14 and Python's mmap does not define. An older kernel rejects it without
-harm.
+MADV_POPULATE_READ, which Python's mmap does not define. Linux has it since 5.14. An older kernel returns an error,
+which does no harm.
 """
 _MAPPED_BYTES = 4 << 20
 _MAPPING_PAUSE_S = 1e-4
@@ -63,7 +66,10 @@ class Arrival:
             self._changed.notify_all()
 
     def ends(self) -> None:
-        """End all waits: no more bytes will arrive."""
+        """
+        Stop waiting for more bytes, because none will arrive. Each present and later `need` of a missing byte raises
+        LinkClosed.
+        """
         with self._changed:
             self._lost = True
             self._changed.notify_all()
@@ -83,11 +89,12 @@ class Arrival:
 
 class ImageMemory:
     """
-    The image in the shared memory `fd`, from byte `start` on. Only its first `here_bytes` may have arrived so far; the
-    agent fetches the rest. Closes `fd`. Only this object and the agent may use the shared memory.
+    A checkpoint in the shared memory `fd`, from byte `start` on. At first only its first `here_bytes` bytes need to be
+    there; the agent fetches the others meanwhile. This object closes `fd`. No process except this one and the agent may
+    use the shared memory.
 
-    `image` is a private view, only for reading: a write to it does not reach the shared memory. Large tensors that are
-    kept are views of the shared memory itself, so a forked process shares them.
+    `image` is a view for reading. It is private: a write to it would not change the shared memory. Large tensors that
+    `keep` returns are views of the shared memory itself. So if this process forks, the child does not copy them.
     """
 
     def __init__(self, fd: int, size_bytes: int, start: int = 0, here_bytes: int | None = None) -> None:
@@ -116,7 +123,10 @@ class ImageMemory:
         self.need(max((end for end in ends if end <= len(self._private)), default=0))
 
     def keep(self, tree: Any) -> Any:
-        """Wait until all tensors of `tree` have arrived, and return a copy of `tree` whose tensors may be kept."""
+        """
+        Wait until all tensors of `tree` have arrived. Return a copy of `tree` whose tensors remain valid after
+        `let_go`. Small tensors are copied; large ones stay in the shared memory.
+        """
         start = self._start_address()
         lasting = torch.frombuffer(self._lasting, dtype=torch.uint8)
 
@@ -133,7 +143,10 @@ class ImageMemory:
         return mapped(tree, own)
 
     def let_go(self) -> None:
-        """Allow no further `keep`. Memory without kept tensors is freed once no view into `image` is left."""
+        """
+        Free the memory as soon as no view into `image` is left, except the parts with tensors that `keep` returned.
+        `keep` must not be called any more.
+        """
         lasting = torch.frombuffer(self._lasting, dtype=torch.uint8)
         spare = list(_pages_between(sorted(self._kept), len(lasting)))
         weakref.finalize(self.image, _give_back, os.getpid(), self._private, lasting, spare).atexit = False
@@ -188,7 +201,8 @@ def _pages_between(kept: Iterable[tuple[int, int]], size_bytes: int) -> Iterator
 
 def _give_back(process: int, private: mmap.mmap, memory: Tensor, spare: list[tuple[int, int]]) -> None:
     """
-    Free the memory in a thread, since this takes 0.1 s per GB. In a forked child, do nothing: its parent may read it.
+    Free the memory in another thread, because this takes 0.1 s per GB. In a forked child, do nothing, because the
+    parent may still read this memory.
     """
     if os.getpid() == process:
         threading.Thread(target=_remove, args=(private, memory, spare), name="spotrun-give-back", daemon=True).start()

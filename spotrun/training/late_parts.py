@@ -1,8 +1,9 @@
 """
-Finds late parts: model parts that only a batch makes or removes. A process that resumes does not repeat that batch.
+Finds late parts: parts of a model that a batch makes or removes, rather than the script's setup or its start hooks.
 
-A resume reruns the script's start hooks, and can make a missing part by copying a part that is built alike. Other late
-parts it cannot make. So a training is refused as soon as its model has such a part.
+A resume runs the script's start hooks again, but not the batch. So it lacks a part that a batch made. It can make such
+a part only by copying another part of the model that is built in the same way. A training is refused as soon as its
+model has a late part for which this is not possible.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from spotrun.training.weights import class_of, kinds_of, named, without_copies
 
 class LateParts:
     """
-    Late parts of a model. At each epoch, call `epoch_begins` before the start hooks, and `batch_begins` after them.
+    Late parts of a model. In each epoch, call `epoch_begins` before the script's start hooks, and `batch_begins` after
+    them. A part that appears between the two calls is not late.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._kinds: dict[str, str] = {}
-        """Kinds of the parts that a process that resumes makes too."""
+        """The kind of each part that a resumed process makes too, by the part's name."""
         self._before: dict[str, str] | None = None
         self._judges = False
 
@@ -44,8 +46,8 @@ class LateParts:
 
     def misfit(self, modules: Mapping[str, str]) -> str:
         """
-        Return, in words, the parts that keep a resume from making the model `modules` (kinds by name); "" if there are
-        none.
+        Name the late parts because of which a resumed process could not make the model. `modules` has the kind of each
+        of the model's parts, by name. Return "" if there are no such parts.
         """
         if not self._judges:
             return ""

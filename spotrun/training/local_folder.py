@@ -1,9 +1,10 @@
 """
-Saves a training without an agent in a local folder, and resumes it from there, with the same code as under an agent.
+Saves a training that has no agent in a local folder, and resumes it from there. The code is the same as for a training
+with an agent; LocalFolder takes the place of the connection to the agent.
 
-The folder has one file for each fit: the fit's newest snapshot, in the image format of checkpoints. A snapshot is taken
-once a minute and at the end of a fit, and written while training continues. Once the whole snapshot is on disk, it
-replaces the previous one.
+The folder has one file for each fit: its newest snapshot, in the format of checkpoints. A snapshot is taken once a
+minute and at the end of a fit. It is written to disk while training continues, and replaces the previous snapshot once
+it is complete.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ T = TypeVar("T")
 EVERY_S = 60.0
 """System time in seconds between two snapshots."""
 SLACK_BYTES = 4 << 20
-"""Bytes by which a snapshot may be larger than the first one before larger arenas are needed."""
+"""Bytes by which arenas are larger than the first snapshot. A snapshot that has grown by more needs new arenas."""
 ANOTHER = "name another folder: Loop(local=…)"
 
 
@@ -55,7 +56,8 @@ class SnapshotDueEvent(threading.Event):
 
 class LocalFolder(Alone):
     """
-    Replaces rank 0's session. Has two arenas, so that training continues while one of them is written to disk.
+    Takes the place of rank 0's session with an agent. It has two arenas, so that training continues while one of them
+    is written to disk.
 
     Raises:
         SpotrunError: the folder cannot be written to, or another process saves its training in it.
@@ -153,8 +155,8 @@ class LocalFolder(Alone):
 
 def _in_memory(image: bytes) -> ImageMemory:
     """
-    Copy the image into new memory. `ImageMemory` frees parts of the memory that it is given; in the file itself, that
-    would destroy data.
+    Copy a snapshot into new memory. It could not be mapped from its file, because `ImageMemory` frees parts of its
+    memory, and for a file this would destroy data.
     """
     descriptor = os.memfd_create("spotrun-image", os.MFD_CLOEXEC)
     with open(os.dup(descriptor), "wb") as copy:

@@ -14,7 +14,8 @@ State = dict[str, Any]
 
 def dump(module: torch.nn.Module, *, gradients: bool = False) -> State:
     """
-    Return the non-persistent buffers, the running states of torchmetrics and, with `gradients`, the pending gradients.
+    Return the non-persistent buffers, and the running states of torchmetrics. With `gradients`, also return the
+    gradients that no optimizer has used yet.
     """
     parts = list(module.named_modules())
     return {
@@ -89,7 +90,10 @@ def _metrics(parts: Parts) -> list[tuple[str, Any]]:
 
 
 def counts_of(metric: Any) -> dict[str, int | float]:
-    """Return the numbers among a metric's plain attributes, such as the position in a window of recent values."""
+    """
+    Return the plain attributes of a metric that are numbers. A metric over a window of recent values, for example,
+    keeps its position in the window in such an attribute.
+    """
     return {name: value for name, value in vars(metric).items() if type(value) in (int, float, bool)}
 
 

@@ -1,9 +1,10 @@
 """
 Saves and restores optimizers by the names of the parameters that they train.
 
-`state_dict()` identifies parameters by number, in the order of the groups. So if training has added a group or
-exchanged an optimizer, a parameter could get another parameter's state. A snapshot therefore holds the names too, and a
-resume restores the snapshot's groups before it loads the states.
+torch's `state_dict()` identifies a parameter by its number, counted through all groups. If a group was added or an
+optimizer replaced during training, the numbers in a new process differ, and a parameter could get another parameter's
+state. So a snapshot includes the names too. A resume first restores the groups as they were at the snapshot, and then
+loads the states.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ def described(optimizers: Iterable[Any], module: nn.Module) -> list[State]:
 
 def by_name(optimizers: Sequence[Any], module: nn.Module) -> list[State | None] | None:
     """
-    Return state, groups and plain attributes of each odd optimizer (`is_odd`) and of the optimizers in it. Return None
-    if no optimizer is odd. Tensors are not copied.
+    Return a description of each odd optimizer (`is_odd`), and None for each other one: the states, groups and plain
+    attributes of the optimizer and of the optimizers in it. Return just None if no optimizer is odd. Tensors are not
+    copied.
     """
     if not any(map(is_odd, optimizers)):
         return None
@@ -58,7 +60,10 @@ def by_name(optimizers: Sequence[Any], module: nn.Module) -> list[State | None] 
 
 
 def is_odd(optimizer: Any) -> bool:
-    """Return whether `optimizer` holds another optimizer, or has state that torch would not save."""
+    """
+    Return whether torch's own way of saving is not sufficient for `optimizer`: it contains another optimizer, has
+    attributes that torch would not save, or saves itself in its own way.
+    """
     if _is_of_torch(type(optimizer)):
         return False
     return any(True for _ in _held(optimizer, "", DEPTH)) or bool(_own(optimizer)) or saves_itself(optimizer)
@@ -75,8 +80,9 @@ def saves_itself(optimizer: Any) -> bool:
 
 def kind_of(optimizer: Any) -> str:
     """
-    Return the class name of `optimizer`, with the module's name only for torch's classes. The name of a script's module
-    is not constant: it is `__main__` if the module is the program.
+    Return the name of the optimizer's class. For torch's classes it includes the module's name. For the script's
+    classes it does not, because the name of the script's module varies: it is `__main__` if the module is run as the
+    program.
     """
     kind = type(optimizer)
     return f"{kind.__module__}.{kind.__qualname__}" if _is_of_torch(kind) else kind.__qualname__
@@ -104,7 +110,8 @@ def _node(optimizer: Any, names: Mapping[Any, str]) -> State:
 
 def _is_whole(optimizer: Any, state: Mapping[Any, Any], names: Mapping[Any, str]) -> bool:
     """
-    Return whether a node, as `by_name` makes it, holds all of `optimizer`, so that `load_state_dict` is not needed.
+    Return whether the description by `by_name` contains everything of `optimizer`. If so, a restore does not need the
+    optimizer's `load_state_dict`.
     """
     if len(state) < len(optimizer.state) or not all(isinstance(key, str) or key in names for key in state):
         return False
@@ -152,7 +159,9 @@ def _held(optimizer: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
 
 
 class Parts:
-    """A snapshot's descriptions and states of the optimizers of `module`."""
+    """
+    The part of a snapshot that concerns the optimizers of `module`: the result of `described` and that of `by_name`.
+    """
 
     def __init__(self, described: list[State], by_name: list[State | None] | None, module: nn.Module) -> None:
         self._described = described
@@ -168,8 +177,9 @@ class Parts:
 
     def made_as_they_were(self, optimizers: Sequence[Any]) -> list[Any]:
         """
-        Return `optimizers`, but replace each one whose class differs from its class in the snapshot by a new one of the
-        snapshot's class. Classes that are not torch's stay as they are.
+        Return `optimizers`, with each optimizer's class as in the snapshot. Where the class differs, return a new
+        optimizer of the snapshot's class instead, if it is one of torch's classes. Otherwise the optimizer stays as it
+        is.
         """
         if self.are_kinds_of(optimizers):
             return list(optimizers)
@@ -213,21 +223,25 @@ class Parts:
                     raise Misfit(f"group {number} of {saved['kind']} trains weights that are not in the model")
 
     def has(self, number: int) -> bool:
-        """Return whether the snapshot holds more of optimizer `number` than its `state_dict`. `put` restores that."""
+        """
+        Return whether the snapshot has a description of optimizer `number` by `by_name`, in addition to its
+        `state_dict`. `put` restores what is described.
+        """
         return self._by_name[number] is not None
 
     def has_whole(self, number: int) -> bool:
         """
-        Return whether the snapshot holds all of optimizer `number` and of the optimizers in it, so that `put` alone
-        restores it.
+        Return whether the snapshot's description of optimizer `number` contains everything, also of the optimizers in
+        it. If so, `put` restores it, and `load_state_dict` is not needed.
         """
         saved = self._by_name[number]
         return saved is not None and all(node["whole"] for node in saved.values())
 
     def regroup(self, optimizer: Any, number: int, hyper: Sequence[State] | None) -> None:
         """
-        Give `optimizer` the groups of the snapshot's optimizer `number`, with the values `hyper`. Existing groups, and
-        the list of groups, stay the same objects.
+        Give `optimizer` the groups that optimizer `number` has in the snapshot. `hyper` has each group's other values,
+        such as its learning rate; for an odd optimizer, the snapshot's own description is used instead. The list of
+        groups, and the groups in it, are changed in place, because other code may refer to them.
         """
         groups = self._described[number]["groups"]
         if (saved := self._by_name[number]) is not None:
@@ -236,7 +250,10 @@ class Parts:
         _regroup(optimizer, groups, hyper, dict(self._module.named_parameters()))
 
     def put(self, optimizer: Any, number: int) -> None:
-        """Restore an odd optimizer, and the optimizers in it, in place. Call `Containers.have_again` first."""
+        """
+        Restore optimizer `number` in place from its description, if it is odd, and the optimizers in it. Call
+        `Containers.have_again` before.
+        """
         saved = self._by_name[number]
         if saved is None:
             return
@@ -294,7 +311,10 @@ def on_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 @torch.no_grad()
 def _fill(held: Any, value: Any) -> bool:
-    """Copy `value` into the tensors of `held`, which other objects may hold too. False if shapes or types differ."""
+    """
+    Copy `value` into the existing tensors of `held`, because other objects may refer to them. Return False if shapes or
+    types differ, or if there are no tensors.
+    """
     if isinstance(value, Tensor):
         if not isinstance(held, Tensor) or (held.shape, held.dtype) != (value.shape, value.dtype):
             return False
@@ -307,8 +327,9 @@ def _fill(held: Any, value: Any) -> bool:
 
 class Containers:
     """
-    The group and state objects of an optimizer and of the optimizers in it. `have_again` restores them after a load,
-    because the optimizers may share these objects.
+    The lists of groups and the states of an optimizer and of the optimizers in it, as they are before a load. The
+    optimizers may share these objects, and a load replaces them by new ones. After the load, `have_again` puts the
+    original objects back.
     """
 
     def __init__(self, optimizer: Any) -> None:

@@ -28,9 +28,11 @@ State = dict[str, Any]
 
 class OptimizerStates:
     """
-    The states of optimizers. `views` has one state for each optimizer, as the optimizer saves it. The states' tensors
-    are in `memory`, which is freed once `take` has returned them. `parts` describes the optimizers; None for an older
-    snapshot.
+    The states of all optimizers, in a checkpoint that may still be arriving.
+
+    `views` has one state for each optimizer, in the form of the optimizer's `state_dict`. The states' tensors are in
+    `memory`, which is freed once `take` has returned them. `parts` describes the optimizers; it is None if an older
+    version saved the snapshot.
     """
 
     def __init__(self, views: Sequence[State], memory: Memory, parts: Parts | None = None) -> None:
@@ -43,7 +45,8 @@ class OptimizerStates:
 
     def take(self) -> Sequence[State]:
         """
-        Wait until the states have arrived, and return them. They lack the script's functions, which `of_living` adds.
+        Wait until the states have arrived, and return them. Functions of the script, such as those of a learning-rate
+        schedule, are not in them; `of_living` adds these.
         """
         if self._taken is None:
             self._taken = self._views = self._memory.keep(self._views)
@@ -52,10 +55,11 @@ class OptimizerStates:
 
     def load(self, optimizers: Sequence[Optimizer]) -> None:
         """
-        Load torch's optimizers: their groups now, and each state when code first reads it.
+        Load the states of `optimizers` that are of torch's classes. Their groups are loaded now, and each state only
+        when code first reads it.
 
-        Optimizers of other classes may behave differently without their whole state, so they are left to `put_back`,
-        which loads them whole. If `optimizers` do not fit the snapshot yet, all of them are left to `put_back`.
+        An optimizer of another class may behave differently without its whole state, so `put_back` loads it. `put_back`
+        also loads all optimizers if they do not have the classes and parameters of the snapshot yet.
         """
         for optimizer, _, _ in self._waiting:
             optimizer.state = defaultdict(dict)  # another optimizer takes its place
@@ -78,8 +82,8 @@ class OptimizerStates:
 
     def put_back(self, optimizers: Sequence[Optimizer]) -> None:
         """
-        Restore optimizers once the script's start hooks have run: the hooks may change groups, add groups, and exchange
-        optimizers.
+        Restore the optimizers once the script's start hooks have run. This undoes the hooks' changes: a hook may have
+        changed or added groups, or replaced an optimizer.
 
         Raises:
             Misfit: these are not the optimizers of the snapshot, or one of them cannot load its state.
@@ -109,7 +113,7 @@ class OptimizerStates:
             self._parts.put(optimizer, number)
 
     def arrive(self) -> None:
-        """Wait for the states, and give each waiting optimizer its whole state."""
+        """Wait for the states. Then load the whole state of each optimizer whose state has not been loaded yet."""
         if not self._waiting:
             return
         states = self.take()
@@ -145,8 +149,11 @@ def _to_devices(optimizer: Any) -> None:
 
 
 def of_living(optimizers: Sequence[Optimizer], states: Sequence[State]) -> list[State]:
-    """Return `states`, with the functions that the script has put into the groups of its optimizers."""
-    # The groups are copied, because `revived` fills the existing objects that it gets.
+    """
+    Return `states`, and add the functions that the groups of the script's optimizers contain. Snapshots do not contain
+    functions.
+    """
+    # `revived` changes the objects that it gets, so it gets copies of the groups.
     living = [{"param_groups": list(map(dict, optimizer.param_groups))} for optimizer in optimizers]
     return [revived(saved, standing) for saved, standing in zip(states, living, strict=False)]
 
@@ -168,8 +175,10 @@ def _copied(group: State) -> State:
 
 def _complete(optimizer: Optimizer, loaded_groups: list[State], saved: State) -> None:
     """
-    Load `saved` into `loaded_groups`, the groups as they were at the early load. Then put the present groups back:
-    since the early load, the script may have kept a group, set its learning rate, or added a group.
+    Load the whole state `saved` into an optimizer whose groups were loaded earlier, without its state.
+
+    `loaded_groups` are the groups as they were then, and the state is loaded with these. Afterwards the optimizer gets
+    its present groups back, because the script may have changed a learning rate or added a group since then.
     """
     groups = optimizer.param_groups
     optimizer.state, optimizer.param_groups = defaultdict(dict), loaded_groups
@@ -207,7 +216,8 @@ class _Awaited(MutableMapping[Any, Any]):
     def __len__(self) -> int:
         return len(self._true())
 
-    # The mixin would implement these three by `__getitem__`, unlike a defaultdict.
+    # MutableMapping implements the following three by calling `__getitem__`. That would add missing keys to a
+    # defaultdict, which its own methods do not do.
 
     def __contains__(self, key: object) -> bool:
         return key in self._true()
@@ -219,5 +229,5 @@ class _Awaited(MutableMapping[Any, Any]):
         return self._true().pop(key, *default)
 
     def __reduce__(self) -> Any:
-        """Copy the true state."""
+        """Copy or pickle the true state instead of this object."""
         return self._true().__reduce__()

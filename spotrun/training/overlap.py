@@ -1,14 +1,13 @@
 """
-Finds the tensors of a snapshot that can be copied while training continues, and proves that nothing wrote to them
-meanwhile.
+Finds the tensors of a snapshot that can be copied while training continues, and checks afterwards that nothing wrote to
+them in the meantime.
 
-In nearly every script, nothing writes to the parameters and the state of an optimizer between two steps of that
-optimizer. This module checks that it is so: each tensor counts the writes to it (`Tensor._version`), and a snapshot is
-valid only if these counts have not changed. If a script does write, training waits from then on while a snapshot is
-copied.
+In nearly every script, only an optimizer's step writes to the optimizer's parameters and state. This module checks
+this: each tensor counts the writes to it (`Tensor._version`), and a snapshot is valid only if these counts have not
+changed. If a script does write at other times, training pauses from then on while a snapshot is copied.
 
-Writes through `.data` are not counted. So the first snapshot of an attempt and every 32nd one are copied immediately,
-and the copies are later compared with the tensors.
+Writes through `.data` are not counted. To find these, the first snapshot of an attempt and every 32nd one are copied
+immediately, and the copies are later compared with the tensors.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ PROBE_EVERY = 32
 
 class Overlap:
     """
-    Decides which tensors to copy later. If the framework does not have `steps_optimizers`, its optimizers may write at
-    any time, so no tensor is copied later.
+    Decides which tensors of a snapshot are copied while training continues. There are none if the framework does not
+    report when optimizers step (`steps_optimizers`), because an optimizer could then write at any time.
     """
 
     def __init__(self, framework: Framework) -> None:
@@ -44,7 +43,8 @@ class Overlap:
 
     def pieces(self, plan: ImagePlan) -> list[Piece]:
         """
-        Return the pieces of `plan` that only optimizers write to. Return none if copying them at once takes no longer.
+        Return the pieces of `plan` to copy later: large ones that only optimizers write to. Return an empty list if
+        these have so few bytes together that copying them immediately takes no longer.
         """
         if not self._allowed:
             return []
@@ -72,8 +72,8 @@ class Overlap:
 
 class Watch:
     """
-    Watches the tensors of one snapshot for writes. With `probes`, the tensors are copied immediately, and later
-    compared whole with their copies.
+    Finds out whether the tensors of one snapshot were written to while training continued. With `probes`, the tensors
+    were copied immediately, and each byte is later compared with the copies.
     """
 
     def __init__(self, pieces: Sequence[Piece], *, probes: bool) -> None:
@@ -98,7 +98,10 @@ def _owned(optimizers: Sequence[Any]) -> Iterator[tuple[int, int]]:
 
 
 def _is_watched(tensor: Tensor) -> bool:
-    """Return whether `tensor` counts writes, and is in plain memory or on a device that copies without the CPU."""
+    """
+    Return whether writes to `tensor` are counted, and its memory is of a kind that can be copied in the background:
+    plain memory, or a GPU's.
+    """
     return (tensor.is_cuda or is_plain(tensor)) and not tensor.is_inference()
 
 

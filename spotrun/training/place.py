@@ -1,4 +1,7 @@
-"""A training's boundaries, at which snapshots may be taken, and the positions at which its data continues."""
+"""
+Positions in a training: boundaries, at which a snapshot can be taken, and positions in the data, at which a pass can
+begin.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from typing import Any
 @dataclass(frozen=True)
 class Boundary:
     """
-    The point after `batch` batches of `epoch` (both from 0). It may be before a validation, or after the epoch's end.
+    The point after the first `batch` batches of epoch `epoch`. Both are counted from 0. With `validation_due` the point
+    is before the validation that follows, and with `epoch_ended` it is after the script's epoch-end hooks.
     """
 
     epoch: int
@@ -20,7 +24,10 @@ class Boundary:
 
     @property
     def overlaps(self) -> bool:
-        """True if a batch of the same epoch comes next, without an epoch hook or a validation in between."""
+        """
+        True if training continues directly with a batch of the same epoch. (Then a snapshot can be copied during this
+        batch.)
+        """
         return not (self.validation_due or self.epoch_ended or self.finished)
 
     def to_dict(self) -> dict[str, Any]:
@@ -31,10 +38,10 @@ class Boundary:
 @dataclass(frozen=True)
 class PassStart:
     """
-    The epoch and the batch with which a pass over a loader begins.
+    The epoch and the batch at which a pass over a loader begins.
 
-    `number` is the loader's index among the training's loaders. With `cycling`, short loaders restart until
-    the longest ends.
+    `number` is the loader's index among the training's loaders. With `cycling`, short loaders restart until the longest
+    ends.
     """
 
     epoch: int
@@ -46,12 +53,12 @@ class PassStart:
 @dataclass(frozen=True)
 class StreamPosition:
     """
-    A stream's position: a pass that starts from it begins with `batch` of `epoch`. `state` is the stream's own state;
-    None if the stream has no state.
+    A stream's position. A pass that continues from here reads batch `batch` of epoch `epoch` first. `state` is the
+    stream's own state, or None if the stream has none.
 
-    `ended`: the pass has no batch left, and `state` is the state between two passes. `earlier`, for a stream that can
-    be read only once: the earlier passes, each with its number of batches. `mark`, for a stream without a state: the
-    mark (`mark_of`) of the last batch before the position.
+    `ended` says that the pass has no batch left; `state` is then the state between two passes. `earlier` is for a
+    stream that can be read only once: it has the key of each earlier pass, and the number of batches read in it. `mark`
+    is for a stream without a state: the mark (`mark_of`) of the last batch before the position.
     """
 
     epoch: int

@@ -16,7 +16,8 @@ PROGRESS_INTERVAL_S = 0.1
 
 class ProgressReporter:
     """
-    Reports on one training, at most once in PROGRESS_INTERVAL_S. Callers pass epochs as the framework counts them.
+    Reports the progress of one training to the agent, at most once in PROGRESS_INTERVAL_S. Methods take epochs as the
+    framework counts them, and report them as the run counts them.
     """
 
     def __init__(
@@ -28,8 +29,8 @@ class ProgressReporter:
         samples: Callable[[int], int],
     ) -> None:
         """
-        `waited_s` returns the value for Progress.data_s, and `samples` the number of samples in the epoch's first
-        batches.
+        Create a reporter. `waited_s()` returns the value for Progress.data_s. `samples(n)` returns the number of
+        samples in the first n batches of the epoch.
         """
         self._framework = framework
         self._agent = agent

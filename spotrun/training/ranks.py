@@ -1,12 +1,14 @@
 """
 The ranks (processes) of one DDP training, on one machine or on all machines of a gang. Only rank 0 communicates with
-the agent; the other ranks do what rank 0 decides.
+the agent. The other ranks do what rank 0 decides.
 
-The ranks communicate in a separate gloo group, on the training thread and at the same points of the loop, so that all
-take the same snapshot after the same step. A lone process does not communicate.
+The ranks communicate through a gloo group that only spotrun uses. They do so on the training thread and at the same
+points of the loop, so that all take the same snapshot after the same step. If there is only one rank, it does not
+communicate.
 
-Any program that reaches the group's port could pose as a rank. So each rank first proves that it has the training's
-secret. After that the ranks exchange only formats that cannot contain code: JSON, and the images of checkpoints.
+A gloo group has an open port, and any program that reaches this port could pretend to be a rank. So each rank first
+proves that it knows the training's secret. After that, the ranks exchange only data that cannot contain code: JSON, and
+states in the format of checkpoints.
 """
 
 from __future__ import annotations
@@ -54,15 +56,16 @@ class Ranks:
 
     def compare(self) -> None:
         """
-        Check all ranks before they do anything else together (protocol 37). The check runs in spotrun's group, and also
-        in torch's default group if that is a gloo group, because frameworks exchange objects in it.
+        Check that all processes of the group are ranks of this training and attempt, before anything else is exchanged
+        (protocol 37). The check runs in spotrun's group. If torch's default group is a gloo group, the check runs there
+        too, because frameworks exchange objects in that group.
 
-        Each rank sends random bytes. It then proves that it has the secret, by a digest over its gang and the random
-        bytes of all ranks.
+        Each rank sends random bytes to all others. Each rank then proves that it knows the secret: it sends a digest of
+        the secret, its gang and the random bytes of all ranks.
 
         Raises:
-            RanksUnrelated: a process poses as a rank, or a late process has met ranks of another attempt or
-                incarnation.
+            RanksUnrelated: a process does not know the secret; or a process that came too late has met ranks of another
+                attempt or incarnation.
         """
         if self._group is None:
             return
@@ -103,7 +106,7 @@ class Ranks:
         return int(shared)
 
     def share(self, kind: type[T], value: T | None) -> T | None:
-        """Return rank 0's value on every rank: None, or a `kind` of plain values."""
+        """Return rank 0's `value` on every rank. It is None or an instance of `kind`, whose fields are plain values."""
         if self._group is None:
             return value
         mine = _as_bytes(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8)
@@ -114,7 +117,7 @@ class Ranks:
         return None if found is None else plain.typed(kind, found)
 
     def share_image(self, memory: ImageMemory | None, size_bytes: int) -> Memory | None:
-        """Return rank 0's checkpoint image of `size_bytes` on every rank, each in new memory."""
+        """Return rank 0's checkpoint of `size_bytes` on every rank, each in new memory."""
         if self._group is None:
             return memory
         mine = Received(size_bytes) if memory is None else memory
@@ -134,7 +137,7 @@ class Ranks:
         ranks.
 
         Raises:
-            Unsavable: on rank 0 only; a rank's state holds a value that no image can hold.
+            Unsavable: on rank 0 only; a rank's state contains a value that checkpoints cannot contain.
         """
         if self._group is None:
             return [own]
@@ -143,7 +146,10 @@ class Ranks:
         return [own, *(_state_of(each, rank) for rank, each in enumerate(others, start=1))] if self.rank == 0 else []
 
     def _everywhere(self, mine: bytes, group: Any) -> list[bytes]:
-        """Return on every rank the bytes that each rank sends. All ranks must send the same number of bytes."""
+        """
+        Send the bytes `mine` to all ranks. Return the bytes of each rank, in the order of ranks. All must have the same
+        length.
+        """
         boxes = [torch.empty(len(mine), dtype=torch.uint8) for _ in range(self.size)]
         distributed.all_gather(boxes, torch.frombuffer(bytearray(mine), dtype=torch.uint8), group=group)
         return [mine if rank == self.rank else box.numpy().tobytes() for rank, box in enumerate(boxes)]
@@ -163,7 +169,8 @@ class Ranks:
 
 def _proof(rank: int, gang: bytes, asked: bytes) -> bytes:
     """
-    Return a digest that only a process with the secret can compute. It also depends on the rank, the gang and `asked`.
+    Return a digest that only a process with the training's secret can compute. It is different for each `rank`, `gang`
+    and `asked` (the random bytes of all ranks).
     """
     return hmac.digest(os.environ.get(RANKS_SECRET, "").encode(), b"%d " % rank + gang + asked, "sha256")
 
@@ -178,7 +185,10 @@ def _read(data: Tensor) -> Json:
 
 
 def _image_of(own: Any) -> Tensor:
-    """Return the image of a rank's state. If no image can hold the state, return an image that names the bad value."""
+    """
+    Return a rank's state in the format of checkpoints. If the state contains a value that checkpoints cannot contain,
+    return a message instead that names the value.
+    """
     try:
         plan = plan_image({"own": own}, {})
     except Unsavable as problem:
@@ -191,10 +201,10 @@ def _image_of(own: Any) -> Tensor:
 
 def _state_of(image: Tensor, rank: int) -> Any:
     """
-    Return the state in an image, as views into the image.
+    Return the state of rank `rank` from the result of its `_image_of`. Its tensors are views into `image`.
 
     Raises:
-        Unsavable: the rank reported that no image can hold its state.
+        Unsavable: the rank has sent a message that its state contains a value that checkpoints cannot contain.
     """
     state, _ = read_image(image.numpy().data)
     if _UNSAVABLE in state:

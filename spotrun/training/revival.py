@@ -1,10 +1,13 @@
 """
 Turns the descriptions of objects in a checkpoint into objects.
 
-Nothing that a checkpoint names is imported or called. An enum member is found by its name, a named tuple is made as a
-tuple, and an instance of a script's class is made without calling `__init__`, and then given its attributes. Such a
-class must already exist, must not belong to an installed package, and must not define how instances are made or freed.
-If an object already exists at the same path, that object is filled instead, by its `load_state_dict` if it has one.
+Nothing that a checkpoint names is imported or called. So objects are found or made in these ways:
+
+- If the script already has an object at the same path, that object is filled, with its `load_state_dict` if it has one.
+- An enum member is found by its name.
+- A named tuple is created as a tuple.
+- An instance of a script's class is created without calling `__init__`, and its attributes are set. The class must
+  exist already, must not belong to an installed package, and must not define how instances are created or freed.
 """
 
 from __future__ import annotations
@@ -25,14 +28,16 @@ _NOBODY = object()
 
 
 class NotRevived(SpotrunError):
-    """Raised if the script, because it was changed, has no class or object for a saved object."""
+    """Raised if the script has no class or object for a saved object, because the script was changed."""
 
 
 def revived(value: Any, standing: Any = _NOBODY) -> Any:
     """
-    Return `value` with each `SavedObject` in it replaced by an object; `value` itself if it holds no `SavedObject`.
-    `standing` is the script's present value at the same path; objects in it are filled and used. Without `standing`, a
-    `SavedObject` that needs an existing object is not replaced.
+    Return `value` with each `SavedObject` in it replaced by an object. If it contains no `SavedObject`, return `value`
+    itself.
+
+    `standing` is the script's present value at the same path. Its objects are filled and used where they fit. Some
+    kinds of `SavedObject` can only be filled into an existing object; without `standing`, these are not replaced.
 
     Raises:
         NotRevived: the script no longer has such a class or object.

@@ -1,8 +1,9 @@
 """
 Derives random seeds from a position: the run's seed, the epoch, the batch, the sample.
 
-So no state of a generator has to be saved, and none can drift (docs/decisions/002-order-of-samples.md). Each seed is
-the first 8 bytes of BLAKE2b over the position's parts.
+With such seeds, no state of a generator has to be saved, and the random numbers at a position do not depend on how many
+were drawn before (docs/decisions/002-order-of-samples.md). Each seed is the first 8 bytes of BLAKE2b over the
+position's parts.
 """
 
 from __future__ import annotations

@@ -52,15 +52,18 @@ LOOK_S = 0.5
 AGENT_GONE_EXIT_CODE = 75
 AGENT_GONE_EXIT_S = 55.0
 ARENA_SLACK_BYTES = 4 << 20
-"""Bytes by which an arena exceeds the first snapshot, because counters, metrics and callbacks' states grow a little."""
+"""
+Bytes by which arenas are larger than the first snapshot. Later snapshots may be a little larger, because counters,
+metrics and callbacks' states grow.
+"""
 
 T = TypeVar("T")
 
 
 class Session:
     """
-    A trainer's link to its agent, the trainer's arenas, and the agent's requests. Each fit() starts with `begin`;
-    `unfinished` is True until that fit() has ended.
+    A trainer's connection to its agent. It has the trainer's arenas and the agent's requests. Each fit() starts with
+    `begin`. `unfinished` is True until that fit() has ended.
     """
 
     def __init__(self, link: TrainerLink) -> None:
@@ -91,8 +94,9 @@ class Session:
 
     def begin(self, framework: str) -> tuple[Resume, ImageMemory | None]:
         """
-        Report that a fit() begins, and wait until the agent has found the checkpoint to resume from, however long that
-        takes. If bytes of the checkpoint are still to be fetched, `Arrival.need` waits for them later.
+        Report to the agent that a fit() begins, and wait until the agent has found the checkpoint to resume from. There
+        is no time limit. The agent may still be fetching the checkpoint when this returns; `Arrival.need` later waits
+        for the missing bytes.
 
         Raises:
             LinkClosed: the agent is gone.
@@ -133,7 +137,10 @@ class Session:
         raise LinkClosed("the agent is gone")
 
     def _leave(self, process: int, listener: threading.Thread) -> None:
-        """End the threads at exit. A thread that computes while the interpreter shuts down would abort the process."""
+        """
+        Stop the other threads when the process exits. If a thread computes while the interpreter shuts down, the
+        process aborts.
+        """
         if os.getpid() != process:
             return
         self._over.set()
@@ -161,7 +168,10 @@ class Session:
         return not self.closed.is_set()
 
     def end(self) -> None:
-        """End the fit(). From now until the next fit() begins, the loss of the agent does not end this process."""
+        """
+        End the fit(). If the agent is lost from now on, this process does not end because of it, until the next fit()
+        begins.
+        """
         self._over.set()
 
     # --- files
@@ -177,7 +187,10 @@ class Session:
         return "the agent is gone"
 
     def said_of_files(self) -> Committed | FilesTorn | None:
-        """Return the agent's oldest unread message about a frozen folder; None if all such messages are read."""
+        """
+        Return the oldest message of the agent about the files of a snapshot that has not been read yet; None if there
+        is none.
+        """
         try:
             return self._files.get_nowait()
         except queue.Empty:
@@ -187,8 +200,10 @@ class Session:
 
     def room_for(self, plan: ImagePlan, wait_s: float = 0.0) -> bool:
         """
-        Return whether a free arena can hold `plan`; wait up to `wait_s` for one. If no arena is large enough, request
-        larger arenas from the agent, once. If no arena is free and `wait_s` is given, send RoomWanted to the agent.
+        Wait up to `wait_s` for a free arena that is large enough for `plan`. Return whether there is one.
+
+        If all arenas are too small, request larger ones from the agent, but only once for each size. If `wait_s` is
+        given and no arena is free now, send RoomWanted to the agent.
         """
         if plan.size_bytes > self._stager.size_bytes:
             self.want_arenas(plan.size_bytes)

@@ -1,8 +1,8 @@
 """
 Takes snapshots of a training: decides when one is due, collects the state, and writes it into an arena.
 
-A snapshot is the framework's own checkpoint plus two entries for what that checkpoint lacks. `weights.BESIDE` has the
-model's weights that it lacks (weights.py), and "spotrun" has the rest of the state.
+A snapshot is the framework's own checkpoint with two further entries. The entry `weights.BESIDE` has those weights of
+the model that the framework's checkpoint lacks (weights.py). The entry "spotrun" has all other state that it lacks.
 """
 
 from __future__ import annotations
@@ -47,15 +47,18 @@ LENIENT = ("hyper_parameters", "datamodule_hyper_parameters")
 @dataclass(frozen=True)
 class Dump:
     """
-    The state of the training at a boundary, and the files of its work folder at that boundary (None if no files are
-    saved).
+    The state of the training at a boundary, and the files in its work folder at that moment. `files` is None if the
+    files of the script are not saved.
     """
 
     state: State
     files: Frozen | None
 
     def again(self) -> Dump:
-        """Return a duplicate: several snapshots may be taken of one dump, and each uses up its files."""
+        """
+        Return a copy for one snapshot. Several snapshots may be taken of the same state, and each of them closes its
+        `files`.
+        """
         return Dump(self.state, None if self.files is None else self.files.duplicate())
 
     def close(self) -> None:
@@ -77,7 +80,7 @@ class _Pending:
 
     def begin(self) -> None:
         """
-        Let the copying thread start the remaining work: the rest of the copy, then the check that all numbers are
+        Let the copying thread do the remaining work: copy the remaining tensors, then check that all numbers are
         finite.
         """
         self.staged.begin()
@@ -85,8 +88,8 @@ class _Pending:
 
     def done(self) -> bool:
         """
-        Return whether the snapshot can be reported now. A snapshot with probes cannot: it is compared just before the
-        next step of an optimizer.
+        Return whether the snapshot is complete and can be reported now. A snapshot with probes can be reported only by
+        a `settle` that waits: just before the next optimizer step, its copies are compared with the tensors.
         """
         return self.staged.done() and self.finite.done() and not self.watch.probes
 
@@ -143,11 +146,16 @@ class Snapshots:
             unsupported.reject(self._agent, str(moved), "install torch 2.13.0, or a newer spotrun")
 
     def resumed_at(self, step: int) -> None:
-        """Record that a snapshot of `step` exists already."""
+        """
+        Record that the training resumed from a snapshot of `step`, so that no other one is taken of the same step.
+        """
         self._step = step
 
     def wanted(self) -> bool:
-        """Return whether a snapshot is wanted. Only rank 0 returns True."""
+        """
+        Return whether a snapshot is due, because the agent has requested one or `every_steps` steps are over. Always
+        False on ranks other than 0.
+        """
         if self._agent.closed.is_set():
             return False
         return self._agent.drain_wanted.is_set() or self._agent.snapshot_wanted.is_set() or self._interval_is_over()
@@ -158,8 +166,9 @@ class Snapshots:
 
     def take_if_wanted(self, place: Boundary, dump: Dump | None = None) -> None:
         """
-        Take a wanted snapshot if an arena is free; otherwise it stays wanted. If a drain is wanted, wait for an arena,
-        take the final snapshot, and never return. All ranks do what rank 0 decides.
+        Take a snapshot if one is due and an arena is free. If no arena is free, the snapshot stays due. If the agent
+        has requested a drain, wait for an arena, take the final snapshot, and never return. Rank 0 decides, and all
+        ranks do the same.
         """
         match self._ranks.agree(self._decide()):
             case _Decision.DRAIN:
@@ -177,10 +186,10 @@ class Snapshots:
 
     def take(self, place: Boundary, dump: Dump | None = None, *, final: bool = False, wait_s: float = 0.0) -> None:
         """
-        Take a snapshot now, unless no arena is free within `wait_s`.
+        Take a snapshot now, unless no arena becomes free within `wait_s`.
 
-        Within an epoch, part of the snapshot may be copied while the next step is computed; `settle` waits for that
-        copy.
+        If the next step belongs to the same epoch, part of the snapshot may be copied while that step is computed;
+        `settle` waits for that copy.
         """
         self.settle()
         started = time.perf_counter()
@@ -208,16 +217,14 @@ class Snapshots:
             self.settle()
 
     def batch_begins(self) -> None:
-        """Copy the rest of a snapshot while the model computes."""
+        """Start to copy the remaining part of a snapshot. The copy runs while the model computes."""
         if self._pending is not None:
             self._pending.begin()
 
     def _told(
         self, arena: int, plan: ImagePlan, place: Boundary, files: Frozen | None, *, final: bool
     ) -> SnapshotTaken:
-        """
-        Return the report for the agent, except for `stall_s` and `finite`, which `settle` fills in once they are known.
-        """
+        """Return the agent's report of a snapshot. Its `stall_s` and `finite` are not known yet; `settle` sets them."""
         return SnapshotTaken(
             arena=arena,
             size_bytes=plan.size_bytes,
@@ -235,10 +242,11 @@ class Snapshots:
 
     def settle(self, *, wait: bool = True) -> None:
         """
-        Finish the newest snapshot, and report it to the agent.
+        Finish the newest snapshot, and report it to the agent. Without `wait`, do nothing if the snapshot is not
+        complete.
 
-        Call this with `wait` before the next step of an optimizer. If the script has written to the tensors during the
-        copy, discard the snapshot, and request another one.
+        Call this with `wait` before the next step of an optimizer. If the script has written to the tensors while they
+        were copied, the snapshot is discarded, and another one is requested.
         """
         coming = self._pending
         if coming is None or not (wait or coming.done()):
@@ -262,10 +270,10 @@ class Snapshots:
 
     def plan(self, state: State) -> ImagePlan:
         """
-        Lay out the image of a state.
+        Plan the layout of `state` in an arena.
 
         Raises:
-            TrainingUnsupported: the state contains a value that no image can hold.
+            TrainingUnsupported: the state contains a value that checkpoints cannot contain.
         """
         meta = state[KEY]["place"] | {
             "step": state[STEP],
@@ -288,12 +296,12 @@ class Snapshots:
 
     def state(self, place: Boundary) -> State:
         """
-        Return everything on which the rest of the training depends. Report all changed values that no image holds.
+        Return everything that the further training depends on. Report each changed value that it does not contain.
         Tensors are not copied.
 
         Raises:
             TrainingUnsupported: no resume could rebuild the model as it is; or the job requires that each resume is
-                exact, and no image holds a changed value.
+                exact, and a changed value cannot be saved.
         """
         framework, orders = self._framework, self._buckets.dump()
         state = framework.dump()
@@ -340,12 +348,13 @@ class Snapshots:
             "module": module_state.dump(framework.module, gradients=framework.leaves_gradients),
             "python": self._python.dump(),
             "averages": {name: module_state.dump(average) for name, average in framework.averages.items()},
-            # Each rank has different running statistics. Those of rank 0 are saved with the weights.
+            # Buffers, such as running statistics, differ from rank to rank. Those of rank 0 are saved with the weights,
+            # so only the other ranks save theirs here.
             "buffers": dict(framework.module.named_buffers()) if self._ranks.rank else {},
         }
 
 
 def _stand_still() -> NoReturn:
-    """Block forever, so that no further step is trained. The agent ends the process group."""
+    """Block forever, so that no further step is trained, until the agent ends the process group."""
     while True:
         threading.Event().wait(3600)

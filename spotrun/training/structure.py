@@ -1,10 +1,11 @@
 """
-Restores the model and its optimizers with the parts that they had in a snapshot.
+Gives the model and its optimizers the parts that they had in a snapshot, and restores them.
 
-A script may make parts of the model and the optimizers late: in a hook, at the beginning of an epoch, in a step. In a
-new process, the start hooks make the parts again that they made before. If a part is then missing, the epoch-start
-hooks are rerun, once for each epoch that had begun. If the part is missing even then, the training cannot be resumed,
-and ends with a message that names the part.
+A script may make parts of the model and the optimizers late: in a hook, at the beginning of an epoch, or in a step. A
+new process may therefore lack parts at first. The script's start hooks run in every process and make their parts. If a
+part is missing after that, the epoch-start hooks run again, once for each epoch that had begun. If a part is still
+missing, it is copied from another part with the same structure. If there is none, the training cannot be resumed, and
+ends with a message that names the part.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from spotrun.training.weights import Misfit, Weights
 
 class Structure:
     """
-    The structure that the resumed `state` describes. Creating it removes the entries that it uses from `state`.
-    `described` is the snapshot's result of `optimizer_parts.described`. An older snapshot has neither that nor the
-    names of its weights: then only the framework restores model and optimizers.
+    The model and the optimizers that the resumed `state` describes. The constructor removes the entries that it uses
+    from `state`.
+
+    `described` is what `optimizer_parts.described` returned at the snapshot. A snapshot of an older version has no such
+    description, and no names of its weights. Then only the framework restores the model and the optimizers.
 
     Raises:
         Misfit: weights of the model's base differ from the checkpoint's.

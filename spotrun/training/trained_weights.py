@@ -18,11 +18,11 @@ DEPTH_MAX = 4
 
 def left_out(module: nn.Module, optimizers: Sequence[Optimizer], state: State) -> list[str]:
     """
-    Return the names of the weights that an optimizer trains but `state` lacks, in the optimizers' order. `state` is the
-    whole state except the optimizers' states.
+    Return the names of the weights that an optimizer trains and that are not in `state`, in the optimizers' order.
+    `state` is the whole state except the optimizers' states.
 
-    The module's own weights are always saved (weights.py). Any other weight counts as saved if `state` has a tensor in
-    the same memory: the script may have saved it there.
+    The module's own weights are always saved (weights.py). For any other weight, see whether a tensor in `state` uses
+    the same memory: the script may have saved the weight in its own way.
     """
     there = {id(weight) for weight in module.parameters()}
     memory: set[int] | None = None
@@ -56,8 +56,8 @@ def _memory(tensor: Tensor) -> int:
 
 def _name(module: nn.Module, weight: Tensor) -> str | None:
     """
-    Return the path at which `module` holds `weight`. It may be registered, or in a container that torch does not
-    search.
+    Return the path of `weight` in `module`; None if it is not found. `module` may have registered it, or keep it in a
+    container that torch does not search.
     """
     parts = list(module.named_modules())
     places = [(name, held) for prefix, part in parts for name, held in _held(vars(part), prefix)]

@@ -1,6 +1,6 @@
 """
-Reports, by name and only once, each value that training changes but no checkpoint holds. A job may choose to end when
-this happens.
+Reports each value that training changes and that checkpoints do not contain. Each value is reported once, by name. A
+job can require that the training ends when there is such a report.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spotrun.training.ranks import Ranks
 from spotrun.training.session import Agent
 
 TOLD_MAX = 100
-"""Maximum places in one message, and maximum characters of each text."""
+"""Maximum number of changes in one message to the agent. TEXT_MAX is the maximum number of characters of each text."""
 TEXT_MAX = 300
 HINT = (
     "keep the state in plain values and make the object from them at each start (docs/checkpoints.md), or set"
@@ -38,7 +38,8 @@ class UntrackedReporter:
 
     def say(self, found: Iterable[UntrackedChange], step: int) -> None:
         """
-        Report the changes that this process has found before the snapshot of `step`. All ranks must call this together.
+        Report the changes that were found up to the snapshot of `step`, on any rank. Each rank must call this at the
+        same time, even if it has found none.
 
         Raises:
             TrainingUnsupported: the job requires that each resume is exact.

@@ -1,9 +1,9 @@
 """
-Saves and restores the weights of a module as they are: its parameters and persistent buffers, by name.
+Saves and restores a module's weights as they really are: its parameters and persistent buffers, by name.
 
-`state_dict()` is the script's view of these weights for other readers. It may have averages in place of the weights,
-only the adapters, or a pruned model. A snapshot has this view and, as a separate entry (`BESIDE`), each weight that the
-view lacks.
+`state_dict()` is a view of these weights that the script may change for other readers. For example, it may return
+averages in place of the weights, only the adapters, or a pruned model. A snapshot contains this view. A separate entry
+(`BESIDE`) contains each weight that is not in the view.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.nn.utils import prune
 State = dict[str, Any]
 
 BESIDE = "spotrun_weights"
-"""Entry of a state with the model's weights that the script's view lacks."""
+"""Entry of a snapshot with the model's weights that the script's `state_dict()` does not return."""
 
 
 class Misfit(Exception):
@@ -32,18 +32,18 @@ class Misfit(Exception):
 
 
 class Weights(NamedTuple):
-    """Saved weights, and the names of all parts of their module."""
+    """Saved weights, and descriptions of all parts of their module."""
 
     parameters: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
     modules: Mapping[str, str]
-    """The kind of each part (class and constructor's arguments), by the part's name."""
+    """The kind of each part, by the part's name. A kind is a class with its constructor's arguments."""
     frozen: frozenset[str] | None = None
-    """The names of the parameters that needed no gradient; None if the snapshot does not say."""
+    """The names of the parameters that did not require gradients. None if an older version saved the snapshot."""
     shared: Mapping[str, str] = MappingProxyType({})
     """
-    Further names of parts and weights (tied layers have several), each with the name under which the part or weight is
-    listed.
+    The further names of parts and weights that have several, as tied layers do. The value is the name under which the
+    part or weight itself is listed.
     """
 
     @property
@@ -53,8 +53,8 @@ class Weights(NamedTuple):
 
 def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
     """
-    Return the weights that a snapshot needs in addition to `shown`, the script's view. Tensors are not copied. For the
-    weights in `base`, the result has only digests.
+    Return the weights that are not in `shown`, the result of the script's `state_dict()`, and descriptions of all
+    parts. Tensors are not copied. For weights in `base`, the result has only their digests.
     """
     named = _Named(module)
     parameters, buffers = named.parameters, named.persistent
@@ -76,8 +76,8 @@ def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
 
 def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
     """
-    Return all weights of a snapshot: those in the view `shown`, and those that the view lacks. A base's weights are
-    taken from `module`, if it has them.
+    Return all weights of a snapshot: those in `shown`, the result of the script's `state_dict()`, and those in the
+    snapshot's entry BESIDE. The base's weights are in neither; they are taken from `module`.
     """
     living = dict(module.named_parameters())
     own = {name: living[name] for name in beside.get("base", ()) if name in living} | beside["own"]
@@ -90,8 +90,8 @@ def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
 
 def put_back(module: nn.Module, weights: Weights) -> None:
     """
-    Give `module` these weights. They are copied into the module's existing memory if shape and type are equal.
-    Parameters and buffers that were added after the module was built are made, but missing parts are not.
+    Give `module` these weights. Where shape and type are equal, the values are copied into the existing memory. A
+    missing parameter or buffer is added to its part; a missing part is not made.
 
     Raises:
         Misfit: a part is missing, new or different. The module's values are then unchanged, but `prune_again` and
@@ -114,7 +114,7 @@ def put_back(module: nn.Module, weights: Weights) -> None:
 
 def check_base(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """
-    Compare the digests of the base's weights, which no image holds.
+    Compare the digests of the base's weights. Checkpoints do not contain these weights themselves.
 
     Raises:
         Misfit: weights of the base have changed.
@@ -128,7 +128,8 @@ def check_base(before: Mapping[str, str], now: Mapping[str, str]) -> None:
 
 def fits(module: nn.Module, weights: Weights) -> bool:
     """
-    Prune and tie the module as in the snapshot, and return whether `put_back` would find a place for all of `weights`.
+    Return whether `put_back` can put all of `weights` into `module`. To find out, first prune and tie the module's
+    parameters as they were in the snapshot.
     """
     try:
         prune_again(module, weights)
@@ -146,7 +147,10 @@ def fitting(module: nn.Module, weights: Weights) -> dict[str, Tensor]:
 
 
 def prune_again(module: nn.Module, weights: Weights) -> None:
-    """Split parameters into `…_orig` and `…_mask` with torch.nn.utils.prune, if the saved model had them split."""
+    """
+    Prune the parameters that were pruned in the snapshot with torch.nn.utils.prune. This replaces a parameter by the
+    two tensors `…_orig` and `…_mask`.
+    """
     parts = dict(module.named_modules())
     for name in weights.parameters:
         whole = name.removesuffix("_orig")
@@ -158,7 +162,7 @@ def prune_again(module: nn.Module, weights: Weights) -> None:
 
 
 def share_again(module: nn.Module, weights: Weights) -> None:
-    """Tie the parts and weights that were tied in the snapshot, and untie all others."""
+    """Tie the parts and weights that were tied in the snapshot, and untie those that were not."""
     parts = dict(module.named_modules())
     for other, name in weights.shared.items():
         (prefix, _, leaf), (of, _, own) = other.rpartition("."), name.rpartition(".")
@@ -178,8 +182,8 @@ def share_again(module: nn.Module, weights: Weights) -> None:
 
 def copy_missing(module: nn.Module, weights: Weights) -> None:
     """
-    Make each missing part, such as a teacher or an average, by copying another part that is built alike. Later
-    `put_back` gives the copy its own weights.
+    Add each missing part, such as a teacher or an average, if another part has the same structure: copy that part. The
+    copy gets its own weights later, from `put_back`.
     """
     for name, like in copies(weights.modules, kinds_of(module)).items():
         prefix, _, leaf = name.rpartition(".")
@@ -188,8 +192,8 @@ def copy_missing(module: nn.Module, weights: Weights) -> None:
 
 def copies(modules: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """
-    Return, for each of `modules` that is missing in `now` and can be made by copying, the name of a part that is built
-    alike. The inner parts of a copied part are not listed.
+    Find the parts that can be added by copying. For each of `modules` that is missing in `now`, return the name of a
+    part with the same structure, if there is one. Parts inside a copied part are not listed.
     """
     there, builds = _builds(now), _builds(modules)
     found: dict[str, str] = {}
@@ -205,8 +209,8 @@ def copies(modules: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]
 
 def without_copies(modules: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """
-    Return the names of the parts that are missing in `now` and cannot be made by copying. Parts inside them are not
-    listed.
+    Return the names of the parts that are missing in `now` and have no other part with the same structure, so that they
+    cannot be copied. Parts inside such a part are not listed.
     """
     missing = [name for name in modules if name not in now]
     made = copies(modules, now) if missing else {}
@@ -220,7 +224,10 @@ def kinds_of(module: nn.Module) -> dict[str, str]:
 
 
 def class_of(kind: str) -> str:
-    """Return the class in `kind`, without the constructor's arguments, because a script may change these in place."""
+    """
+    Return the class in `kind`, without the constructor's arguments. A script may change these arguments on an existing
+    part.
+    """
     return kind.partition("(")[0]
 
 
@@ -233,7 +240,7 @@ def _title_of(kind: str) -> str:
 
 
 def _builds(kinds: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return each part's `build_of`, by the part's name."""
+    """Return the structure of each part, as `build_of` does, by the part's name."""
     found: dict[str, dict[str, str]] = {}
     for name, kind in kinds.items():
         whole = name
@@ -245,7 +252,8 @@ def _builds(kinds: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 def build_of(part: nn.Module) -> dict[str, str]:
     """
-    Return the kinds of all parts of `part`, by name. If two modules have equal results, they can hold the same weights.
+    Return the structure of `part`: the kinds of all parts in it, by name. Two modules with the same structure can have
+    the same weights.
     """
     return {f".{name}" if name else "": _kind_of(each) for name, each in part.named_modules()}
 
@@ -256,8 +264,8 @@ def _is_in(name: str, whole: str) -> bool:
 
 def _kind_of(part: nn.Module) -> str:
     """
-    Return the class of `part`, with the constructor's arguments if torch shows them, because weights do not reveal all
-    arguments, such as a convolution's stride.
+    Return the class of `part`, with the constructor's arguments if torch shows them. The arguments are needed, because
+    some of them, such as a convolution's stride, have no effect on the weights' shapes.
     """
     kind = type(part)
     made = part.extra_repr() if kind.__module__.startswith("torch.nn.") else ""
@@ -282,8 +290,8 @@ def named(names: list[str]) -> str:
 
 class _Named:
     """
-    All parts and weights of a module in torch's order, each under the first of its names. `shared` has the further
-    names.
+    All parts and weights of a module, in torch's order. Each is listed once, under its first name. `shared` has the
+    further names.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -328,7 +336,7 @@ def _persistent_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _is_same(weight: Tensor, other: Any) -> bool:
-    """Return whether both tensors are the same memory, with the same shape and layout."""
+    """Return whether both tensors use the same memory and have the same shape and layout."""
     if not isinstance(other, Tensor) or (weight.shape, weight.dtype) != (other.shape, other.dtype):
         return False
     return weight is other or (weight.stride() == other.stride() and weight.data_ptr() == other.data_ptr())
@@ -356,7 +364,9 @@ def _put_parameter(owner: nn.Module, leaf: str, value: Tensor, device: torch.dev
 
 
 def _put_in_order(module: nn.Module, names: Iterable[str]) -> None:
-    """Restore the order in which each part lists its parameters. Sums over all parameters depend on it."""
+    """
+    Restore the order of the parameters within each part. The value of a sum over all parameters depends on this order.
+    """
     for name in names:
         owner, leaf = _owner(module, name)
         owner._parameters[leaf] = owner._parameters.pop(leaf)

@@ -1,5 +1,6 @@
 """
-Exact resume for scripts that use the Trainer of transformers: implements the port of spotrun/training/framework.py.
+Exact resume for scripts that use the Trainer of transformers. Implements the interface in
+spotrun/training/framework.py.
 
 A script needs no extra line, because autoload calls `entry.install` after the import of transformers.trainer. Importing
 this package does not import transformers.

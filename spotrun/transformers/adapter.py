@@ -1,4 +1,4 @@
-"""Implements the port `Framework` for one Trainer of transformers."""
+"""Implements the interface `Framework` for one Trainer of transformers."""
 
 from __future__ import annotations
 
@@ -40,13 +40,16 @@ def _is_ours(thing: object) -> bool:
 
 
 def _holder(given: Any) -> object:
-    """Return `given`, or, for a method, its object. Return None for a function: its state is found in its module."""
+    """
+    Return the object that may have state: `given` itself or, if it is a method, the method's object. Return None for a
+    function. What a function changes is in its module, and modules are saved anyway.
+    """
     held = getattr(given, "__self__", given)
     return None if isinstance(held, FunctionType | ModuleType) else held
 
 
 class TransformersFramework(TrainerLoop):
-    """One train() of one Trainer. `module_of` is the Trainer's transformers.trainer module."""
+    """One train() of one Trainer. `module_of` is the module transformers.trainer."""
 
     name = "transformers"
     averages: Mapping[str, nn.Module] = MappingProxyType({})
@@ -98,7 +101,10 @@ class TransformersFramework(TrainerLoop):
 
     @property
     def leaves_gradients(self) -> bool:
-        """True if a pass over a stream may end within a step. The next pass continues with that step's gradients."""
+        """
+        True if gradients accumulate and the data is a stream. A pass over a stream may end in the middle of a step, and
+        the next pass then adds to the gradients of that step.
+        """
         return self.batches == 0 and self._trainer.args.gradient_accumulation_steps > 1
 
     @cached_property
@@ -107,7 +113,10 @@ class TransformersFramework(TrainerLoop):
 
     @property
     def own_objects(self) -> Sequence[object]:
-        """The libraries' objects. A Trainer whose class is the script's own is not among them, but among `roots`."""
+        """
+        The Trainer and the objects that belong to it, as far as their classes are from libraries. If the script has its
+        own Trainer class, the Trainer is one of `roots` instead.
+        """
         trainer = self._trainer
         held = [trainer, trainer.args, trainer.accelerator, *trainer.callback_handler.callbacks]
         return [one for one in held if _is_ours(one)] + trainer_state.configs(self.module)
@@ -122,7 +131,10 @@ class TransformersFramework(TrainerLoop):
         return ()
 
     def log(self, figures: Mapping[str, float]) -> None:
-        """Log through the reporting callbacks, not through the Trainer's own `log`, which would add to its history."""
+        """
+        Log `figures` through the callbacks that write to loggers. The Trainer's own `log` is not used, because it would
+        add the figures to the Trainer's history.
+        """
         trainer = self._trainer
         logs = {name: value for name, value in figures.items() if name not in self._metrics}
         for callback in trainer.callback_handler.callbacks:
@@ -135,7 +147,7 @@ class TransformersFramework(TrainerLoop):
         return self._loaders.of(stage)
 
     def restart_pass(self) -> None:
-        """Do nothing: a pass begins later, with the request for its first batch."""
+        """Do nothing. A pass begins only when its first batch is read."""
 
     # --- its state
 
@@ -148,7 +160,10 @@ class TransformersFramework(TrainerLoop):
         }
 
     def dump_rest(self) -> State:
-        """Include the attributes of a library's own Trainer class, such as sums of metrics that are not logged yet."""
+        """
+        Return the state that `dump` lacks. If the script's Trainer class comes from another library, this includes the
+        attributes that that class sets, such as sums of metrics that are not logged yet.
+        """
         trainer = self._trainer
         return {
             "callbacks": trainer_state.dump_callbacks(trainer, self._module_of),
@@ -181,7 +196,10 @@ class TransformersFramework(TrainerLoop):
         return super()._on_counters(with_counts, *args, **kwargs)
 
     def _on_prepared(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """Record the attributes that accelerate sets on the model: a wrapped `forward`, and marks."""
+        """
+        Record which attributes accelerate sets on the model, such as a wrapped `forward`. They do not belong to the
+        script.
+        """
 
         def noting(*args: Any, **kwargs: Any) -> Any:
             before = {*vars(self.module)} - {"forward"}
@@ -208,7 +226,10 @@ class TransformersFramework(TrainerLoop):
         return ""
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
-        """Call the script's `on_epoch_begin` callbacks for these epochs. Its `on_train_begin` callbacks have run."""
+        """
+        Call the script's `on_epoch_begin` callbacks once for each of these epochs. There is no need to call its
+        `on_train_begin` callbacks, even without `training`, because the Trainer has called them.
+        """
         trainer = self._trainer
         for _ in range(epochs):
             for callback in trainer.callback_handler.callbacks:
@@ -240,7 +261,10 @@ class TransformersFramework(TrainerLoop):
         self._taps.around(self._trainer, "_finalize_training", self._on_end)
 
     def _on_end(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """Skip the end if the training had ended before this process began: the image already includes that end."""
+        """
+        End the training. If it had already ended in an earlier process, call only what must happen in each process: the
+        checkpoint includes the effects of the script's own callbacks for that end.
+        """
         if self._place is None or not self._place.finished:
             return original(*args, **kwargs)
         trainer = self._trainer

@@ -1,6 +1,7 @@
 """
-Digests the base of a model that is trained through adapters. The base is those weights that the script makes in each
-process and that nothing writes to. They are most of the model, so a checkpoint holds only a digest of each weight.
+Computes digests of the base of a model that is trained through adapters. The base consists of the weights that the
+script makes in each process and that nothing changes. It is most of the model, so checkpoints contain only a digest of
+each of its weights.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ DIGEST_BYTES = 16
 
 
 class BaseModel:
-    """The weights of a PEFT model that are frozen when training begins; for any other model, none."""
+    """The base of a PEFT model: the weights that are frozen when training begins. Any other model has no base."""
 
     def __init__(self, model: nn.Module) -> None:
         frozen = {name: weight for name, weight in model.named_parameters() if not weight.requires_grad}

@@ -1,4 +1,7 @@
-"""Lets trainings with the Trainer resume: runs `Trainer.train` in a `Fit`. Subclasses call that method too."""
+"""
+Makes trainings with the Trainer resume: replaces `Trainer.train` by a function that runs it in a `Fit`. This includes
+subclasses of Trainer, because their `train` calls that of Trainer.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ def _watch_training(module: ModuleType) -> None:
 
 
 def _begin_where_the_loader_does(module: ModuleType) -> None:
-    """Let spotrun's loaders begin directly at any batch. All other loaders read and drop batches, as before."""
+    """
+    Make the Trainer start spotrun's exact loaders directly at any batch. For every other loader, the Trainer still
+    reads and drops the batches before the position.
+    """
     original = module.skip_first_batches
 
     @functools.wraps(original)

@@ -15,7 +15,10 @@ from spotrun.transformers.taps import Taps
 
 RESUME = "resume_from_checkpoint"
 HELD = "held by spotrun"
-"""The name of a folder that does not exist: a Trainer that resumes from it loads nothing."""
+"""
+The name of a folder that does not exist. A Trainer that is to resume from this folder starts as for a resume, but loads
+nothing; spotrun restores the state.
+"""
 
 
 def train(module: ModuleType, original: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -36,7 +39,10 @@ def train(module: ModuleType, original: Any, trainer: Any, *args: Any, **kwargs:
 
 
 class Training:
-    """The Trainer's own loop inside a `Fit`. `asked` is the checkpoint from which the script asked to resume."""
+    """
+    Runs the Trainer's training loop inside a `Fit`. `asked` is the checkpoint that the script passed to train() as
+    `resume_from_checkpoint`.
+    """
 
     def __init__(self, framework: TransformersFramework, module: ModuleType, trainer: Any, asked: Any) -> None:
         self._framework = framework

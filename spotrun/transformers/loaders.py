@@ -1,4 +1,7 @@
-"""Replaces the loaders of one Trainer by exact loaders, inside the wrappers that accelerate makes."""
+"""
+Replaces the loaders of one Trainer by exact loaders. accelerate wraps a loader in its own; the loader inside is
+replaced.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from spotrun.training.framework import Hooks, Stage
 from spotrun.transformers.taps import Taps
 
 BENEATH = "base_dataloader"
-"""The attribute in which an accelerate loader keeps the loader that it reads from."""
+"""The attribute in which accelerate's loader keeps the loader that it wraps."""
 
 
 def begins_anywhere(loader: Any) -> bool:
-    """Return whether `loader`, or the loader that it reads from, is exact."""
+    """Return whether `loader`, or the loader that it wraps, is exact, so that it can start at any batch."""
     return type(vars(loader).get(BENEATH, loader)) is LoaderProxy
 
 
@@ -29,7 +32,7 @@ class Loaders:
         self._outer: Any = None
 
     def exchange(self, hooks: Hooks, epoch: Callable[[], int]) -> None:
-        """Exchange loaders from now on. `epoch` returns the current epoch."""
+        """Replace the loaders that the Trainer makes from now on. `epoch` returns the current epoch."""
 
         def train(original: Any, *args: Any, **kwargs: Any) -> Any:
             with hooks.loading("train", 0):
@@ -56,7 +59,7 @@ class Loaders:
         return loader
 
     def of(self, stage: Stage) -> Sequence[Any]:
-        """Return the loaders in use: for each dataset, the newest."""
+        """Return the newest exact loader for each dataset."""
         return list(self._made[stage].values())
 
     def begin(self) -> None:

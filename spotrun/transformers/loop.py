@@ -1,9 +1,9 @@
 """
-The loop of one Trainer: its position, and the points at which it calls `Hooks`.
+The training loop of one Trainer: its position, and the points at which `Hooks` are called.
 
 One optimizer step takes several batches if gradients accumulate. After each step the Trainer logs, evaluates and saves,
-if its TrainerControl requests it. It checks for these requests once more at an epoch's end, after the callbacks for
-that end.
+as its TrainerControl requests. At the end of an epoch it first calls the callbacks for that end, and then logs,
+evaluates and saves once more if requested.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ NOTHING_TO_READ: tuple[list[Any], None] = ([], None)
 
 
 class TrainerLoop:
-    """The loop of one train(). `batch` counts within the current epoch; between epochs, within the epoch before."""
+    """
+    The loop of one train(). `batch` is the number of batches trained in the current epoch. Between two epochs it is
+    still the number of the epoch that has ended.
+    """
 
     _hooks: Hooks
 
@@ -182,7 +185,10 @@ class TrainerLoop:
         self._hooks.epoch_ends()
 
     def _step_end_again(self, of_epoch: Mapping[str, Any]) -> None:
-        """Log, save and evaluate for the last trained batch, because the snapshot was made between batch and log."""
+        """
+        Log, save and evaluate after the last batch that was trained before the resume. The snapshot was taken after
+        that batch, but before the Trainer did these things.
+        """
         grad_norm, learning_rate = self._last or (None, None)
         names = ("model", "trial", "epoch", "ignore_keys_for_eval", "start_time")
         self._trainer._maybe_log_save_evaluate(
@@ -190,7 +196,10 @@ class TrainerLoop:
         )
 
     def _on_batches(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """Begin a batch when the Trainer reads a step's batches. It reads all batches of a step at once."""
+        """
+        Call `batch_begins` when the Trainer reads the batches of a step, because it reads all of them at once, before
+        it trains the first.
+        """
         if self._nothing_is_left:
             return NOTHING_TO_READ
         batches, items = original(*args, **kwargs)

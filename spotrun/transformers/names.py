@@ -51,7 +51,10 @@ OF_THE_MODULE = (
 
 
 def moved(module: ModuleType) -> list[str]:
-    """Return the above names that the installed transformers lacks. `module` is its transformers.trainer."""
+    """
+    Return those of the names above that the installed version of transformers does not have. `module` is the module
+    transformers.trainer.
+    """
     found = missing(module, (*OF_THE_MODULE, *(f"Trainer.{name}" for name in (*METHODS, *ATTRIBUTES))))
     for name in (each for each in METHODS if f"Trainer.{each}" not in found):
         known = inspect.signature(getattr(module.Trainer, name)).parameters

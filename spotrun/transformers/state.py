@@ -1,4 +1,4 @@
-"""Saves and loads that state of a Trainer on which the rest of the training depends."""
+"""Saves and loads the part of a Trainer's state that the further training depends on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ COUNTED = (
     "best_model_checkpoint",
     "stateful_callbacks",
 )
-"""The saved attributes of a TrainerState, besides its `log_history`. The others follow from the arguments."""
+"""
+The attributes of a TrainerState that are saved, besides its `log_history`. Its other attributes follow from the
+training arguments.
+"""
 WANTED = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
 LOG_FOLDER = "logging_dir"
 """Attribute of a callback that writes reports to files."""
@@ -34,7 +37,10 @@ COUNTS = "trainer_state"
 
 
 def dump(trainer: Any) -> State:
-    """Return the entries of a checkpoint that are neither weights nor optimizers."""
+    """
+    Return the entries that the Trainer adds to a checkpoint besides weights and optimizers: its counts, the scheduler
+    and the scaler.
+    """
     state = trainer.state
     scheduler, scaler = trainer.lr_scheduler, trainer.accelerator.scaler
     return {
@@ -54,7 +60,7 @@ def load_counts(trainer: Any, saved: State) -> None:
 
 
 def load_helpers(trainer: Any, saved: State) -> None:
-    """Load the scheduler and the scaler, after the Trainer has made them."""
+    """Load the states of the learning-rate scheduler and the gradient scaler, after the Trainer has made them."""
     for state in saved[SCHEDULERS]:
         trainer.lr_scheduler.load_state_dict(state)
     if saved[SCALER] is not None and trainer.accelerator.scaler is not None:
@@ -96,7 +102,10 @@ def _exportable(trainer: Any, module: ModuleType) -> Iterator[Any]:
 
 
 def configs(model: nn.Module) -> list[Any]:
-    """Return a transformers model's config and generation config. The model writes both when it is saved to files."""
+    """
+    Return a transformers model's config and generation config. The script may change them, and the model writes both
+    when it is saved to files.
+    """
     found = (getattr(model, name, None) for name in ("config", "generation_config"))
     return [one for one in found if hasattr(one, "to_dict")]
 
@@ -112,7 +121,10 @@ def load_configs(model: nn.Module, saved: list[State]) -> None:
 
 
 def dump_log_folders(trainer: Any) -> list[str | None]:
-    """Return each callback's log folder, or None. The name of TensorBoard's folder contains its creation time."""
+    """
+    Return each callback's log folder, or None if it has none. The folder has to be saved, because the name of
+    TensorBoard's folder contains its creation time and a new process would choose another one.
+    """
     found = (getattr(each, LOG_FOLDER, None) for each in trainer.callback_handler.callbacks)
     return [folder if isinstance(folder, str) else None for folder in found]
 

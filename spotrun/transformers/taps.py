@@ -1,4 +1,4 @@
-"""Wraps the methods of existing objects in functions of spotrun."""
+"""Wraps methods of existing objects, so that calls go through functions of spotrun."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 Tap = Callable[..., Any]
-"""A function that is called with the original method and that method's arguments."""
+"""A function that replaces a method. It gets the original method and the arguments of the call."""
 
 
 class Taps:
@@ -17,7 +17,9 @@ class Taps:
         self._tapped: list[tuple[Any, str, Any]] = []
 
     def around(self, owner: Any, name: str, function: Tap) -> None:
-        """Make `owner.name(…)` call `function(owner.name, …)` from now on."""
+        """
+        Make calls of `owner.name(…)` call `function(original, …)` from now on, where `original` is the present method.
+        """
         original = getattr(owner, name)
 
         @functools.wraps(original)

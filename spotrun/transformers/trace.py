@@ -1,8 +1,8 @@
 """
 Writes the trace of one train() for `spotrun verify-resume`, at the points where the Trainer calls its callbacks.
 
-The taps of this module wrap those of TrainerLoop, so that a batch is recorded before TrainerLoop seeds the random
-generators for the code after the batch.
+The wrappers of this module are called before those of TrainerLoop. So a batch is recorded before TrainerLoop seeds the
+random generators for the code that follows the batch.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class TrainerTrace:
         self._taps.close()
 
     def ended(self) -> None:
-        """Record the end. From now on, record the results when the script itself calls `evaluate` or `predict`."""
+        """
+        Record the end of the training. If the script calls `evaluate` or `predict` later, record their results too.
+        """
         assert self._trace is not None
         self._trace.ended()
         for stage in ("evaluate", "predict"):
@@ -75,7 +77,10 @@ class TrainerTrace:
         return original(model, inputs, *args, **kwargs)
 
     def _batch_ends(self) -> None:
-        """End the batch, once: the end of its step is handled again after a resume, and at the end of an epoch."""
+        """
+        Record the end of a batch, only once. The Trainer handles the end of a step a second time at the end of an
+        epoch, and after a resume.
+        """
         if self._in_batch:
             assert self._trace is not None
             self._in_batch = False

@@ -31,16 +31,16 @@ from spotrun.verify.sandbox import Sandbox
 
 COMMITS = 20
 """
-Number of commits that a run with kills aims at. The interval between commits is the duration of the run without kills,
-divided by this number, but at least COMMIT_MIN_S.
+Number of commits that a run with kills should make. The interval between commits is the duration of the run without
+kills divided by this number, but at least COMMIT_MIN_S.
 """
 COMMIT_MIN_S = 1.0
 
 
 class CommandVerification(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The result for a command. The runs are `identical` if files were compared and no file differs. `deterministic` is
-    True if no file is known to differ between two runs without kills.
+    The result for a command. `identical` means that files were compared and none differs between the run with kills and
+    the run without. `deterministic` means that no file was found to differ between two runs without kills.
 
     `resumes_from_checkpoint` counts the kills after which the command continued from a checkpoint of its state.
     `redone_s` is the command's rework, in seconds of system time. `likely_cause` explains the first difference.
@@ -98,13 +98,13 @@ def verify_command(
 
 
 def waits(plan: KillPlan, every_s: float) -> list[float]:
-    """Return, for each kill, the seconds of system time between a commit and the kill."""
+    """Return, for each kill, how many seconds of system time after a commit the kill happens."""
     rng = random.Random(plan.seed)
     return [rng.uniform(0, every_s) for _ in range(plan.kills)]
 
 
 class CommandRehearsal(Rehearsal):
-    """Kills the instance some time after a commit, so that each kill loses work."""
+    """Runs a command, and kills its instance some time after a commit, so that each kill loses work."""
 
     def __init__(self, sandbox: Sandbox, spec: RunSpec, waits: Sequence[float]) -> None:
         super().__init__(sandbox, spec, "interrupted", [PlannedKill(step=0, victim="instance") for _ in waits])

@@ -1,4 +1,4 @@
-"""Makes the job to verify: the user's job without settings that could make two trainings differ."""
+"""Makes the jobs that a verification runs: the user's job, without settings that could make two trainings differ."""
 
 from __future__ import annotations
 
@@ -31,20 +31,23 @@ RESTARTS_MAX = 1000
 
 
 def straight(spec: RunSpec, store: Path) -> RunSpec:
-    """Return the job without interruptions: on demand, in real time, and with hardly any checkpoints."""
+    """
+    Return the job for the training without interruptions. It runs on demand, in system time, and practically without
+    checkpoints.
+    """
     every = SELDOM_OF_COMMANDS if spec.train.state else SELDOM
     return _calm(spec, store, "on-demand", every, time_scale=1.0)
 
 
 def interrupted(spec: RunSpec, store: Path, every: Steps) -> RunSpec:
-    """Return the job to interrupt: on spot, with a checkpoint after each `every` steps."""
+    """Return the job for the training with kills. It runs on spot, with a checkpoint after each `every` steps."""
     return _calm(spec, store, "spot", every, time_scale=TIME_SCALE)
 
 
 def interrupted_command(spec: RunSpec, store: Path, every_s: float) -> RunSpec:
     """
-    Return the command to interrupt: on spot, with a checkpoint every `every_s` seconds of system time. A checkpoint
-    that is due while the command's files are changing is not taken.
+    Return the job for the command with kills. It runs on spot, with a checkpoint every `every_s` seconds of system
+    time. If the command's files are changing when a checkpoint is due, that checkpoint is not taken.
     """
     return _calm(spec, store, "spot", timedelta(seconds=every_s * TIME_SCALE), time_scale=TIME_SCALE)
 
@@ -57,7 +60,10 @@ def _calm(
     *,
     time_scale: float,
 ) -> RunSpec:
-    """Return the job without instances lost to the market, and without limits that could end the run."""
+    """
+    Return the job in a form in which only the verification's kills can end an instance or the run: the market takes no
+    instances, and there are no limits of time and cost.
+    """
     return spec.model_copy(
         update={
             "resources": ResourcesSpec(spot_policy=policy, image_id=spec.resources.image_id),

@@ -13,15 +13,17 @@ from spotrun.exactness.trace import Trace
 from spotrun.units import Steps
 
 VICTIMS = ("instance", "trainer")
-"""The targets of successive kills, in turn: all processes on the machine, or only the trainer."""
+"""What a kill ends: all processes on the machine, or only the trainer. Successive kills alternate between the two."""
 DURABLE_STEPS = 10
-"""Number of steps from a metric's best value until a checkpoint with that value is durable."""
+"""Number of steps after which a checkpoint that has a metric's best value is taken to be durable."""
 
 
 class KillPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The kills that the user requests. `at` names the steps after which to kill. If `at` is empty, `kills` steps are
-    drawn with `seed`, and one of them is moved to the end of the best epoch. `within` is the maximum duration of each
+    The kills that the user requests.
+
+    `at` names the steps after which to kill. If `at` is empty, `kills` steps are drawn at random with `seed`, and one
+    of them is then moved to a step soon after the best value of a metric. `within` is the maximum duration of each
     training, in system time.
     """
 
@@ -46,12 +48,12 @@ class ResumedKill(PlannedKill, frozen=True, kw_only=True):
 
 def planned(steps: int, improved: Sequence[int], plan: KillPlan) -> list[PlannedKill]:
     """
-    Return the kills of a training of `steps` steps, in order. `improved` are the steps at which a callback saw a new
-    best value.
+    Return the kills of a training of `steps` steps, in order. `improved` are the steps at which a callback found a new
+    best value of a metric.
 
-    Unless the user names the steps, one kill ends the instance soon after a best value: after the last step of
-    `improved` that is followed by enough further steps. So the next instance has the files that the script wrote in the
-    best epoch only if a checkpoint restores them.
+    Unless the user names the steps, one kill ends the instance soon after a best value: the last best value after which
+    enough steps follow. At the best value, scripts write files, such as the best model. The next instance has these
+    files only if a checkpoint restores them, so this kill tests that.
     """
     drawn = kill_steps(steps, plan)
     best = None if plan.at else _after_best(steps, improved)

@@ -1,4 +1,4 @@
-"""Compares the files that two rehearsals left in their work folders."""
+"""Compares the files that are left in the work folders of two trainings."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from spotrun.exactness.varying import Varying, unnumbered
 from spotrun.verify.rehearsal import RehearsalResult
 
 NAMED_MAX = 20
-"""Maximum parts of one file that are listed as not compared."""
+"""Maximum number of parts of one file for which the result says that they were not compared."""
 
 
 class LeftFiles:
     """
-    The files in the work folders of two trainings, as the last instances left them. `again` is a second uninterrupted
-    training. Files, lines and fields in which it differs from `straight`, the first uninterrupted training, are not
-    compared.
+    The files in the work folders of two trainings, as the last instance of each left them.
+
+    `again` is a second uninterrupted training. A file, line or field in which it differs from `straight`, the first
+    uninterrupted training, is not deterministic, and is not compared.
     """
 
     def __init__(
@@ -50,7 +51,9 @@ class LeftFiles:
         again: RehearsalResult,
         clean: Clean,
     ) -> list[folders.FileDifference]:
-        """Return the differences in content that is the same in both uninterrupted trainings."""
+        """
+        Return those of the differences `found` that are in content that both uninterrupted trainings wrote identically.
+        """
         two = [folders.names_of(each.work.paths) for each in (straight, again)]
         coming = {unnumbered(name) for name in two[0] ^ two[1]}
         differing = [each.path for each in found]
@@ -73,7 +76,7 @@ class LeftFiles:
 
     @property
     def vary(self) -> bool:
-        """True if two uninterrupted trainings left different files."""
+        """True if the files of the two uninterrupted trainings differ."""
         return bool(self._varying) or VARIES_AGAIN in self._why.values()
 
     def compared(self) -> list[ComparedCount]:

@@ -1,4 +1,7 @@
-"""Runs one training on the local cloud, from its launch to its end, with a SIGKILL at each planned step."""
+"""
+Runs one training of a verification on the local cloud, from its launch to its end, with a SIGKILL at each planned step.
+Such a training is called a rehearsal.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +42,17 @@ LOOK_EVERY_S = 0.1
 """Seconds of system time between two checks of the run and its trace."""
 SEED = "1"
 STARTED = "2025-01-01T12:00:00+00:00"
-"""The time of the run's start that both trainings are given. (In a real run, all attempts are given the same time.)"""
+"""
+The start time that is given to each training. It is always the same, because a script may use it; in a real run, too,
+all attempts get the same time.
+"""
 LEFT_OUT = "checkpoint.files.exclude names it"
 
 
 class RehearsalProgress(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Progress of a rehearsal. `step` is None for a command. `held_up` is the runner's reason why nothing trains at
-    present.
+    Progress of a rehearsal. `step` is None for a command. `held_up` is the reason that the runner gives if nothing
+    trains at present.
     """
 
     name: str
@@ -62,8 +68,10 @@ Watch = Callable[[RehearsalProgress], None]
 
 class RehearsalResult(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A training that reached its end: its ranks' traces, and the files that it left. `refused` has each file that no
-    checkpoint includes, with the reason, and `not_carried` names changed state that no checkpoint holds.
+    The result of a training that reached its end: each rank's trace, and the files that the training left.
+
+    `refused` has each file that checkpoints do not include, with the reason. `not_carried` names state that changed and
+    that checkpoints do not contain.
     """
 
     ranks: dict[int, Trace]
@@ -158,8 +166,8 @@ class Rehearsal:
 
     def _kill_if_due(self, trace: Trace) -> bool:
         """
-        If the trainer waits at the step of the next kill, kill the trainer or its instance. Return whether it was
-        killed.
+        If the trainer waits at the step of the next kill, kill the trainer or its instance. Return whether a kill was
+        due.
         """
         held_at = trace.held_at
         if len(held_at) <= len(self._kills):
@@ -231,8 +239,8 @@ def require_steps(rehearsed: RehearsalResult, name: str) -> None:
 
 def failure(name: str, kills: Sequence[PlannedKill], outcome: str, detail: str) -> RunEnded:
     """
-    Return the error for a training that did not reach its end. With `kills`, that is the interrupted training; without,
-    an uninterrupted one. If spotrun refused the training, `detail` includes advice.
+    Return the error for a training that did not reach its end. If there were `kills`, it was the interrupted training,
+    and otherwise an uninterrupted one. If spotrun refused the training, `detail` ends with advice.
     """
     told, _, advice = detail.partition(ADVICE)
     after = f" after a kill (of the {kills[-1].victim}, at step {kills[-1].step:,})" if kills else ""

@@ -24,7 +24,7 @@ from spotrun.verify.rehearsal import RehearsalProgress
 from spotrun.verify.verification import Verification
 
 PLAIN_EVERY_S = 10.0
-"""Seconds of system time between two lines about the same training, unless there is a kill in between."""
+"""Seconds of system time between two lines about the same training. A kill prints a line at any time."""
 
 
 def view() -> View[RehearsalProgress]:
@@ -118,7 +118,7 @@ def _counted_from_1(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(found: Difference) -> str:
-    """Return a sentence about `found`, the first difference."""
+    """Describe the first difference `found` in one sentence."""
     values = f"{_readable(found, found.straight)} uninterrupted, {_readable(found, found.interrupted)} interrupted"
     return f"the first difference is in {_place(found)}: {values}"
 
@@ -136,8 +136,8 @@ def _place(found: Difference) -> str:
 
 def others(found: Differences) -> list[str]:
     """
-    Return a line about the differences after the first one (they may be its consequences). It names some and counts the
-    rest.
+    Return at most one line, about the differences after the first one. They may be consequences of the first. The line
+    names some of them, and says how many more there are.
     """
     shown = found.named[1 : 1 + NAMED_MAX]
     if not shown:

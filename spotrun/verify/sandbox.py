@@ -19,8 +19,8 @@ from spotrun.clouds.local.driver import LocalDriver
 
 class Sandbox:
     """
-    A store and a local cloud, as a context. Enter it before the first run. Its exit ends every instance, even after
-    Ctrl-C and SIGTERM, and removes all files unless `keep`.
+    A store and a local cloud, as a context. Enter the context before the first run. Leaving it ends every instance,
+    even after Ctrl-C and SIGTERM, and removes all files unless `keep` is true.
     """
 
     def __init__(self, *, keep: bool) -> None:

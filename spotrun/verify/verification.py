@@ -33,14 +33,15 @@ class Digests(msgspec.Struct, frozen=True, kw_only=True):
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The result of a verification. `steps` are optimizer steps; `batches_redone` counts batches that were trained more
+    The result of a verification. `steps` are optimizer steps. `batches_redone` counts batches that were trained more
     than once.
 
-    `compared` counts the parts in which `identical` trainings agree, and `not_compared` lists the parts that may still
-    differ. `not_carried` is the changed state that, as the interrupted run reported, no checkpoint holds.
-    `written_outside` are the files that were written outside the work folder. Both may be harmless. `likely_cause`
-    explains the first difference. `resumes_from_checkpoint` counts the kills after which training continued from a
-    checkpoint. If it is 0, every trainer began from the start, and no resume was compared.
+    `compared` says how many things of each kind were compared. `not_compared` names those that were not, and may differ
+    even if `identical` is true. `not_carried` is changed state that checkpoints do not contain, as the interrupted run
+    reported it. `written_outside` has the files that were written outside the work folder. Both may be harmless.
+
+    `likely_cause` explains the first difference. `resumes_from_checkpoint` counts the kills after which training
+    continued from a checkpoint. If it is 0, every trainer started from the beginning, and no resume was tested.
     """
 
     identical: bool
@@ -64,11 +65,11 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
 def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Verification | CommandVerification:
     """
-    Train twice, once without and once with kills, and find the differences: in each step or, for a command, in the
-    files that it leaves.
+    Train twice, once without kills and once with them, and find the differences. For a training, each step is compared;
+    for a command, the files that it leaves.
 
-    If all steps and weights are the same but something else differs, train a third time, without interruption. Then a
-    difference counts only where the two uninterrupted trainings agree.
+    If all steps and weights are the same but something else differs, train a third time, without kills. Then a
+    difference counts only in what was the same in both uninterrupted trainings.
 
     Raises:
         SpecInvalid: `plan.at` names a step that the training does not have, or names steps for a command.

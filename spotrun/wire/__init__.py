@@ -1,1 +1,4 @@
-"""The code that agent and trainer share. It uses only the standard library: a trainer's Python may lack all else."""
+"""
+The code that agent and trainer share. It uses only the standard library, because a trainer's Python environment may
+lack every other package.
+"""

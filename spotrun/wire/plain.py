@@ -21,7 +21,9 @@ WHOLE_MAX = 2**63
 
 
 class Encoded(bytes):
-    """Encoded JSON. When a larger value is encoded, these bytes are copied into its JSON unchanged."""
+    """
+    JSON that is encoded already. When a larger value that contains it is encoded, these bytes are copied unchanged.
+    """
 
 
 def encode(value: Json) -> bytes:

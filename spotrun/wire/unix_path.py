@@ -21,8 +21,8 @@ _TIME = struct.Struct("@ll")
 
 def listen(path: str) -> socket.socket:
     """
-    Return a listening socket at `path`, which must not exist yet. No process can connect before the permissions of
-    `path` are set.
+    Return a listening socket at `path`, which must not exist yet. Other processes can connect only once the permissions
+    of `path` have been set.
 
     Raises:
         OSError: `path` exists, or the file system does not support sockets.
@@ -44,11 +44,12 @@ def connect(path: str, within_s: float) -> socket.socket:
     Connect to the socket at `path`.
 
     Raises:
-        OSError: no process listens at `path`, or this user may not connect.
+        OSError: no process listens at `path`, or this user has no permission to connect.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # Not `settimeout`: with it, connect(2) would fail immediately (EAGAIN) while many other processes connect.
+        # The time-out is not set with `settimeout`: then connect(2) would fail immediately (EAGAIN) instead of waiting
+        # while many other processes connect.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIME.pack(int(within_s), 0))
         with _short(path) as address:
             sock.connect(address)

@@ -1,11 +1,12 @@
 """
-Restores a training's exact position in its data. The order is a function of seed and epoch; the position in it is a
-number.
+Restores a training's exact position in its data. The order of the data depends only on the seed and the epoch, so the
+position is a single number: the next batch.
 
-`exact_copy` copies a user's DataLoader. The copy can begin an epoch at any batch without reading earlier batches.
-Generators seeded by (seed, epoch) draw the epoch's order. Before a sample is read or a batch is collated, the global
-generators are seeded by the position of the sample or batch. So the data does not depend on workers, on prefetching, on
-random numbers that the training drew, or on the process.
+`exact_copy` copies a user's DataLoader. The copy can start an epoch at any batch, without reading the batches before
+it. Two things make this possible. The epoch's order is drawn from generators that are seeded with the seed and the
+epoch. And before a sample is read or a batch is collated, the global generators are seeded with the position of that
+sample or batch. So the data is the same whatever the number of workers, the prefetching, the process, and the random
+numbers that the training itself draws.
 """
 
 from __future__ import annotations
@@ -28,14 +29,17 @@ from spotrun.training.data.proxy import Proxy
 from spotrun.training.data.samplers import Drawn, Samplers
 
 Position = Callable[[], tuple[tuple[object, ...], int]]
-"""Returns the key of a pass that begins now, such as ("train", epoch), and the pass's first batch."""
+"""
+A function that the loader calls when a pass (one iteration over it) begins. It returns the pass's key, such as
+("train", epoch), and the number of the batch to start at.
+"""
 
 
 @dataclass(frozen=True)
 class Keyed:
     """
-    The indices of a batch (or the single index of a loader without batches), and a seed derived from the batch's
-    position.
+    The indices of one batch, and a seed derived from the batch's position. If the loader does not batch its samples,
+    `indices` is a single index.
     """
 
     indices: Any
@@ -43,7 +47,7 @@ class Keyed:
 
 
 class KeyedBatch(list[Any]):
-    """A `Keyed` for loaders that pass a list to the dataset."""
+    """A variant of `Keyed` that is itself a list, for loaders whose batch sampler yields lists of indices."""
 
     seed: int
 
@@ -65,8 +69,8 @@ class SeededSamples:
 
 class ExactDataset(Proxy):
     """
-    A map-style dataset that seeds the generators by a sample's position in the epoch before it reads the sample. Worker
-    processes record in `notes` how their copy of the dataset changes.
+    A map-style dataset. Before it reads a sample, it seeds the generators with the sample's position in the epoch. In a
+    worker process, it also records in `notes` each change of the worker's copy of the dataset.
     """
 
     _watch: Watch | None
@@ -126,8 +130,8 @@ class ExactDataset(Proxy):
 
 def _reads_without_code(dataset: object) -> bool:
     """
-    Return whether reading a sample is only a look-up, which draws no random numbers. Seeding is then skipped: seeding
-    three generators takes ten microseconds, and a look-up much less.
+    Return whether reading a sample from `dataset` is only a look-up, which draws no random numbers. The generators are
+    then not seeded: seeding three generators takes ten microseconds, much longer than a look-up.
     """
     if type(dataset) is TensorDataset:
         return all(type(tensor) is Tensor for tensor in dataset.tensors)
@@ -136,8 +140,8 @@ def _reads_without_code(dataset: object) -> bool:
 
 class ExactCollate(Proxy):
     """
-    A collate function. Before it is called, the generators are seeded by the batch's position, because it may draw
-    (mixup does).
+    A collate function that may draw random numbers, as mixup does. So the generators are seeded with the batch's
+    position before each call.
     """
 
     def __call__(self, read: Any) -> Any:
@@ -216,7 +220,8 @@ class ExactOrder:
 
 def notes_for(loader: DataLoader[Any]) -> Notes | None:
     """
-    Return notes for the workers of `loader`; None if it has no workers. (This process itself sees all changes then.)
+    Return notes in which the workers of `loader` record changes of their dataset. Return None if the loader has no
+    workers: the dataset is then read in this process, which sees all changes itself.
     """
     return Notes(loader.num_workers) if loader.num_workers else None
 
@@ -241,8 +246,8 @@ def exact_copy(loader: DataLoader[Any], seed: int, rank: int, position: Position
     Return a copy of `loader` that can begin at an exact position. `loader` must read a map-style dataset and have a
     length.
 
-    Every rank draws the same order, and the rank's sampler takes the rank's share of it. The seeds of samples differ by
-    rank.
+    The order of all samples is the same on every rank; each rank's sampler picks this rank's share from it. The seeds
+    with which samples are read differ from rank to rank.
     """
     order = ExactOrder(loader, seed, rank, position)
     changes: dict[str, Any] = {"batch_sampler" if loader.batch_sampler is not None else "sampler": order}

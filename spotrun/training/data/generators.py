@@ -1,8 +1,8 @@
 """
 Finds and seeds generators that belong to the script's objects, such as an augmentation, a sampler or a model.
 
-The output of such a generator depends on all earlier draws in its process. So each of these generators is seeded by
-position, as the global generators are. Two objects may share a generator.
+The next random number of such a generator depends on how many were drawn from it before in this process. So spotrun
+seeds each of these generators with the position in the data, as it does with the global generators.
 """
 
 from __future__ import annotations
@@ -25,11 +25,17 @@ OwnGenerators = dict[str, Any]
 NO_HOLDERS = (type, ModuleType, torch.Tensor, torch.nn.Module)
 DEPTH = 5
 LONG = 64
-"""Maximum length of a list that is searched as a chain of transforms. A longer list is taken for data."""
+"""
+Maximum length of a list whose items are searched for generators, as a list of transforms may hold some. A longer list
+is considered data and is not searched.
+"""
 
 
 def kept_by(**roots: object) -> OwnGenerators:
-    """Return all non-global generators in the attributes of `roots` and of the objects there, `DEPTH` levels deep."""
+    """
+    Search the attributes of `roots` for generators, then the attributes of the objects found there, `DEPTH` levels
+    deep. Return the generators, except the global ones.
+    """
     found: OwnGenerators = {}
     seen: set[int] = set()
     level: list[tuple[str, object]] = list(roots.items())
@@ -43,8 +49,9 @@ def kept_by(**roots: object) -> OwnGenerators:
 
 def kept_by_modules(module: torch.nn.Module) -> OwnGenerators:
     """
-    Return the generators in attributes of a module and its submodules. Other objects in attributes are not searched,
-    because a trainer among them would lead to all generators of the process.
+    Return the generators in the attributes of a module and its submodules. Objects in these attributes are not
+    searched: one of them may be the framework's trainer, and from there the search would reach all generators of the
+    process.
     """
     return {
         f"{path}.{name}": value

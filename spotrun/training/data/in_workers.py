@@ -1,11 +1,11 @@
 """
-Watches the state of a script's dataset in the worker processes of its loader.
+Detects changes that a loader's worker processes make to the script's dataset. Such changes would be lost at a resume.
 
-A worker has a copy of the dataset, and can change only that copy. No checkpoint holds such a change: a new worker
-starts with a copy from the training process.
+A worker has its own copy of the dataset, and can change only that copy. Checkpoints do not include these changes: they
+are taken in the training process. After a resume, each new worker starts with a copy of the training process's dataset.
 
-From time to time, each worker compares its dataset with the dataset's state at the previous comparison. It records
-changes in shared memory, and the training process reads that memory at each snapshot.
+From time to time, each worker compares its dataset with the dataset's state at the previous comparison. The worker
+writes changes to shared memory, and the training process reads that memory at each snapshot.
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ from spotrun.training.python_state.values import SCALARS, name_of, same
 
 ROW_BYTES = 4096
 PLACES_MAX, PLACE_MAX = 10, 200
-"""Maximum changed places that a worker reports, and maximum characters of each. At least one place fits into a row."""
+"""
+Maximum number of changed attributes that a worker reports, and maximum characters of an attribute's path. The bytes of
+a row always suffice for at least one path.
+"""
 LOOK_EVERY = 1024
 """Number of batches between two comparisons. Early in training, a worker compares after batches 1, 2, 4, 8, …"""
 OBJECTS_MAX = 1000
 DEPTH = 5
 LONG = 64
 """
-Maximum items of a container whose items are compared. For a longer container, only the length is compared, because
-reading items costs memory.
+Maximum number of items that a container may have for its items to be compared. Of a longer container only the length is
+compared: reading an item in a forked worker makes the operating system copy the item's memory page.
 """
 KEPT_THERE = "kept in a worker of its loader"
 OTHER = "an object of a library"
@@ -47,7 +50,7 @@ _NEVER = (type, ModuleType, FunctionType, Tensor, torch.nn.Module, np.ndarray)
 
 
 class Notes:
-    """Shared memory with a row for each worker of one loader."""
+    """Shared memory in which the workers of one loader report changes. Each worker has one row."""
 
     def __init__(self, workers: int) -> None:
         self._rows = torch.zeros(workers, ROW_BYTES, dtype=torch.uint8)
@@ -118,8 +121,8 @@ class Watch:
 
 def _has_changed(before: Any, now: Any) -> bool:
     """
-    Return whether facts differ. A new library object does not count (an open file, for example): any worker makes it on
-    demand.
+    Return whether an attribute has changed from `before` to `now`. A library's object where there was none before, such
+    as an open file, is not a change: workers create such objects on demand.
     """
     opened = before is None and type(now) is tuple and now[0] is OTHER
     return not opened and not same(before, now)
@@ -127,8 +130,8 @@ def _has_changed(before: Any, now: Any) -> bool:
 
 def _facts(script: Script, path: str, dataset: Any) -> Iterator[tuple[str, Any]]:
     """
-    Yield facts about the script's own objects in a dataset: their attributes, by path. Generators are left out, because
-    they are seeded by position.
+    Yield the path and a fact (`_fact`) of each attribute of the dataset and of the script's own objects in it.
+    Generators are left out: they are seeded with each sample's position, so a change of their state does not matter.
     """
     waiting = deque([(path, dataset, DEPTH, script.owns(type(dataset)))])
     seen: set[int] = set()
@@ -157,7 +160,10 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
 
 
 def _fact(value: Any) -> Any:
-    """Return a fact that `values.same` can compare."""
+    """
+    Return a small value that changes when `value` changes, such as a container's length. `values.same` compares such
+    facts.
+    """
     cls = type(value)
     if cls in SCALARS:
         return value

@@ -1,4 +1,4 @@
-"""Reads one loader as the framework does, but begins each pass over it at the training's position."""
+"""Lets the framework read one loader, and begins each pass over it at the training's position."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from spotrun.training.place import PassStart, StreamPosition
 
 KEPT_STATES = 3
 """
-Number of a stream's latest states that are kept, because a framework may read a batch ahead (Lightning does if a loader
-has no length).
+Number of a stream's latest states that are kept. One would not suffice, because a framework may read batches ahead of
+the one that it trains. (Lightning reads one batch ahead if a loader has no length.)
 """
 
 
 class LoaderProxy(Proxy):
-    """The loader that the framework reads in place of the user's loader. `exact` begins each pass."""
+    """
+    The loader that the framework reads in place of the user's loader. Each iteration over it is a pass of the
+    ExactLoader `exact`.
+    """
 
     def __init__(self, loader: Any, exact: ExactLoader) -> None:
         super().__init__(loader)
@@ -36,8 +39,8 @@ class LoaderProxy(Proxy):
     def __len__(self) -> int:
         return len(self._inner)
 
-    # Lightning warns about resuming within an epoch if a loader lacks this method. The state that Lightning would
-    # save is a batch ahead.
+    # Lightning warns about resuming within an epoch if a loader lacks this method. The state that Lightning would save
+    # is not used, because Lightning has then already read one batch more than it has trained.
     def state_dict(self) -> dict[str, Any]:
         return {}
 
@@ -47,9 +50,10 @@ class LoaderProxy(Proxy):
 
 class ValidationProxy(Proxy):
     """
-    An exact copy of a validation loader. Its passes leave the global generators unchanged. With a normal loader, torch
-    draws a seed from these generators when the workers start: at each pass or, with persistent workers, at the
-    process's first pass.
+    An exact copy of a validation loader that does not change the global generators when a pass begins.
+
+    torch's own loader draws a seed from these generators whenever it starts workers. It starts them at each pass or, if
+    they are persistent, at the first pass of a process. So in a resumed process, the generators' states would differ.
     """
 
     def __iter__(self) -> Iterator[Any]:
@@ -62,9 +66,11 @@ class ValidationProxy(Proxy):
 
 class ExactLoader:
     """
-    The passes over one loader. `start(self)` returns where the pass that begins now has to start. If an earlier pass of
-    the same epoch has ended, the new pass is the next cycle over the loader. `is_carried(generator)` is true if
-    checkpoints hold the generator.
+    The passes over one loader. A pass is one iteration over the loader, and may begin after the loader's first batch.
+
+    At the beginning of each pass, `start(self)` is called and returns where this pass begins. Some frameworks iterate
+    over a short loader more than once in an epoch. Such a further pass is called the epoch's next cycle.
+    `is_carried(generator)` is true if checkpoints include the generator.
     """
 
     def __init__(
@@ -125,7 +131,10 @@ class ExactLoader:
             self.order.samplers.resume(state)
 
     def state(self, epoch: int, batch: int, *, epoch_ended: bool) -> dict[str, Any] | None:
-        """Return the state that a pass needs to begin after `batch` of `epoch`; None if these two numbers suffice."""
+        """
+        Return the state that a new process needs to begin a pass after batch `batch` of epoch `epoch`. Return None if
+        these two numbers are sufficient.
+        """
         if self._current is None:
             return None
         if self.order is not None:
@@ -162,7 +171,8 @@ class ExactLoader:
 
     def samples_by_size(self, batches: int) -> int:
         """
-        Return the same as `samples`, but assume that all batches of a stream are full. 0 if the batch size is unknown.
+        Return the number of samples in the first `batches` batches, as `samples` does. The exact number is unknown for
+        a stream; then assume that every batch has the loader's batch size. Return 0 if that size is unknown.
         """
         if self.order is None:
             return batches * (getattr(self._user_loader, "batch_size", None) or 0)
@@ -187,8 +197,9 @@ class ExactLoader:
         """
         Begin a pass, and draw its order.
 
-        Drawing seeds generators that the script may use too, such as its dataset's generator. If the pass begins after
-        its first batch (a resume), the generators that checkpoints hold are set back to their states before this call.
+        To draw an order, generators are seeded. Some of them may also be used elsewhere in the script: the sampler and
+        the dataset may share one. At a resume (the pass begins after its first batch), such a generator already has the
+        state that the checkpoint restored. So this state is set again after the order is drawn.
         """
         shared = {path: one for path, one in self._own.items() if self._first and self._is_carried(one)}
         before = generators.states(shared)
@@ -205,7 +216,10 @@ class ExactLoader:
         return root
 
     def _begin_once(self, stream: streams.Stream, before: _Pass | None, last: tuple[int, ...]) -> _Pass:
-        """Begin a pass over data that can be read only once: neither a later pass nor a new process can reread it."""
+        """
+        Begin a pass over data that can be read only once: what was read cannot be read a second time in the same
+        process. A resumed process first reads the batches of all earlier passes, and drops them.
+        """
         resumed = self._resumed
         if self._resumed is not None:
             if not self._resumed.begins(self._epoch, self._first):
@@ -291,10 +305,11 @@ class _Pass(Iterator[Any]):
 
 class _StreamPass(_Pass):
     """
-    Reads each batch under generators seeded by the batch's number, and leaves the training's generators unchanged.
+    A pass over a stream. Before each batch is read, the generators are seeded with the batch's number. After the batch
+    is read, the training's generators are set back.
 
-    `states` has the state of `holder` after each of the last KEPT_STATES batches. Without a holder, `marks` has the
-    mark (marks.py) of each of these batches.
+    `states` has the state of `holder` after each of the last KEPT_STATES batches. If there is no holder, `marks` has
+    the mark (marks.py) of each of these batches instead.
     """
 
     def __init__(self, batches: Iterator[Any], root: int, rank: int, holder: Any, number: int) -> None:
@@ -307,7 +322,8 @@ class _StreamPass(_Pass):
 
     def _read(self) -> Any:
         with seeds.kept():
-            # Ranks that shuffle all data before each reads its share must shuffle in the same way.
+            # Some streams shuffle all data on every rank when they begin, and then each rank reads its share. The
+            # shuffles must be equal on all ranks, so the seed of the first batch does not include the rank.
             seeds.seed_cpu(seeds.derive(self._root, self.number, self._rank if self.number else 0))
             batch = super()._read()
         self.number += 1
@@ -325,8 +341,8 @@ class _StreamPass(_Pass):
 
 class _OncePass(_StreamPass):
     """
-    A pass over a stream whose batches can be read only once. The pass keeps its first batches, because a framework may
-    read ahead and then restart the pass.
+    A pass over a stream whose batches can be read only once. A framework may read a few batches ahead and then start
+    the pass again. So the pass keeps its first batches to return them a second time.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -363,7 +379,10 @@ def exact_loaders(loaders: Iterable[object]) -> list[ExactLoader]:
 
 
 def is_indexed(loader: object) -> bool:
-    """Return whether `loader` is a DataLoader over a map-style dataset, with the iteration of torch or torchdata."""
+    """
+    Return whether `loader` is a DataLoader over a map-style dataset, and iterates as torch's or torchdata's class does
+    (a subclass of the user's may have its own `__iter__`).
+    """
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return False
     iterate = type(loader).__iter__

@@ -23,7 +23,10 @@ DEPTH = 5
 
 
 def mark_of(batch: Any) -> int:
-    """Return the mark of `batch`. It covers some items of each large tensor or array, and no objects of other types."""
+    """
+    Return the mark of `batch`. Of a large tensor or array, only a sample of its items is used. Objects of other types
+    are ignored.
+    """
     mark = 0
     for part in _parts(batch, DEPTH):
         mark = zlib.crc32(part, mark)

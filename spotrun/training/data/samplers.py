@@ -1,9 +1,11 @@
 """
-Restores the state that samplers keep between two passes, and draws orders, even endless ones.
+Saves and restores the attributes of samplers, and draws the order of a pass from a sampler, even if that order has no
+end.
 
-A sampler may count its passes, change its batch size, or get new weights from a hook. So when a pass is begun a second
-time, its sampler is first given the values that it had when the pass was first begun. A snapshot holds the values that
-have changed since the process began.
+A sampler may keep values from one pass to the next: it may count its passes, change its batch size, or get new weights
+from one of the script's hooks. If a pass has to be repeated, for example at a resume, the sampler must first get back
+the values that it had at the beginning of that pass. So a snapshot includes the values that have changed since the
+process began.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ class Samplers:
 
     def made_late(self) -> None:
         """
-        From now on, save every value of these samplers. The script made them during training, and a new process may
-        make them with other values.
+        From now on, save every value of these samplers, even the unchanged ones. The script made these samplers during
+        the training, so a new process may make them with other values.
         """
         self._first = {}
 
@@ -66,8 +68,8 @@ class Samplers:
 
     def begin(self, key: object) -> None:
         """
-        Prepare to draw the pass `key`. If this pass was drawn before, undo the changes that drawing made, but keep the
-        changes by hooks.
+        Prepare to draw the order of the pass `key`. If this order was drawn before, first undo the changes that drawing
+        it made to the samplers. Changes that hooks have made since then stay.
         """
         if self._resumed is not None:
             self._set(self._first | self._resumed["before"])
@@ -79,8 +81,8 @@ class Samplers:
 
     def drawn(self) -> None:
         """
-        Record the values right after the pass is drawn. In a resumed pass, also set the values that hooks had changed
-        by the time of the snapshot.
+        Record the samplers' values right after a pass's order is drawn. If the pass is resumed, then also set the
+        values that hooks had changed between the draw and the snapshot.
         """
         self._drawn, self._held = self._copies(), dict(self._living())
         if self._resumed is not None:
@@ -89,8 +91,8 @@ class Samplers:
 
     def state(self, *, next_pass: bool) -> State:
         """
-        Return the values with which this pass began, and the values that hooks have changed since. With `next_pass`,
-        return the values with which the next pass would begin.
+        Return the values that the samplers had when this pass began, and the values that hooks have changed since. With
+        `next_pass`, return the present values, because the next pass would begin with them.
         """
         if next_pass:
             return {"before": self._to_save(self._copies()), "since": {}}
@@ -208,8 +210,9 @@ def same(one: Any, other: Any) -> bool:
 
 class Drawn:
     """
-    The indices of a pass, in the sampler's order. Most orders are drawn completely. An order that never ends is drawn
-    in parts, each with the generator states at the end of the previous part.
+    The order of a pass: the indices of each batch. Most orders are drawn completely at the beginning. A sampler may
+    also yield indices without end. Then the order is drawn in parts, and the generators' states at the end of each part
+    are kept to draw the next one.
     """
 
     def __init__(self, indices: Iterator[Any]) -> None:
@@ -239,8 +242,8 @@ class Drawn:
 
     def samples(self, batches: int) -> int:
         """
-        Return the number of samples in the first `batches`; each batch is a list. Each call counts only the batches
-        since the previous call, because the training calls this after each batch.
+        Return the number of samples in the first `batches` batches, each of which is a list. The training calls this
+        after each batch, so only the batches since the previous call are counted again.
         """
         counted, samples = self._counted if self._counted[0] <= batches else (0, 0)
         samples += sum(len(batch) for batch in islice(self.known, counted, batches))

@@ -1,9 +1,9 @@
 """
-Reads data without an index: an IterableDataset, or any other iterable of batches.
+Reads data that has no index: an IterableDataset, or any other iterable of batches.
 
-The generators are seeded by position before a stream draws from them, so a repeated pass gives the same batches. To
-reach a position, the training loads the stream's own `state_dict`. If the stream has none, the training rereads all
-batches before the position.
+Before a sample is read, the generators are seeded with the sample's position, so a repeated pass gives the same
+batches. To begin at a position, the stream's own state is loaded with its `load_state_dict`. A stream without such a
+method is read from its beginning, up to the position.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ def is_read_once(loader: object) -> bool:
 
 class SeededStream(Proxy):
     """
-    An IterableDataset that seeds the generators by the pass, the worker and the sample's number before it reads a
-    sample.
+    An IterableDataset. Before it reads a sample, it seeds the generators with the pass, the worker and the sample's
+    number.
 
-    `place` identifies the pass. It is in shared memory, so that workers that outlive a pass see the number of the next
-    pass. At the start of a pass, workers record in `notes` how the dataset differs from its state in their first pass.
+    `place` identifies the pass. It is in shared memory, because a worker may serve several passes and must learn the
+    number of each new one. At the start of each pass, a worker compares its copy of the dataset with the copy at its
+    first pass, and records differences in `notes`.
     """
 
     def __init__(self, inner: Any, seed: int, rank: int, place: Tensor, notes: Notes | None = None) -> None:
@@ -66,7 +67,8 @@ class SeededStream(Proxy):
         own = generators.kept_by(dataset=self._inner)
         samples = iter(self._inner)
         while True:
-            # Ranks that shuffle all data before each reads its share must shuffle in the same way.
+            # Some datasets shuffle all data on every rank when they begin, and then each rank reads its share. The
+            # shuffles must be equal on all ranks, so the seed of the first sample does not include the rank.
             seed = seeds.derive(root, given, self._rank if given else 0)
             seeds.seed_cpu(seed)
             generators.seed(own, seed)
@@ -89,7 +91,8 @@ class SeededStream(Proxy):
 
 class SeededStatefulStream(SeededStream):
     """
-    A SeededStream of a dataset with a state. Its `state_dict` adds to that state the number of samples given so far.
+    A SeededStream of a dataset that has its own state. `state_dict` returns that state, and the number of samples that
+    the dataset has returned so far.
     """
 
     _resumed: dict[str, Any] | None = None
@@ -110,9 +113,11 @@ class SeededStatefulStream(SeededStream):
 @dataclass(frozen=True)
 class Stream:
     """
-    A loader to iterate over, and two objects: `inside` holds the loader's state within a pass, and `between` holds it
-    between two passes. Both are None if the loader has no state; a training that resumes within a pass then rereads the
-    beginning of the pass.
+    A loader, and the two objects whose `state_dict` has the position in it: `inside` during a pass, and `between` from
+    one pass to the next.
+
+    Both are None if the loader has no state. A training that resumes within a pass then rereads the pass from its first
+    batch.
     """
 
     loader: Any

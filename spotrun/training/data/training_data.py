@@ -1,6 +1,6 @@
 """
-Replaces the loaders of a training (those for training and those for validation) by exact loaders, and sets where these
-start.
+Replaces each loader of a training, for training data or for validation, by an exact loader, and tells it at which batch
+to start.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from spotrun.training.session import Agent
 
 class TrainingData:
     """
-    The data of one training, in an order that `seed` determines. `resumed` is a result of the method `state` in an
-    earlier process. `ExactLoader` documents `is_carried`.
+    All loaders of one training. The order of their data depends on `seed`.
+
+    `resumed` is None for a fresh start; otherwise it is what the method `state` returned in an earlier process.
+    `is_carried` is passed on to ExactLoader.
     """
 
     def __init__(
@@ -42,7 +44,10 @@ class TrainingData:
         self._said: set[int] = set()
 
     def exact(self, loader: Any, stage: Stage, *, late: bool = False) -> Any:
-        """Return the loader for `Hooks.exact`. `late`: the script made `loader` after the start of training."""
+        """
+        Return the loader that the framework reads instead of `loader` (see `Hooks.exact`). `late` says that the script
+        made `loader` only after the training had begun.
+        """
         rank = self._framework.rank
         if stage == "validate":
             return self._exact_validation(loader, rank)
@@ -71,8 +76,8 @@ class TrainingData:
 
     def _resume_validation(self) -> None:
         """
-        Restore the validation loaders as soon as they exist: when training starts, or later if this epoch has no
-        validation.
+        Restore the states of the validation loaders once, as soon as these loaders exist. Usually they exist when
+        training starts. If the current epoch has no validation, the framework makes them later.
         """
         if made := self._validation_streams():
             for stream, state in zip(made, self._resumed_validation, strict=False):
@@ -97,8 +102,8 @@ class TrainingData:
 
     def check(self) -> None:
         """
-        Print a message about each loader whose data a resume has to reread, up to the position at which training
-        continues.
+        Check that a resume can find its position in every loader. If a loader can only be reread up to that position,
+        print a message that its data must be the same each time.
 
         Raises:
             TrainingUnsupported: this combination of loaders cannot be resumed.
@@ -122,8 +127,10 @@ class TrainingData:
 
     def begin_here(self) -> None:
         """
-        Restart the loaders if they began at a wrong position: a framework may begin loaders before it has restored its
-        own position. (Lightning does if a script reads `estimated_stepping_batches` in configure_optimizers,
+        Restart the loaders if they began at a wrong position, and restore their states.
+
+        A framework may begin to read its loaders before it has restored its own position, so that they start at the
+        first batch. (Lightning does if a script reads `estimated_stepping_batches` in configure_optimizers,
         Lightning#20550.)
         """
         here = self._framework.pass_begins_at
@@ -147,7 +154,10 @@ class TrainingData:
         }
 
     def news(self) -> list[UntrackedChange]:
-        """Return all changes of datasets in workers, and all streams that returned different data when reread."""
+        """
+        Return what a resume would lose: each change that a worker made to its dataset, and each stream that returned
+        other data when it was reread.
+        """
         again = [
             UntrackedChange(f"data[{number}]", f"a {one.name} that gives other batches when it is read again")
             for number, one in enumerate(self._train_loaders())

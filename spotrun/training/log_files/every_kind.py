@@ -1,4 +1,7 @@
-"""Handles all kinds of loggers. In a snapshot, the state of each kind has a separate name."""
+"""
+Saves and restores the logs of all supported kinds of loggers. In a snapshot, each kind has its own entry, such as
+`wandb`.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +41,17 @@ def continue_run(loggers: Loggers, saved: State) -> None:
 
 
 def _note(loggers: Loggers) -> None:
-    """Record the loggers by `id`, because a logger of the script's class may have no hash."""
+    """
+    Record that a fit() has written to these loggers. They are recorded by `id`, because a logger of the script's own
+    class may not be hashable.
+    """
     _under_way.update({id(logger): logger for logger in loggers})
 
 
 def load(loggers: Loggers, saved: State) -> None:
-    """Restore the log files when training begins. By then the framework has logged hyper-parameters a second time."""
+    """
+    Restore the log files when training begins. It is not done earlier, because the framework logs the hyper-parameters
+    a second time before training, and they would then be added to the restored files.
+    """
     text_logs.load(loggers, saved["logs"])
     mlflow_files.load(loggers, saved["mlflow"])

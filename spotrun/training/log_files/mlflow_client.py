@@ -1,9 +1,10 @@
 """
-Continues the MLflow run of an MLFlowLogger with a server or a database after a resume, and logs no step twice.
+Continues, after a resume, the MLflow run of an MLFlowLogger that writes to a server or a database. No step is logged
+twice.
 
-A resume does not reset the server's data, so the server already has values from the steps after the snapshot. These
-steps are repeated, with the same values. So, for each metric, the logger skips all steps up to the last one that the
-MLflow run has. This does not work for a metric whose steps do not increase.
+The server's data cannot be set back to the snapshot, so the server still has values of the steps after the snapshot.
+The resumed training repeats these steps and gets the same values. So, for each metric, the logger skips the steps that
+the server already has, up to the newest one. This does not work for a metric whose steps do not increase.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def _is_new(logger: Any) -> bool:
 
 
 def _leave_out(logger: Any, last_steps: Mapping[str, int]) -> None:
-    """From now on, let the logger skip all steps of a metric up to the metric's last step."""
+    """From now on, make the logger skip old values: for each metric, those up to its step in `last_steps`."""
     log = logger.log_metrics
 
     def log_metrics(metrics: Mapping[str, Any], step: int | None = None) -> None:

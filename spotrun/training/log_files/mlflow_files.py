@@ -1,6 +1,6 @@
 """
-Saves in a snapshot the MLflow run of an MLFlowLogger that writes to files: metrics, parameters and tags, but no
-artifacts.
+Saves in a snapshot the MLflow run of an MLFlowLogger that writes to a local folder. Metrics, parameters and tags are
+saved; artifacts are not.
 
 A resumed training continues the same MLflow run, with the files as they were at the snapshot, even on a machine that
 never had these files. Layout: EXPERIMENT_ID/meta.yaml and EXPERIMENT_ID/RUN_ID/{meta.yaml,metrics,params,tags}
@@ -24,7 +24,10 @@ MARK = "tags/spotrun.run"
 
 
 def _ours(loggers: Loggers) -> list[Any]:
-    """Return the MLFlowLoggers whose store is a folder. `mlflow_client` handles the others."""
+    """
+    Return the MLFlowLoggers that write to a local folder. `mlflow_client` handles those that write to a server or a
+    database.
+    """
     return [each for each in of_mlflow(loggers) if store_folder(each) is not None]
 
 
@@ -52,8 +55,8 @@ def _dump(logger: Any) -> State:
 
 def begin(loggers: Loggers, run_uid: str) -> None:
     """
-    On a fresh start, continue the MLflow run that an earlier process of the same spotrun run began, and drop its
-    metrics.
+    On a fresh start, continue the MLflow run that an earlier process of the same spotrun run began, if there is one.
+    Remove its metrics and parameters: the training starts at its first step and will log them again.
     """
     for index, logger in enumerate(_ours(loggers)):
         mark, opened = f"{run_uid}/{index}", _folder(logger)
@@ -134,7 +137,10 @@ def is_active(run_id: str) -> bool:
 
 
 def store_folder(logger: Any) -> str | None:
-    """Return the folder of `file:FOLDER`, `file://FOLDER` or FOLDER; None for a server or a database."""
+    """
+    Return the local folder that the logger's URI names as `file:FOLDER`, `file://FOLDER` or FOLDER. Return None if the
+    URI names a server or a database.
+    """
     uri = str(logger._tracking_uri)
     folder = uri.removeprefix("file:").removeprefix("//")
     return None if ":" in folder else folder

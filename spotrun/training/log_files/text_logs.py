@@ -1,9 +1,10 @@
 """
 Saves the files of CSVLogger and TensorBoardLogger as part of a snapshot.
 
-A resumed training continues in the folder of the same version, with the files as they were at the snapshot. So the
-files contain each step once, even on a machine that never had these files. If a training is killed before its first
-snapshot, its next start reuses the same version.
+These loggers write each training into a new folder `version_N`. A resumed training continues in the folder of the
+interrupted one, with the files as they were at the snapshot. So the files contain each step once, even on a machine
+that never had these files. If a training is killed before its first snapshot, its next start uses the same version
+again.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def _dump(logger: Any, pattern: str) -> State:
 
 def _extent(path: Path) -> int:
     """
-    Return a file's length in bytes or, for a CSV file, in rows. (Bytes would not do: a new column changes all rows.)
+    Return a file's length, by which the file is later cut: in bytes, or in rows for a CSV file. When a CSV file gets a
+    new column, every row is rewritten with more bytes, so only the number of rows still fits.
     """
     return len(path.read_bytes().splitlines()) if path.name == CSV else path.stat().st_size
 
@@ -69,7 +71,10 @@ def content_of(tensor: torch.Tensor) -> bytes:
 
 
 def begin(loggers: Loggers, run_uid: str) -> None:
-    """On a fresh start, continue the version that an earlier process of the same run began, and remove its files."""
+    """
+    On a fresh start, continue the version that an earlier process of the same run began, if there is one. Remove its
+    files: the training starts at its first step and will log everything again.
+    """
     kinds = _kinds(loggers)
     before = [_begun_before(logger, run_uid) for logger, _ in kinds]
     for (logger, pattern), version in zip(kinds, before, strict=True):
@@ -108,8 +113,8 @@ def continue_run(loggers: Loggers, saved: list[State]) -> None:
 
 def _left_here(logger: Any, extents: dict[str, int]) -> dict[str, torch.Tensor]:
     """
-    Return the files on this machine that were too large for the snapshot, cut to their length at the snapshot. If a
-    process on this machine has already resumed from the snapshot, the files have the names that `load` gave them.
+    Return files that were too large for the snapshot but exist on this machine, cut to their length at the snapshot.
+    Such a file has its original name, or the name that `load` gave it at an earlier resume from the same snapshot.
     """
     folder, names = Path(logger.log_dir), _names(extents)
     paths = {name: path for name in extents for path in (folder / name, folder / names[name]) if path.exists()}
@@ -117,7 +122,10 @@ def _left_here(logger: Any, extents: dict[str, int]) -> dict[str, torch.Tensor]:
 
 
 def _move(logger: Any, pattern: str, version: int | str) -> None:
-    """Change the logger's version, and remove the folder that the logger has just opened for another version."""
+    """
+    Make the logger use `version`. If it has just opened the folder of another version, remove its files there, and then
+    the folder if it is empty.
+    """
     opened = Path(logger.log_dir)
     _close(logger)
     logger._version = version
@@ -148,15 +156,18 @@ def load(loggers: Loggers, saved: list[State]) -> None:
 
 
 def _columns(path: Path) -> list[str]:
-    """Return the column names in a CSV file's header. The header quotes names that contain a comma."""
+    """
+    Return the column names in a CSV file's header. They are read with a CSV parser, because a name that contains a
+    comma is quoted.
+    """
     with path.open(newline="") as file:
         return next(csv.reader(file))
 
 
 def _names(files: Iterable[str]) -> dict[str, str]:
     """
-    Return new names for old event files. A writer names its file by the current second, so it could overwrite an old
-    file.
+    Return a new name for each event file of the snapshot. An event file's name contains the second in which it was
+    opened. With its old name, a restored file could be overwritten by a file that is opened now.
     """
     names, numbers = {}, Counter[Path]()
     for name in sorted(files):
@@ -179,14 +190,17 @@ def _remove_files(logger: Any, pattern: str) -> None:
 
 def _files(logger: Any, pattern: str) -> dict[str, Path]:
     """
-    Return files by their path in the version's folder. (`add_scalars` writes each curve into a separate subfolder.)
+    Return the logger's files by their paths relative to the version's folder. Subfolders are searched too, because
+    `add_scalars` writes each curve into its own subfolder.
     """
     folder = Path(logger.log_dir)
     return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob(pattern))}
 
 
 def _kinds(loggers: Loggers) -> list[tuple[Any, str]]:
-    """Return the loggers with local files of a known kind, each with the pattern of its files."""
+    """
+    Return the loggers of a known kind that write to local files. With each, return the pattern of its files' names.
+    """
     known = ((logger, _pattern(logger)) for logger in loggers)
     return [(logger, pattern) for logger, pattern in known if pattern and "://" not in str(logger.root_dir)]
 

@@ -1,10 +1,10 @@
 """
-Continues a WandbLogger's offline W&B run. Each attempt writes a separate folder, and `wandb sync` joins the folders of
-one W&B run.
+Continues the W&B run of a WandbLogger that is offline. Each attempt writes its own folder, and `wandb sync` later joins
+the folders of one W&B run.
 
-W&B numbers the rows of a run, and a row replaces any earlier row with the same number. An offline client begins each
-folder with row 0. So a resumed training continues with the row number in the snapshot. An online client gets the number
-from the server.
+W&B numbers the rows of a run. A row replaces any earlier row with the same number. An offline client does not know the
+earlier folders and would begin with row 0. So a resumed training continues with the row number in the snapshot. An
+online client gets the number from the server.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def continue_run(loggers: Loggers, saved: list[State]) -> None:
 
 def _is_offline(run: Any) -> bool:
     """
-    Return whether `run` is an offline W&B run, and not the dummy with every attribute that ranks other than 0 have.
+    Return whether `run` is an offline W&B run. On ranks other than 0, Lightning's `run` is a dummy that has every
+    attribute; the result is then False.
     """
     return type(run).__module__.startswith("wandb.") and run.offline is True
 

@@ -1,4 +1,7 @@
-"""Checks which tensors and arrays an image can hold, and converts arrays for an image."""
+"""
+Checks whether a checkpoint can contain a tensor or an array, and converts arrays to and from the form in which it
+contains them.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ class Masked(NamedTuple):
 
 
 def content_of_masked(array: MaskedArray) -> tuple[Any, ...]:
-    """Return the content of a masked array as an image holds it."""
+    """Return the content of a masked array in the form in which checkpoints contain it."""
     mask, fill_value, is_hard = Masked.of(array)
     masked = None if mask is None else bytes_of(mask)
     return bytes_of(array.data), array.dtype.str, tuple(array.shape), masked, bytes_of(fill_value), is_hard

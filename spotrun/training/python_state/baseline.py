@@ -1,4 +1,4 @@
-"""The Python state at the start of training. Only changes since then are saved."""
+"""Records the script's Python objects at the start of training. Snapshots contain only changes since then."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ from spotrun.training.python_state.unchanged_cache import UnchangedCandidate, Un
 from spotrun.training.python_state.values import same
 
 STARTED = "started: "
-"""Prefix of the path of an object made between the start of training and its first epoch."""
+"""
+Prefix of an object's path. It marks an object that the script's hooks made after `Baseline.add`, but before the first
+epoch began.
+"""
 
 LATE = "late: "
 """
-Prefix of the path of a part that the trained module got during training. By the time the Python state is loaded, a
-resume has already remade this part.
+Prefix of an object's path. It marks a part that the script added to the trained module during training. A resume makes
+such a part before it loads the Python state.
 """
 
 
 class _BaselineObject(NamedTuple):
     """
-    An object that existed when it was recorded, with its parts at that time. Holding the object keeps its `id` from
-    being reused.
+    An object and its parts, as they were when the object was recorded. The reference to the object keeps it alive, so
+    that no other object gets the same `id`.
     """
 
     node: Node
@@ -41,8 +44,8 @@ class _BaselineObject(NamedTuple):
 
 class Change(NamedTuple):
     """
-    The part of a changed object that is saved. Of a holder, it is the changed parts by name; any other object is saved
-    whole.
+    The part of a changed object that snapshots contain. Only for a holder (an object with named parts) is this a part:
+    those that changed, and the names of those that are gone. Any other object is saved whole.
     """
 
     parts: dict[str, Any]
@@ -51,8 +54,8 @@ class Change(NamedTuple):
 
 class Baseline:
     """
-    The objects that existed at the start of training, by `id` and by path. A process that resumes makes the same
-    objects, so in both processes a path identifies the same object.
+    The objects that existed at the start of training, by `id` and by path. A resumed process makes the same objects. So
+    a path identifies the same object in both processes.
     """
 
     def __init__(self) -> None:
@@ -87,7 +90,10 @@ class Baseline:
         self.settle(walk)
 
     def settle(self, walk: Walk) -> None:
-        """Record the trained module's present tensors, and the state of each part whose class is a library's."""
+        """
+        Record the trained module's present tensors, and the present state of each of its parts whose class comes from a
+        library.
+        """
         for _, _, value in walk.others.values():
             if issubclass(type(value), Tensor):
                 self._registered[id(value)] = value
@@ -96,10 +102,11 @@ class Baseline:
 
     def add_started(self, walk: Walk) -> None:
         """
-        Add the objects that hooks have made since `add`; a process that resumes makes them too.
+        Add the objects that the script's hooks have made since `add`. A resumed process makes these objects too.
 
-        Snapshots hold these objects whole, changed or not, because hooks may have made them from weights. The exception
-        is the structure of libraries' modules, which cannot depend on weights.
+        But hooks may make an object from the weights, and then its content differs in the resumed process. So snapshots
+        contain these objects whole, whether they changed or not. An exception is the structure of libraries' modules,
+        which cannot depend on weights.
         """
         for node in walk.nodes.values():
             self._name(f"{STARTED}{node.path}", node.value)
@@ -111,8 +118,8 @@ class Baseline:
 
     def _resting(self) -> Iterator[UnchangedCandidate]:
         """
-        Yield the recorded objects that have a path. Only these may be skipped in later walks: an image can refer to
-        them by path.
+        Yield the recorded objects that later walks may skip while they are unchanged. They must have a path, because a
+        snapshot can refer to an object that it does not contain only by its path.
         """
         for key, (node, compare) in self._known.items():
             if key in self._paths and key in self._earlier:
@@ -120,7 +127,8 @@ class Baseline:
 
     def ignore(self, values: Iterable[object]) -> None:
         """
-        Keep `values`, which a restore has made, out of the baseline: a process that has loaded no image lacks them.
+        Never record `values`, which a restore has made. A snapshot could otherwise refer to them by path, and a process
+        that starts without this checkpoint would not have them.
         """
         self._ignored |= {id(value): value for value in values}
 
@@ -148,7 +156,10 @@ class Baseline:
         return self._by_path[path]
 
     def before(self, *, probe: bool) -> Before:
-        """Return the results of earlier walks. With them, the next walk can skip unchanged objects."""
+        """
+        Return what is known from earlier walks, so that the next walk can skip unchanged objects. With `probe`, long
+        containers are compared item by item.
+        """
         for key in list(self._tables):
             if not self._is_unchanged(key, probe=probe):
                 del self._tables[key]
@@ -181,7 +192,10 @@ class Baseline:
 
 
 def _is_compared(node: Node) -> bool:
-    """Return whether the object is compared as one value. All other objects are compared part by part."""
+    """
+    Return whether a whole object is compared at once, such as an array or a long container. For all other objects, the
+    parts are compared.
+    """
     if node.kind == "asked":
         return isinstance(node.value, GENERATORS)
     return node.kind not in HOLDERS and (node.kind not in CONTAINERS or node.is_closed)
@@ -189,8 +203,11 @@ def _is_compared(node: Node) -> bool:
 
 def _change(before: dict[str, Any], now: dict[str, Any], holder: object) -> Change | None:
     """
-    Compare a holder's parts. A part that is missing now does not count as removed if its attribute still exists: for
-    example, an attribute of a library's module is a part only while its value is plain.
+    Return what has changed between a holder's parts `before` and `now`; None if nothing has.
+
+    A name that is missing in `now` counts as gone only if the attribute no longer exists. For example, an attribute of
+    a library's module is one of the parts only while its value is plain; when the value becomes another object, the
+    attribute still exists.
     """
     if len(before) == len(now) and all(map(is_, before, now)):
         others = compress(now, map(is_not, before.values(), now.values()))  # usually few

@@ -1,8 +1,8 @@
 """
 Saves and restores modules that a batch made by copying a part of the trained module, such as averages and teachers.
 
-An image does not describe how to make a module. So a resume copies the part of the trained module that is built alike,
-and gives the copy the saved weights, flags and plain attributes.
+A checkpoint cannot describe how to make a module. So a resume finds the part of the trained module that has the same
+structure, copies it, and gives the copy the saved weights, flags and plain attributes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from spotrun.training.python_state.values import decode, encode, is_scalar
 from spotrun.training.weights import build_of
 
 OwnParts: TypeAlias = Callable[[nn.Module], Mapping[str, Any]]
-"""Returns the attributes of a module that are to be compared: all but those that torch adds."""
+"""A function that returns a module's attributes without those that torch adds. The returned attributes are compared."""
 
 
 class Copies:
     """
-    The part from which each copy was made, by `id` of the copy. Results are kept, because the search takes long in
-    large models.
+    For each copy, by its `id`, the name of the part from which it was made. Results are kept, because finding the part
+    takes long in a large model.
     """
 
     def __init__(self) -> None:
@@ -51,8 +51,8 @@ def _part_like(made: nn.Module, module: nn.Module, own_parts: OwnParts) -> str |
 
 def _alike(made: nn.Module, part: nn.Module, own_parts: OwnParts) -> bool:
     """
-    Return whether `made` and `part` have tensors of the same names and shapes, and share every other attribute that is
-    not a scalar.
+    Return whether `made` could be a copy of `part`. Their tensors must have the same names and shapes. Each other
+    attribute must be a scalar, or the same object in both modules.
     """
     if {n: t.shape for n, t in _tensors(made).items()} != {n: t.shape for n, t in _tensors(part).items()}:
         return False
@@ -64,7 +64,10 @@ def _alike(made: nn.Module, part: nn.Module, own_parts: OwnParts) -> bool:
 
 
 def content_of(made: nn.Module, like: str, own_parts: OwnParts) -> dict[str, Any]:
-    """Return all content of `made` that differs from the part. Tensors are not copied."""
+    """
+    Return what `made_like` needs to turn a copy of the part `like` into `made`: tensors, flags and plain attributes.
+    Tensors are not copied.
+    """
     return {
         "like": like,
         "tensors": {name: tensor.detach() for name, tensor in _tensors(made).items()},
@@ -78,10 +81,10 @@ def content_of(made: nn.Module, like: str, own_parts: OwnParts) -> dict[str, Any
 
 def made_like(part: nn.Module, content: Mapping[str, Any]) -> nn.Module:
     """
-    Return a copy of `part` with `content`, a result of `content_of`.
+    Return a copy of `part` with the saved `content`, which `content_of` returned.
 
     Raises:
-        KeyError, ValueError, RuntimeError: the part is now built in another way.
+        KeyError, ValueError, RuntimeError: the structure of `part` has changed, so that `content` does not fit it.
     """
     made = copy.deepcopy(part)
     with torch.no_grad():

@@ -1,9 +1,10 @@
 """
-Encodes the changes of a script's Python state for an image, as values and their paths.
+Encodes the changes of a script's Python state for a checkpoint. The result is called an image.
 
 An image is a list of objects. An object that existed when training began is listed with its path, and a restore fills
-it in place. An object that was made later is also made by the restore. Values refer to objects by list number or by
-path, so sharing and cycles are preserved. Values that have no encoding are left out and reported.
+the existing object in place. A restore creates an object that was made later. Values refer to objects by their number
+in the list or by path, so that sharing and cycles are preserved. A value that cannot be encoded is left out and
+reported.
 """
 
 from __future__ import annotations
@@ -40,15 +41,16 @@ HARMLESS = (
     "lightning_fabric",
 )  # fmt: skip
 """
-Packages whose objects are not reported. Their objects are either locks, logs, progress bars and pictures, on which no
-training step depends, or save their own state.
+Packages whose objects are not reported if they cannot be saved. There are two reasons. Locks, logs, progress bars and
+pictures have no influence on a training step. Other objects save their own state.
 """
 
 
 class UntrackedChange(NamedTuple):
     """
-    A change that no image holds: its path, and a description of the value. `saved`: an image does hold it, but the
-    process that resumes has no object at that path.
+    A change that a resume would lose: the path of the changed object, and a description of its value. `saved` is False
+    if no checkpoint contains the change. It is True if the checkpoint does contain it, but the resumed process has no
+    object at that path.
     """
 
     path: str
@@ -63,8 +65,8 @@ class UntrackedChange(NamedTuple):
 
 class Encoder:
     """
-    Makes an image of all objects of `walk` that differ from `baseline`. Afterwards `lost` has the changes that were
-    left out.
+    Makes an image of all objects of `walk` that differ from `baseline`. Afterwards `lost` has the changes that the
+    image does not contain.
     """
 
     def __init__(self, script: Script, baseline: Baseline, walk: Walk, copies: Copies, *, probe: bool) -> None:
@@ -98,7 +100,7 @@ class Encoder:
         return {"format": FORMAT, "objects": objects}
 
     def _is_carried_for_itself(self, key: int, node: Node) -> bool:
-        """Return whether an object is saved even if no changed object holds it."""
+        """Return whether the image contains a changed object even if no other changed object refers to it."""
         if self._baseline.knows(node.value) or key in self._walk.trained_parts:
             return True
         return node.kind in ("nn", "tensor") and self._baseline.path_of(node.value) is not None
@@ -107,8 +109,8 @@ class Encoder:
 
     def _find_dead(self) -> None:
         """
-        Find the containers to leave out. A container is saved whole or not at all. So if a part cannot be saved,
-        neither can the new containers that hold it.
+        Find the containers that cannot be saved. A container is saved whole or not at all. So if one of its parts
+        cannot be saved, neither can the container. The same then holds for each new container that contains it.
         """
         held_by: dict[int, list[int]] = {}
         for key in self._changes:
@@ -131,8 +133,8 @@ class Encoder:
 
     def _lost_in(self, node: Node) -> UntrackedChange | None:
         """
-        Return why this object cannot be saved; None if it can. Checks the object and its parts, but not the parts of
-        parts.
+        Return the reason why this object cannot be saved, or None if it can. The object and its parts are checked; the
+        parts' own parts are not.
         """
         value = node.value
         if node.is_closed:

@@ -1,9 +1,9 @@
 """
 Compares an array, a tensor or a long container with its earlier content.
 
-Small values are always compared whole, large values by their write counts. With `probe`, large values are also compared
-by their bytes: whole until WHOLE_BYTES are used up, and by samples after that. The first comparison probes, and then
-every 32nd one.
+A small value is always compared whole. For a large value, only its count of writes is compared. With `probe`, a large
+value's bytes are compared too: all of them until WHOLE_BYTES have been compared, and after that only samples. The first
+comparison of a process is with `probe`, and then every 32nd.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from spotrun.training.python_state.stateful_objects import GENERATORS, state_of
 
 SMALL_ELEMENTS = 1 << 16
 WHOLE_BYTES = 64 << 20
-"""Maximum bytes that one probe compares whole. Comparing as many takes a tenth of a second."""
+"""Maximum bytes that one probe compares whole, which takes a tenth of a second."""
 SAMPLES, SAMPLE_BYTES = 64, 4096
 PROBE_EVERY = 32
 
 Unchanged: TypeAlias = Callable[[bool], bool]
-"""Returns whether a value is unchanged. The argument is `probe`."""
+"""A function that returns whether a value is unchanged. Its argument is `probe`."""
 
 
 class Budget:
@@ -37,7 +37,7 @@ class Budget:
         self._left = WHOLE_BYTES
 
     def take(self, size_bytes: int) -> bool:
-        """Take `size_bytes` from the budget if as many are left, and return whether they were."""
+        """Subtract `size_bytes` from the budget if that many bytes are left. Return whether they were."""
         fits = size_bytes <= self._left
         self._left -= size_bytes if fits else 0
         return fits
@@ -63,7 +63,7 @@ def _generator(generator: Any) -> Unchanged:
 
 
 def comparable(encoded: Any) -> Any:
-    """Return `encoded` (stateful_objects.py) in a form that `==` compares bit by bit."""
+    """Convert `encoded` (see stateful_objects.py) so that `==` compares it bit by bit."""
     if isinstance(encoded, Tensor):
         return _bits(encoded)
     return list(map(comparable, encoded)) if isinstance(encoded, list | tuple) else encoded
@@ -110,7 +110,10 @@ def _checksum_of_array(array: np.ndarray[Any, Any], whole: bool) -> int:
 
 
 def _tensor(tensor: Tensor, budget: Budget) -> Unchanged:
-    """Compare bits as well as versions: many scripts write averages through `.data`, which does not change versions."""
+    """
+    Record a tensor's version, shape and bits to compare them later. The version alone is not sufficient: many scripts
+    write averages through `.data`, which does not change it.
+    """
     if not is_dense(tensor):
         return lambda probe: True
     version, shape = _version(tensor), tensor.shape
@@ -125,7 +128,8 @@ def _small_tensor(tensor: Tensor) -> Unchanged:
     bits = _bits(tensor.detach())
     if not tensor.is_contiguous():
         return lambda probe: _bits(tensor.detach()) == bits
-    # Getting the memory from torch takes longer than comparing the bytes, so it is done once, here.
+    # To get a view of the memory from torch takes longer than to compare the bytes. So the view is made here once, and
+    # each comparison uses it.
     memory, address = memory_of(tensor.detach()), tensor.data_ptr()
 
     def as_before(probe: bool) -> bool:

@@ -1,9 +1,10 @@
 """
-Walks the state that a script holds in Python objects: finds every object whose parts may change, and the object's path.
+Walks through the state that a script keeps in Python objects. Finds every object whose parts may change, and the
+object's path.
 
 An object's path is the first path by which the walk reaches it, such as `module.meters['loss'].history`. The walk
-enters containers, and the script's instances, classes, functions and modules. It does not enter library objects, but
-records their paths.
+enters containers, and the script's own instances, classes, functions and modules. It does not enter objects of
+libraries, but records their paths.
 """
 
 from __future__ import annotations
@@ -32,22 +33,26 @@ from spotrun.training.python_state.values import SCALARS, is_scalar
 
 MAPPED_MAX_BYTES = 64 << 20
 """
-Maximum bytes of a `numpy.memmap` that is saved. A larger one is only reported, because its pages may not be in memory.
+Maximum bytes of a `numpy.memmap` that is saved. A larger one may have pages that are not in memory, and saving it would
+read them. So if it changes, this is only reported.
 """
 OBJECTS_MAX = 50_000
-"""Maximum objects in one walk. Further objects are not saved, but reported if they change."""
+"""Maximum objects in one walk. Further objects are not saved; if they change, this is reported."""
 TABLE_ITEMS = 1_000
 """
-Maximum items of a container that the first walk enters. A longer container is a table, which is entered only once it
-has changed.
+Maximum items of a container that the first walk enters. A longer container is called a table. Later walks enter it only
+if it has changed.
 """
 ITEMS_MAX = 1 << 20
-"""Maximum items of a container that is saved. A longer container is only reported, if it changes."""
+"""Maximum items of a container that is saved. If a longer container changes, this is only reported."""
 
 FLAGS_OF_TORCH = {"training"}
 OF_TORCH = frozenset(vars(nn.Module())) - FLAGS_OF_TORCH
 TENSORS_OF_TORCH = ("_parameters", "_buffers", "_modules")
-"""Attributes in which a module outside the trained one keeps its tensors and inner modules."""
+"""
+Attributes in which a torch module keeps its tensors and inner modules. The walk enters them only in modules that are
+not part of the trained module.
+"""
 CLOSURE = "nonlocal "
 """Prefix of the parts of a function that are variables of its enclosing function."""
 FLAGS = "requires_grad of parameters"
@@ -64,26 +69,31 @@ SEQUENCES: dict[type, str] = {
 MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "OrderedDict", Counter: "Counter", defaultdict: "defaultdict"}
 CONTAINERS = frozenset({*SEQUENCES.values(), *MAPPINGS.values(), "namedtuple"}) - {"bytearray"}
 HOLDERS = frozenset({"object", "bag", "nn", "class", "function", "module"})
-"""Kinds whose parts have names and are saved separately."""
+"""Kinds of objects whose parts have names. The image can contain single parts of such an object."""
 LEAVES = frozenset({"array", "mapped", "masked", "tensor", "bytearray"})
-"""Kinds whose parts the walk does not enter."""
+"""Kinds of objects that are compared and saved whole."""
 BEHIND: dict[type, tuple[str, ...]] = {
     partial: ("func", "args", "keywords"), ChainMap: ("maps",), UserDict: ("data",), UserList: ("data",),
     memoryview: ("obj",),
 }  # fmt: skip
 """
-The attributes in which objects of Python's own classes hold the script's values. A restore fills such objects, but
-never makes one.
+Classes of Python's own library, with the attributes in which their objects keep the script's values. A restore fills
+existing objects of these classes, but cannot create one.
 """
 _BAGS = (SimpleNamespace, argparse.Namespace, threading.local)
-"""Kinds of bags. Of a `threading.local`, only the training thread's values count."""
+"""
+Classes of the kind `bag`: objects that only hold named values. For a `threading.local`, only the training thread's
+values are saved.
+"""
 
 
 class Node:
     """
-    An object whose parts may change. `parts` is a list or, for a holder, a dict; None if the walk does not read the
-    parts. A mapping's parts are its keys and values, alternating. `inner` has, with their paths, the parts that may
-    have parts of their own and are not in `still`.
+    An object whose parts may change.
+
+    `parts` is a dict if the parts have names (HOLDERS), and a list otherwise; for a mapping, the list has its keys and
+    values, alternating. `parts` is None if the walk does not enter the object. `inner` has the parts that may have
+    parts themselves, each with its path. Parts that are in `still`, and so unchanged, are left out.
     """
 
     __slots__ = ("inner", "kind", "parts", "path", "value")
@@ -97,13 +107,13 @@ class Node:
 
     @property
     def is_closed(self) -> bool:
-        """True for a container that the walk does not enter: a table, or a container that is too long."""
+        """True for a container that the walk does not enter because it is a table or has more than ITEMS_MAX items."""
         return self.parts is None and self.kind in CONTAINERS
 
     def has_same_parts(self) -> bool:
         """
-        Return whether the parts are the same objects as when they were read; True if they were not read. Not for
-        holders.
+        Return whether a container still has the same objects as parts as when it was walked. Return True if its parts
+        were not read. Not implemented for objects with named parts.
         """
         if self.parts is None:
             return True
@@ -118,19 +128,21 @@ class Before(NamedTuple):
 
     quiet: Mapping[int, LibraryModuleState]
     registered: Mapping[int, object]
-    """Tensors that snapshots hold as weights."""
+    """Tensors that snapshots contain as weights, by `id`."""
     tables: Mapping[int, object]
     earlier: Mapping[int, Node]
-    """Containers that were walked, and objects without parts to walk."""
+    """Containers that were walked, and objects that have no parts to walk, by `id`."""
     still: Set[int] = frozenset()
-    """The `id`s of containers and objects in `earlier` that have not changed, including everything in them."""
+    """The `id`s of those objects in `earlier` that have not changed. Nothing inside them has changed either."""
 
 
 class Walk:
     """
-    The objects that one walk has found, by `id`. `others` are the objects that the walk does not enter, among them
-    those in `stops`, each with the two halves of its path. In the first walk, which has no `before`, each long
-    container is a table.
+    The objects that one walk finds, by `id`. `nodes` are those that the walk enters.
+
+    `others` are those that it does not enter, including those in `stops`. Each has its path in two parts, which are
+    joined only when needed. The first walk has no `before`; in it, every container of more than TABLE_ITEMS items is a
+    table.
     """
 
     def __init__(self, script: Script, stops: Mapping[int, object], before: Before | None) -> None:
@@ -143,14 +155,16 @@ class Walk:
         self._left = OBJECTS_MAX - len(self._still)
         self.nodes: dict[int, Node] = {}
         self.compared: list[int] = []
-        """The keys of the `nodes` that may have changed: all but the containers that still hold the same objects."""
+        """
+        The keys of those `nodes` that have to be compared. A container that still holds the same objects is left out.
+        """
         self.others: dict[int, tuple[str, str, object]] = {}
         self.module: nn.Module | None = None
         self.trained_parts: set[int] = set()
-        """Parts of the trained module, except the parts in `quiet`."""
+        """The `id`s of the trained module and its parts, except the parts in `quiet`, which are unchanged."""
         self.quiet: set[int] = set()
         self.plain: list[tuple[nn.Module, tuple[str, ...]]] = []
-        """Libraries' modules, with the names of their plain attributes."""
+        """Parts of the trained module whose class comes from a library, with the names of their plain attributes."""
         self._plain: dict[type, bool] = {}
 
     def trained(self, module: nn.Module, path: str, own: frozenset[str]) -> None:
@@ -188,7 +202,10 @@ class Walk:
         self._run()
 
     def _registered(self, where: str, tensors: Mapping[str, Tensor | None]) -> tuple[tuple[str, bool], ...]:
-        """Record tensors that are saved as weights. Return for each whether it requires gradients."""
+        """
+        Record tensors that snapshots contain as weights. For each tensor, return its name and whether it requires
+        gradients.
+        """
         flags = []
         for name, tensor in tensors.items():
             if tensor is not None:
@@ -198,7 +215,8 @@ class Walk:
 
     def root(self, value: Any, path: str) -> None:
         """
-        Walk an object that counts as the script's own, even if its class is a library's. Of a dict, walk the items.
+        Walk an object of the training, such as a callback, as if the script had defined its class. For a dict, walk the
+        items.
         """
         if id(value) not in self.nodes and id(value) not in self.stops and hasattr(value, "__dict__"):
             kind = "nn" if isinstance(value, nn.Module) else "dict" if isinstance(value, dict) else "object"
@@ -214,8 +232,8 @@ class Walk:
 
     def structure(self) -> Iterator[int]:
         """
-        Yield keys for the modules outside the trained module: the module's key if its class is a library's, and in any
-        case the keys of its dicts of tensors and of inner modules.
+        Yield the `id`s of the objects that make up the structure of modules outside the trained module. These are the
+        modules of libraries' classes, and each module's dicts of tensors and inner modules.
         """
         for key, node in self.nodes.items():
             if node.kind == "nn" and key not in self.trained_parts:
@@ -245,8 +263,7 @@ class Walk:
 
     def _keep_earlier(self, key: int) -> bool:
         """
-        If the object still has the parts that it had when training started, reuse the node of that time and return
-        True.
+        Use the node from the start of training again if the object still has the same parts. Return whether it has.
         """
         earlier = self._before.earlier.get(key)
         if earlier is None or self._left <= 0 or key in self.stops or not earlier.has_same_parts():
@@ -359,7 +376,10 @@ _KINDS: dict[type, str] = {
     **SEQUENCES, **MAPPINGS, np.ndarray: "array", np.ma.MaskedArray: "masked", Tensor: "tensor", nn.Parameter: "tensor",
 }  # fmt: skip
 _EQUAL_FLAGS: dict[tuple[tuple[str, bool], ...], tuple[tuple[str, bool], ...]] = {}
-"""Holds one tuple for all equal flags, because identity is the fastest comparison."""
+"""
+One tuple for each set of equal flags, so that equal flags are the same object. The comparison of two objects by
+identity is the fastest.
+"""
 OF_PAIRS = frozenset(MAPPINGS.values())
 
 

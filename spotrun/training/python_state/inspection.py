@@ -1,9 +1,10 @@
 """
-Inspects an object that no image holds, without calling its code.
+Finds out whether an object has changed that checkpoints do not contain, without calling the object's code.
 
-An iterator reveals its position, and an object that is partly outside the process reveals counts (outside.py). A
-library object is inspected attribute by attribute: numbers, arrays, and further objects. Its private attributes, dicts
-and texts are mostly caches and are ignored, unless they hold a generator, a connection or a process.
+For this, it collects facts about the object. For an iterator, the fact is its position. For an object that is partly
+outside the process, such as a file, the facts are counts (outside.py). For a library's object, the facts are the
+numbers, arrays and further objects in its attributes. Private attributes, dicts and texts are mostly caches. They are
+ignored, unless they contain a generator, a connection or a process.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ OBJECTS_MAX = 300
 """Maximum parts of one object that are inspected."""
 DEPTH = 6
 LONG = 64
-"""Maximum length of a library's list that is inspected. A longer list is taken for data."""
+"""Maximum length of a library's list that is inspected. A longer list is considered data."""
 BUFFER_MAX_BYTES = 1 << 20
 _SOURCES: tuple[Any, ...] = ([], (), {}, set(), "", range(0), {}.items(), reversed([]))
 _ITERATORS = tuple({type(iter(source)) for source in _SOURCES})
@@ -48,13 +49,14 @@ _LISTS = (list, tuple, deque)
 CACHE = type(functools.lru_cache(len))
 
 Facts: TypeAlias = tuple[Any, ...]
-"""Values that `values.same` compares."""
+"""The facts about one object: values that `values.same` can compare with earlier ones."""
 
 
 class Inspector:
     """
-    Inspects objects. `carried` has the `id`s of the objects that images hold. Objects of the packages `harmless` are
-    skipped. So are files that are open for writing below the folder `work`, because checkpoints include them.
+    Collects facts about objects, except those that need none: objects whose `id`s are in `carried`, because snapshots
+    contain them; objects of the packages `harmless`; and files that are open for writing below the folder `work`,
+    because checkpoints include these files.
     """
 
     def __init__(self, carried: Container[int], harmless: tuple[str, ...], work: str) -> None:
@@ -69,8 +71,8 @@ class Inspector:
 
     def facts(self, value: object, depth: int = DEPTH) -> Facts:
         """
-        Return facts about the object. If they differ from earlier facts, the object has changed. Empty if it shows no
-        facts.
+        Return the facts about an object. If they differ from earlier facts, the object has changed. The result is empty
+        if nothing about the object can be compared.
         """
         found: list[Any] = [*_public(value), *_weakly_held(value), *_kept_results(value)]
         seen = {id(value)}
@@ -125,7 +127,10 @@ def _public(value: Any) -> list[Any]:
 
 
 def _weakly_held(value: Any) -> list[Any]:
-    """Return the number and the identities of the objects that `value` holds weakly, without keeping them alive."""
+    """
+    Return the number and the `id`s of the objects to which `value` has weak references. The objects themselves are not
+    returned, because that would keep them alive.
+    """
     cls = type(value)
     if issubclass(cls, weakref.ref):
         return [value() is None]
@@ -141,8 +146,8 @@ def _or_id(value: Any) -> Any:
 
 def _kept_results(value: Any) -> list[Any]:
     """
-    Return how many results were added to a function's cache. Inspection cannot read these results, and a resume cannot
-    restore them.
+    If `value` is a function with a cache (`lru_cache`), return how many results were added to it. The cached results
+    themselves cannot be read, and a resume cannot restore them.
     """
     return [value.cache_info().misses] if type(value) is CACHE else []
 
@@ -166,7 +171,9 @@ def _counts_anyway(cls: type) -> bool:
 
 
 def _is_shadowed(cls: type) -> bool:
-    """Return whether instances of `cls` stand for another object, which may not exist yet."""
+    """
+    Return whether instances of `cls` are proxies for another object. To read their attributes could create that object.
+    """
     return any(isinstance(vars(base).get("__dict__"), property) for base in cls.__mro__)
 
 

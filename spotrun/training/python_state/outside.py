@@ -18,7 +18,10 @@ from typing import Any
 UNKNOWN = "a connection whose traffic is not counted"
 _OUTSIDE = (io.IOBase, socket.socket, Popen, BaseProcess)
 _STANDARD = 2
-"""The highest standard descriptor (stderr). Every process may print to the standard descriptors."""
+"""
+The highest descriptor of the standard streams, stderr. Use of the standard streams is not compared, because every
+process may print.
+"""
 _TCP_COUNTS = struct.Struct("@120x2Q")
 """Fields of Linux's `struct tcp_info`: bytes acknowledged, and bytes received."""
 
@@ -29,11 +32,11 @@ def is_outside(cls: type) -> bool:
 
 def seen_of(value: Any, work: str) -> Any:
     """
-    Return a value that changes with each use of the object: a position, a time, or counts. Return None if the object is
-    closed or has no such value, and `UNKNOWN` if its uses cannot be counted.
+    Return a value that changes each time the object is used: a position, a time, or counts. Return `UNKNOWN` if its
+    uses cannot be counted.
 
-    Also return None for a file that is open for writing below the folder `work`: checkpoints include the file and its
-    position.
+    Return None if the object is closed or has no such value. Also return None for a file that is open for writing below
+    the folder `work`, because checkpoints include this file and its position.
     """
     cls = type(value)
     if issubclass(cls, io.IOBase):

@@ -1,9 +1,10 @@
 """
-Restores an image's values into the script's objects.
+Restores the Python state that an image describes (see encoding.py).
 
-The script makes its first objects at each start. A restore fills these in place, so that whatever holds them sees the
-values. Objects that training had made later are made by the restore: containers, arrays and tensors, and instances of
-classes that the script's modules have. Nothing that an image names is imported or called.
+Each start of the script makes the script's first objects. A restore fills these in place, so that other objects that
+refer to them get the restored values too. A restore itself creates the objects that the script had made later:
+containers, arrays and tensors, and instances of classes that exist in the script's modules. Nothing that an image names
+is imported or called.
 """
 
 from __future__ import annotations
@@ -42,9 +43,12 @@ _BAGS = {
 }
 _ARRAYS = {"array": np.ndarray, "mapped": np.memmap, "masked": np.ma.MaskedArray}
 _BUILT = ("tuple", "frozenset", "namedtuple")
-"""Kinds that are made once all of their parts exist."""
+"""Kinds of objects that cannot be filled later. So they are created only once all of their parts exist."""
 _HASHING = ("set", "dict", "OrderedDict", "Counter", "defaultdict")
-"""Kinds that are filled last: filling them hashes their parts, which calls the parts' methods."""
+"""
+Kinds of objects that are filled last. To fill them, their parts are hashed, which calls the parts' own methods; so the
+parts must be complete.
+"""
 
 
 class _Missing(Exception):
@@ -53,9 +57,10 @@ class _Missing(Exception):
 
 class Restorer:
     """
-    Restores one image. Afterwards `lost` has the paths of the values for which this process has no object.
+    Restores one image. Afterwards `lost` has the paths of values that could not be restored, because this process has
+    no object for them.
 
-    `late` has the present parts of the trained module, by path.
+    `late` has the trained module's present parts, by path.
     """
 
     def __init__(
@@ -105,7 +110,10 @@ class Restorer:
     # --- where each object is
 
     def _place(self, number: int, kind: str, path: str, known: bool, content: Any) -> Any:
-        """Return the object to fill; None for an object that is built from its parts."""
+        """
+        Return the object that is to be filled for entry `number` of the image: the existing object if it fits, or a new
+        one. Return None if it can be built only from its parts later, or cannot be created here at all.
+        """
         if kind in _BUILT:
             return None
         if known:
@@ -194,8 +202,8 @@ class Restorer:
 
     def _contents(self) -> dict[int, Any]:
         """
-        Return the parts of each object, before any object is filled. A container of which a part is missing also counts
-        as missing.
+        Return the parts of each object, before any object is filled. If one part of a container is missing, the
+        container counts as missing too.
         """
         holders = {n: item for n, item in enumerate(self._objects) if item[0] in HOLDERS}
         others = {n: item for n, item in enumerate(self._objects) if item[0] not in HOLDERS and item[0] not in _BUILT}
@@ -220,8 +228,9 @@ class Restorer:
 
     def _lacks_a_part(self, number: int) -> bool:
         """
-        Return whether object `number` is a new instance and a part for it is missing. Such an instance is not made: its
-        class could never have made it. (An existing instance is filled without the missing part.)
+        Return whether object `number` is a new instance of a script's class for which a part is missing. Such an
+        instance is not created, because the class itself could never have made it without that part. (An instance that
+        exists already is filled without the missing part.)
         """
         try:
             for encoded in self._objects[number][3]["parts"].values():

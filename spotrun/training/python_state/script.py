@@ -16,12 +16,12 @@ from typing import Any
 INSTALLED = ("site-packages", "dist-packages")
 """Names of folders whose content counts as libraries, even inside the work folder."""
 PYTHON = tuple(os.path.join(os.path.realpath(sysconfig.get_path(name)), "") for name in ("stdlib", "platstdlib"))
-"""Folders of Python's own modules, which may be in a home folder too."""
+"""Folders of Python's own modules. They are never the script's, even if Python is installed below the work folder."""
 OURS = __name__.partition(".")[0]
 _MARKS = ("__new__", "__del__", "__setstate__", "__slots__")
 """
-Attributes of a class that affect how instances are made or freed. If a class of the script has one, spotrun makes no
-instance of the class.
+Special methods and attributes that affect how an instance is created or freed. spotrun creates no instance of a
+script's class that defines one of them.
 """
 _HARMLESS_BASES = frozenset({"abc", "typing", "typing_extensions"})
 _STORE_ATTR = dis.opmap["STORE_ATTR"]
@@ -93,8 +93,8 @@ class Script:
 
     def can_make(self, cls: type) -> bool:
         """
-        Return whether an instance of `cls` may be made without calling the class. Each of its bases, and the class,
-        must be the script's or have no code that needs the call.
+        Return whether an instance of `cls` can be created without calling the class. This requires that `cls` and each
+        of its bases is either a class of the script without any of `_MARKS`, or known to need no call.
         """
         return all(self._is_simple(base) for base in cls.__mro__)
 
@@ -104,7 +104,10 @@ class Script:
         return self.owns(base) and not any(mark in vars(base) for mark in _MARKS)
 
     def set_by_libraries(self, cls: type) -> frozenset[str]:
-        """Return the names of the attributes that library classes among the bases of `cls` set."""
+        """
+        Return the names of the attributes that `cls` inherits from libraries: those that the methods of its library
+        base classes set on `self`.
+        """
         if cls not in self._set_by_libraries:
             others = (base for base in cls.__mro__ if base is not object and not self.owns(base))
             libraries = tuple(base for base in others if base.__module__ != "collections")  # but not UserDict.data
@@ -150,7 +153,7 @@ def _set_on_self(code: CodeType) -> Iterator[str]:
         if instruction.opname == "STORE_ATTR" and holder == "self":
             yield instruction.argval
         argument = instruction.argval
-        # From Python 3.13 on, one instruction may load twice.
+        # From Python 3.13 on, one instruction may load two variables. The second one is what the next instruction uses.
         holder = argument[-1] if isinstance(argument, tuple) and argument else argument
 
 

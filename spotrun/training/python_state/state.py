@@ -26,25 +26,31 @@ from spotrun.training.python_state.values import name_of
 
 DEPTH = 4
 """
-Maximum depth at which the script's own datasets and transforms are found in library objects, such as a Subset or a
-Compose.
+Maximum depth to which library objects, such as a Subset or a Compose, are searched for the script's own datasets and
+transforms.
 """
 LONG = 64
 """
-Maximum length of a list in a library object that is searched as a chain of transforms. A longer list is taken for data.
+Maximum length of a list in a library object that is searched as a list of transforms. A longer list is considered data.
 """
 NOTHING_LIKE_IT = "this process has nothing like it there"
 
 
 class PythonState:
     """
-    The script's Python state. Call the methods in this order: `begins`; `moved`; `reads` for each loader; `starts`;
-    then `dump` at each snapshot. On a resume, `load` may be called as soon as there are loaders, so that workers start
-    with the restored state. It has to be called a second time after `starts`, because start hooks make new objects.
+    The state that the script keeps in Python objects.
+
+    Call the methods in this order: `begins`; `moved`; `reads` for each loader; `starts`; then `dump` at each snapshot.
+    A resume calls `load` twice. The first call may come as soon as there are loaders, so that their workers start with
+    the restored state. The second call comes after `starts`, because start hooks make new objects, which have to be
+    restored too.
     """
 
     def __init__(self, framework: Framework, script: Script | None = None, work: str = "") -> None:
-        """`work`: the folder below which files that are open for writing belong to checkpoints."""
+        """
+        Create the state of `framework`'s training. Files in the folder `work` that are open for writing are not part of
+        it, because checkpoints include them as files.
+        """
         self._framework = framework
         self._script = script or Script.of_this_process()
         self._work = work
@@ -62,7 +68,7 @@ class PythonState:
 
     def begins(self) -> None:
         """
-        Record everything that the script has made so far. Call this before any hook of the script can see restored
+        Record all objects that the script has made so far. Call this before any hook of the script can read restored
         weights.
         """
         self._baseline.add(self._walk(None))
@@ -73,8 +79,8 @@ class PythonState:
 
     def reads(self, loader: Any, stage: Stage, number: int) -> None:
         """
-        Register a loader, the `number`-th of its stage. The state of its stream or sampler is left out, because it is
-        saved with the position in the data.
+        Register the loader that is the `number`-th of its stage. The state of its stream or sampler is not part of the
+        Python state, because it is saved with the position in the data.
         """
         names = ("sampler", "batch_sampler") if is_indexed(loader) else ("dataset",)
         self._stops |= {id(one): one for one in (loader, *(getattr(loader, name, None) for name in names))}
@@ -125,8 +131,8 @@ class PythonState:
 
     def _come_and_gone(self) -> Iterator[UntrackedChange]:
         """
-        Yield the callbacks and loggers that the training has got or lost since it began. A process that resumes has the
-        original ones.
+        Yield the callbacks and loggers that were added or removed since training began. A resumed process would start
+        again with the original ones.
         """
         now = self._given_now()
         before, there = (set(map(id, each.values())) for each in (self._given, now))
@@ -138,7 +144,7 @@ class PythonState:
                 yield UntrackedChange(path, f"a {name_of(one)} that was removed during training")
 
     def _is_of_library(self, value: object) -> bool:
-        """Return whether `value` is the cache of a function that the script has only imported."""
+        """Return whether `value` is the cache of a library's function, such as an imported one with `lru_cache`."""
         if type(value) is not CACHE:  # isinstance() would read `value.__class__`, which may raise for a lazy proxy
             return False
         function = getattr(value, "__wrapped__", None)
@@ -146,8 +152,8 @@ class PythonState:
 
     def load(self, image: State, *, last: bool) -> None:
         """
-        Restore `image`, a `dump` of an earlier process. After the `last` load, `news` has the values for which this
-        process has no object.
+        Restore `image`, which `dump` returned in an earlier process. After the load with `last`, `news` has the values
+        that could not be restored because this process has no object for them.
 
         Raises:
             CheckpointDamaged: the image is malformed or of an unknown format.
@@ -162,7 +168,9 @@ class PythonState:
             )
 
     def knows(self, value: object) -> bool:
-        """Return whether images can refer to `value`, because the script held it when training began."""
+        """
+        Return whether snapshots can refer to `value` by its path. They can if the script had it when training began.
+        """
         return self._baseline.knows(value)
 
     def _walk(self, before: Before | None) -> Walk:
@@ -178,7 +186,7 @@ class PythonState:
         return walk
 
     def news(self) -> list[UntrackedChange]:
-        """Return the changes that no image holds and that were found since the last call."""
+        """Return the changes found since the last call that snapshots do not contain or that could not be restored."""
         found, self._news = self._news, []
         return found
 

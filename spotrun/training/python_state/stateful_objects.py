@@ -1,7 +1,9 @@
 """
-Saves and loads objects that export their own state: schedulers and optimizers that the script holds, and generators.
+Saves and loads objects that can export their own state: generators, and the learning-rate schedulers, optimizers and
+gradient scalers that a script keeps in its own objects.
 
-An image holds such a state as nested values. Objects in the state must not be shared with other objects.
+An exported state is saved as nested values. So an object inside it is restored as a copy of its own, even if the script
+used the same object elsewhere.
 """
 
 from __future__ import annotations
@@ -36,9 +38,10 @@ def _set_numpy_state(generator: np.random.Generator, state: Any) -> None:
 
 def load_scaler(scaler: torch.amp.GradScaler, state: Any) -> None:
     """
-    Load a scaler's state and make its tensors. Otherwise a scaler makes its tensors when it first scales a loss. That
-    is too late after a restore at the end of a pass: gradients left over from the pass may need a step before any loss
-    is scaled.
+    Load a gradient scaler's state, and make its tensors immediately.
+
+    A scaler usually makes its tensors when it first scales a loss. After a restore at the end of a pass that is too
+    late: gradients from that pass may need an optimizer step before another loss is scaled.
     """
     scaler.load_state_dict(state)
     scaler.scale(torch.zeros((), device=scaler._device))
@@ -63,17 +66,18 @@ def is_asked(cls: type) -> bool:
 
 def parts_of(asked: object) -> Iterable[tuple[str, object]]:
     """
-    Return the objects that hold state missing in the exported state: a scheduler's learning rates are in its optimizer.
+    Return the objects that have a part of the state of `asked` which its exported state lacks. (A scheduler's learning
+    rates are in its optimizer.)
     """
     return [("optimizer", asked.optimizer)] if isinstance(asked, LRScheduler) else []
 
 
 def state_of(asked: object) -> Encoded:
     """
-    Return the object's exported state.
+    Return the object's exported state, encoded.
 
     Raises:
-        NotPlain: the state holds a value that no image can hold, or the export failed.
+        NotPlain: the state contains a value that cannot be encoded, or the export failed.
     """
     try:
         state = _way(asked).state(asked)

@@ -1,6 +1,6 @@
 """
-Watches process-wide state that a script may set: the environment, the working folder, library settings. A process that
-resumes has this state only as the script sets it at its start.
+Detects changes of process-wide state: environment variables, the working folder, and settings of libraries. A resume
+does not restore this state. A resumed process has only what the script sets at its start.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class Surroundings:
 
 def _raw() -> Mapping[Any, Any]:
     """
-    Return all variables in the system's encoding: os.environ decodes a variable at each access, which takes longer.
+    Return all environment variables as the system encodes them. This is faster than reading os.environ, which decodes
+    each variable at each access.
     """
     raw: Mapping[Any, Any] = vars(os.environ).get("_data", os.environ)
     return raw

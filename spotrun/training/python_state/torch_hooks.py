@@ -1,8 +1,9 @@
 """
-Watches hooks that only torch holds: functions that torch calls before or after a module, a gradient or a step.
+Detects hooks that are added or removed during training. A hook is a function that torch calls before or after a module,
+a gradient or a step.
 
-Reports each hook that is added or removed during training, because a process that resumes has only the hooks that the
-script registers at its start.
+torch keeps these functions in lists of its own, so they are not among the script's objects. A resume does not restore
+them: a resumed process has only the hooks that the script registers at its start. So each change is reported.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ OF_PARAMETERS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 PUT_BACK = (*HARMLESS, "torch.nn.utils.prune", "transformers.", "peft.")
 """
-Prefixes of the names of Python modules whose hooks are not reported. Either no step depends on these hooks, or a resume
-registers them: with the weights (weights.prune_again), or through a framework when training starts. (The Trainer of
-transformers removes its own hooks when training is over.)
+Prefixes of the names of Python modules whose hooks are not reported. For some of them, no training step depends on the
+hook. The other hooks are registered at each resume, by `weights.prune_again` or by the framework when training starts.
+(When training is over, the Trainer of transformers removes its own hooks.)
 """
 
 Hooks = Mapping[str, tuple[str, ...]]
@@ -47,8 +48,8 @@ class TorchHooks:
 
     def changed(self, *, probe: bool) -> Iterator[UntrackedChange]:
         """
-        Yield the places whose functions have changed. Without `probe`, the removal of a parameter's hook is noticed
-        only if another hook was added.
+        Yield each place at which hooks were added or removed. Without `probe`, a removed hook of a parameter is noticed
+        only if another hook was added too.
         """
         counts, registered = list(map(len, self._lists)), RemovableHandle.next_id
         if not probe and (counts, registered) == (self._counts, self._registered):

@@ -1,9 +1,9 @@
 """
-Compares many small objects together, so that a walk can skip unchanged objects. Most of a script's objects are
+Compares many small objects at once, so that a walk can skip the unchanged ones. Most of a script's objects are
 unchanged.
 
-An object that has changed once, and the objects that hold it, are removed from this cache for good. From then on, each
-walk compares these objects one by one.
+An object that has changed once is removed from this cache for good, and so is each object that contains it. From then
+on, each walk compares these objects one by one.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ SMALL_ITEMS = 1000
 
 Look: TypeAlias = Callable[[], tuple[list[Any], list[Any]]]
 """
-Returns, for several objects, what reveals a change of them: values to compare with `==`, and objects to compare by
-identity.
+A function that reads several objects. It returns two lists that differ from earlier ones if an object has changed:
+values to compare with `==`, and objects to compare by identity.
 """
 
 
@@ -93,7 +93,10 @@ def _blocks(kind: str, objects: list[UnchangedCandidate]) -> Iterator[_Block]:
 
 
 def _kind_of_small(node: Node) -> str:
-    """Return the kind under which a small object can be compared with others; "" if it cannot be."""
+    """
+    Return the name of the group of small objects with which `node` is compared at once; "" if it must be compared
+    alone.
+    """
     value, cls = node.value, type(node.value)
     if cls in SEQUENCES or cls in MAPPINGS:
         if node.parts is None or len(node.parts) > SMALL_ITEMS:
@@ -133,7 +136,10 @@ def _look_at_arrays(values: list[Any]) -> Look:
 
 
 def _look_at_tensors(values: list[Any]) -> Look:
-    """Read the tensors' bytes in place, because getting them from torch takes longer than comparing them."""
+    """
+    Read the bytes of the tensors. For this, a view of each tensor's memory is made once, here: to get a view from torch
+    takes longer than to compare the bytes.
+    """
     memories: list[Any] = [memory_of(value.detach()) for value in values]
 
     def look() -> tuple[list[Any], list[Any]]:

@@ -1,9 +1,9 @@
 """
-Watches objects that no checkpoint holds, and whose changes the script's own objects do not show: an iterator that
-advances, an open file, a connection, a library's environment.
+Detects changes of objects that checkpoints do not contain, and that belong to libraries or to Python itself: an
+iterator that advances, an open file, a connection, a library's environment.
 
 Each object is compared by facts that can be read without calling its code (inspection.py). A change that alters no such
-fact is not reported. A connection whose traffic cannot be counted is taken as used.
+fact is not reported. A connection whose traffic cannot be counted is reported as changed.
 """
 
 from __future__ import annotations
@@ -16,20 +16,26 @@ from spotrun.training.python_state.outside import UNKNOWN
 from spotrun.training.python_state.values import name_of, same
 
 FACTS_MAX = 20_000
-"""Maximum facts of all objects together. Once there are as many, further objects are inspected without their parts."""
+"""
+Maximum facts of all objects together. Once this number is reached, the parts of further objects are not inspected.
+"""
 FEW = 1000
-"""Maximum facts compared at each snapshot. If there are more, only every `PROBE_EVERY`-th snapshot compares them."""
+"""
+Maximum number of facts up to which all are compared at each snapshot. If there are more, only every `PROBE_EVERY`-th
+snapshot compares them.
+"""
 OF_DATA = "data["
 """
-Prefix of the paths of datasets. Parts of datasets are not inspected: their generators are seeded by position, and
-transforms record their last action.
+Prefix of the paths of datasets. Parts of datasets are not inspected, because they change without any effect on the
+training: their generators are seeded with each sample's position, and transforms store the last thing they did.
 """
 
 
 class UntrackedObjects:
     """
-    Objects that existed when training began. `carried` has the `id`s of the objects that images hold. Files that are
-    open for writing below the folder `work` are not watched, because checkpoints include them.
+    Objects that existed when training began, and their facts at that time. Objects whose `id`s are in `carried` are
+    left out, because snapshots contain them. So are files that are open for writing below the folder `work`, because
+    checkpoints include these.
     """
 
     def __init__(self, others: Iterable[tuple[str, str, object]], carried: Container[int] = (), work: str = "") -> None:
@@ -45,8 +51,8 @@ class UntrackedObjects:
 
     def changed(self, *, probe: bool = True) -> Iterator[UntrackedChange]:
         """
-        Yield each changed object once, with its path and class. Without `probe`, yield nothing if the comparison would
-        take long.
+        Yield the path and class of each object that has changed. An object is reported only once. Without `probe`,
+        nothing is compared if that would take long.
         """
         if not probe and self._many > FEW:
             return

@@ -1,9 +1,9 @@
 """
-Encodes immutable plain values for an image.
+Encodes immutable plain values for a checkpoint.
 
-Most values stay as they are, because the tree of an image (checkpoint/tree.py) can hold them. Any other value becomes a
-tuple that begins with the name of its kind. To be distinguishable, the script's own tuples are encoded too: as tuples
-that begin with "tuple".
+Most values stay as they are, because a checkpoint can contain them (checkpoint/tree.py). Any other value becomes a
+tuple that begins with the name of its kind. A tuple of the script must not be taken for such an encoding. So it is
+encoded too, as a tuple that begins with "tuple".
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SCALARS = _NUMPY | {
 
 
 class NotPlain(Exception):
-    """Raised for a value that no image can hold. The exception's text describes the value."""
+    """Raised for a value that checkpoints cannot contain. The exception's text describes the value."""
 
 
 def is_scalar(value: object) -> bool:
@@ -59,7 +59,7 @@ def same(before: object, now: object) -> bool:
 
 def encode(value: Any) -> Encoded:
     """
-    Return a scalar value (`is_scalar`) as an image holds it.
+    Return the encoded form of a scalar value (`is_scalar`).
 
     Raises:
         NotPlain: the value is a slice of values that are not scalars, or has a time zone without a name.

@@ -19,7 +19,10 @@ from spotrun.exactness.trace_file import INSTANCES_VARIABLE
 clean = without_instances(os.environ.get(INSTANCES_VARIABLE, ""))
 """Replaces the parts of a text that differ from instance to instance."""
 _LONG = 100
-"""Minimum length of a list of integers that counts as one leaf. (The state of Python's generator has 625 integers.)"""
+"""
+Minimum length of a list of integers that gets one digest for the whole list. (The state of Python's generator has 625
+integers.)
+"""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 SHOWN_MAX = 80
 """Maximum length of a value's text that is shown. A longer text is replaced by a digest."""

@@ -1,8 +1,9 @@
 """
-Traces a training through its port: records a `Framework`'s values at the calls of `Hooks`.
+Traces a training, whatever its framework: when the framework calls `Hooks`, values of its `Framework` are recorded.
 
-A training is traced only if the environment names a trace file (trace_file.py). The environment may also list steps.
-After each of these, a trainer stops and waits to be killed, once per step.
+A training is traced only if the environment names a trace file (trace_file.py). The environment may also list steps at
+which the training is to be killed. After each of these steps, one trainer stops and waits to be killed; its successor
+does not stop there again.
 """
 
 from __future__ import annotations
@@ -40,20 +41,21 @@ from spotrun.training.trace.places import Places
 
 SLOW_STEPS = 40
 """
-Number of steps before each hold that are slowed down to `SLOW_STEP_S`, so that a checkpoint becomes durable meanwhile.
+Number of steps that are slowed down to `SLOW_STEP_S` before each step at which the process stops. This gives a
+checkpoint time to become durable before the kill.
 """
 SLOW_STEP_S = 0.05
 EARLY_BATCHES = 2
 """
-Number of first batches after each of which all places are recorded. All places are also recorded at the end of the
-first epoch. Only the first traced process makes these records.
+Number of batches at the beginning of a training after each of which all of the script's objects are recorded. They are
+also recorded at the end of the first epoch. Only the first traced process does this.
 """
 
 
 class Holds:
     """
-    The steps after which this process stops and waits to be killed. `held_at` are the steps after which earlier
-    processes have already stopped; with None, this process never stops.
+    The steps after which this process stops and waits to be killed. Those in `held_at` are left out, because an earlier
+    process has already stopped there. If `held_at` is None, this process never stops.
     """
 
     def __init__(self, file: TraceFile, held_at: Collection[int] | None) -> None:
@@ -114,7 +116,10 @@ def of_this_process() -> ProcessTrace:
 
 
 def traced(framework: Framework) -> FrameworkTrace | None:
-    """Return a trace of the fit that has been loaded and begins now; None if no trace is wanted."""
+    """
+    Return the trace of a fit that is about to start; None if the environment does not ask for a trace. Call this when
+    the fit has loaded its state.
+    """
     if FILE_VARIABLE not in os.environ:
         return None
     of_this_process().open(framework.rank)
@@ -125,8 +130,8 @@ def traced(framework: Framework) -> FrameworkTrace | None:
 
 class FrameworkTrace:
     """
-    The trace of one fit. Epochs and steps are counted across all fits of a process. `counted` is the epoch and the step
-    in the framework's counters before this fit has loaded anything.
+    The trace of one fit. Epochs and steps are counted across all fits of a process. `counted` has the framework's epoch
+    and step before this fit loaded anything, so that they can be subtracted.
     """
 
     def __init__(self, framework: Framework, counted: tuple[int, int] = (0, 0)) -> None:
@@ -158,7 +163,10 @@ class FrameworkTrace:
         self._lr = learning_rates(self._here.optimizers)
 
     def batch_ends(self) -> None:
-        """Record a batch that has just been counted. Call this before any generator is reseeded."""
+        """
+        Record a batch that has just been counted. Call this before any generator is seeded again, because the
+        generators' states are recorded too.
+        """
         here, number = self._here, self._here.batch - 1
         order = self._order()
         self._file.append(
@@ -197,7 +205,7 @@ class FrameworkTrace:
             self.note("the first epoch's end")
 
     def ended(self) -> None:
-        """Record the end of training, with the generators' states as the rest of the script finds them."""
+        """Record the end of training. The generators' states are recorded as they are when the further script runs."""
         here, module = self._here, self._here.module
         self.process.ended_at = self._epoch, self._step
         shown = module.state_dict() | dict(module.named_parameters()) | dict(module.named_buffers())
@@ -216,7 +224,10 @@ class FrameworkTrace:
         )
 
     def note(self, moment: str) -> None:
-        """Record all places at a time before any interruption; `moment` says when."""
+        """
+        Record all of the script's objects, in the first traced process only, which no kill has interrupted yet.
+        `moment` says when they are recorded.
+        """
         if self._is_first_pass:
             self._file.append(ObjectsRecorded(moment=moment, places=self._places().found))
 
@@ -230,9 +241,10 @@ class FrameworkTrace:
 
     def _add_all(self, places: Places) -> None:
         """
-        Add all places. Plain local variables are left out: a process that only finishes the training, without training
-        its last batch, has different ones. Objects in local variables are not left out, because they are among the
-        roots.
+        Add all values of the script that are compared.
+
+        Plain local variables are left out: a process that resumes at the end of training trains no batch, so that its
+        local variables differ. Objects to which local variables refer are among the roots and are compared.
         """
         places.loggers(self._here.loggers)
         self._add_roots(places)

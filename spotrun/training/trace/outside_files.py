@@ -20,8 +20,9 @@ _OPEN_FILES = Path("/proc/self/fd")
 
 class OutsideFiles:
     """
-    Records each file that Python opens for writing or creates by renaming, from the time this object is made, and the
-    files already open then if /proc lists them. Files that non-Python code opens later are not recorded.
+    Records each file that Python code opens for writing or creates by renaming, from the time this object is made. Also
+    records the files that are already open at that time, if /proc lists them. A file that other code than Python's
+    opens later is not recorded.
     """
 
     def __init__(self) -> None:
@@ -33,7 +34,8 @@ class OutsideFiles:
 
     def written(self) -> tuple[str, ...]:
         """
-        Return the recorded files that still exist, without the files of instances, of traces and of Python's caches.
+        Return the recorded files that still exist. Files of instances, traces and Python's caches are left out, because
+        they differ in each process by design.
         """
         there = {os.path.realpath(path) for path in self._paths.copy() if _is_file(path)}
         return tuple(sorted(path for path in there if self._counts(path)))
@@ -53,8 +55,8 @@ class OutsideFiles:
 
     def _add(self, path: object) -> None:
         """
-        Record a path of any type. If a path has an invalid type or value, do nothing: the script's own call fails, with
-        more detail.
+        Record a path of any type. If the path is not valid, do nothing here: the script's call that uses this path
+        fails anyway, with a better message.
         """
         if not isinstance(path, str | bytes | PurePath) or len(self._paths) >= PATHS_MAX:
             return

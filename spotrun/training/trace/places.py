@@ -60,17 +60,23 @@ PLACES_MAX = 50_000
 """Maximum number of places (values with a path). Further places are reported as not inspected."""
 PICKLE_MAX_BYTES = 64 << 20
 PACKED_FROM = 256
-"""Minimum length of a list of plain values that is described by one text."""
+"""Minimum length of a list of plain values that gets one text for the whole list, instead of one for each item."""
 TABLE_ITEMS = 1_000
 """
-Maximum items of a container whose objects are described one by one. A longer container is described by one text, from
+Maximum items of a container whose items are described one by one. A longer container gets one text for all, a digest of
 its pickle.
 """
 ELSEWHERE = ("pytorch_lightning", "lightning", "lightning_fabric", "transformers", "accelerate", "spotrun")
-"""Packages of trainers and loops. What a script sees of their objects is compared separately."""
+"""
+Packages of training loops. Their objects are not described. What a script can see of these objects is compared in
+another way.
+"""
 NOT_LOOKED_INTO = (*(name for name in HARMLESS if name not in ("_thread", "threading")), "torch.utils.data.sampler")
 OF_DATA = ("dataset", "datasets", "indices", "tensors")
-"""The only attributes of torch's datasets and loaders that are described. The batches themselves are compared too."""
+"""
+The only attributes of torch's datasets and loaders that are described. More is not needed, because the trace also
+compares the batches themselves.
+"""
 _CODE = (
     BuiltinFunctionType, ModuleType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType,
     WrapperDescriptorType, ClassMethodDescriptorType,
@@ -83,7 +89,10 @@ _LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Event, thre
 
 
 class Places:
-    """The places of a script. `found` has a text for each place, `unread` the class of each object not inspected."""
+    """
+    The values of a script, by path. `found` has a text for each value. `unread` has the class of each object that could
+    not be inspected.
+    """
 
     def __init__(self, script: Script, stops: Iterable[object] = (), own: frozenset[str] = frozenset()) -> None:
         self._script = script
@@ -108,7 +117,10 @@ class Places:
                 self.unread[clean(where)] = name_of(one)
 
     def loggers(self, loggers: Iterable[object]) -> None:
-        """Skip `loggers` whose classes are a library's. Report each of these as unread, unless it is a framework's."""
+        """
+        Do not describe loggers of a library's class. Report them as not inspected, except those that belong to a
+        training framework.
+        """
         for number, logger in enumerate(loggers):
             if not self._script.owns(type(logger)):
                 self._stops[id(logger)] = logger
@@ -117,7 +129,7 @@ class Places:
 
     def modules(self) -> None:
         own = reversed(self._script.modules.items())
-        # A module may have two names.
+        # A module may be imported under two names. It is described once.
         for name, module in {id(module): (name, module) for name, module in own}.values():
             for variable, value in sorted(vars(module).items()):
                 if not is_name_of_python(variable):
@@ -181,8 +193,8 @@ class Places:
 
     def _array(self, path: str, value: Tensor | np.ndarray[Any, Any]) -> None:
         """
-        Add an array: a digest for each row and column. A parameter, and a tensor that is not in plain CPU memory, gets
-        only one digest.
+        Add an array, with one digest for each row and each column. A parameter gets only one digest for all its values,
+        and so does a tensor that is not in plain CPU memory.
         """
         if isinstance(value, np.ndarray):
             names = value.dtype.names
@@ -364,7 +376,10 @@ def _content(cell: CellType) -> Any:
 
 
 def of_library(script: Script, callback: object) -> Iterator[tuple[str, str]]:
-    """Yield what a library's class keeps in a callback: the exported state, the public plain attributes, the models."""
+    """
+    Yield what a library's part of a callback has stored in it: the exported state, the public plain attributes, and
+    models.
+    """
     if script.owns(type(callback)) and not script.set_by_libraries(type(callback)):
         return
     for name, text in digests(callback.state_dict()).items():  # type: ignore[attr-defined]
@@ -391,5 +406,7 @@ def digest_of_tree(value: Any) -> str:
 
 
 def is_bar(callback: object) -> bool:
-    """Return whether the callback is a progress bar or a model summary, which display times."""
+    """
+    Return whether the callback is a progress bar or a model summary. These display times, which differ in each process.
+    """
     return is_a(callback, "ProgressBar", "ModelSummary")

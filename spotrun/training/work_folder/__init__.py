@@ -1,1 +1,4 @@
-"""Freezes the work folder's files at a boundary, for a snapshot, and restores them when training resumes."""
+"""
+Records the state of the work folder's files for a snapshot, at a boundary, and restores the files when training
+resumes.
+"""

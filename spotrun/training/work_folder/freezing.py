@@ -1,9 +1,10 @@
 """
-Freezes the work folder at a boundary, without waiting for its large files.
+Freezes the work folder at a boundary: records which files it has and what they contain, so that a checkpoint can
+include them as they are now. Training does not wait until large files are copied.
 
-Small files are copied immediately. A large file's descriptor is kept, and the agent reads the file while training
-continues. If the file is written to before the agent has read it, the copy is torn, and the file is copied at the next
-boundary.
+A small file is copied immediately. A large file is kept open instead, and the agent reads it while training continues.
+If the script writes to the file before the agent has read it, the agent's copy is torn: it mixes old and new content.
+Then the file is copied immediately at all later boundaries.
 """
 
 from __future__ import annotations
@@ -22,34 +23,37 @@ from spotrun.wire import plain
 SMALL_BYTES = 256 << 10
 SMALL_TOGETHER_BYTES = 64 << 20
 """
-Maximum bytes of small files copied at a boundary; copying as many takes 20 to 40 ms. Further small files are read
-later, as large files are.
+Maximum bytes of small files that are copied at a boundary, which takes 20 to 40 ms. Further small files are treated as
+large ones.
 """
 DESCRIPTORS_MAX = 100
 """
-Maximum descriptors of a frozen folder. By default a process may have 1,024 descriptors, and an agent holds up to three
-folders.
+Maximum number of files that are kept open for one frozen folder. By default a process may have 1,024 open files, and an
+agent has up to three frozen folders.
 """
 TRIES = 3
 TICK_NS = 20_000_000
 """
-Nanoseconds within which two writes may give a file the same modification time: a tick of the kernel's clock is 4 or 10
-ms.
+Time in nanoseconds within which two writes may give a file the same modification time. (The kernel's clock advances
+only every 4 or 10 ms.)
 """
 PLACES_MAX = 20_000
 """
-Maximum number of files in a frozen folder; also of links, of folders and of refused paths. (The agent's own limit of
-stored files is lower.)
+Maximum number of files in a frozen folder. The same limit holds for its links, its folders, and the paths that cannot
+be saved. (The agent stores fewer files than this.)
 """
 
 
 class Frozen:
-    """A work folder at a boundary. It holds memory and descriptors until it is sent or closed."""
+    """The state of a work folder at a boundary. It uses memory and open files until it is sent or closed."""
 
     def __init__(self, number: int, memory: int | None = None) -> None:
         self.number = number
         self.stamps: dict[str, FileVersion] = {}
-        """The files at this boundary. A later boundary compares its files with these to find changes."""
+        """
+        Size and modification time of each file at this boundary. At a later boundary, files whose values are the same
+        are taken to be unchanged.
+        """
         self._memory = os.memfd_create("spotrun-files", os.MFD_CLOEXEC) if memory is None else memory
         self._descriptors: list[int] = []
         self._at = 0
@@ -81,7 +85,7 @@ class Frozen:
         self.add(index)
 
     def send(self, tell: Callable[[Message, Collection[int]], object]) -> None:
-        """Send the folder to the agent, and close it."""
+        """Send the frozen folder to the agent, then close it here."""
         index_at = self._at - self._index_bytes
         first = self._descriptors[: FDS_MAX - 1]
         tell(
@@ -112,8 +116,8 @@ class Frozen:
 
 class Freezer:
     """
-    Freezes a folder. `before` lists the files that were in it before the script began. Files that are not `chosen`
-    belong to no checkpoint.
+    Freezes the folder `work` at each boundary. Checkpoints include a file only if `chosen(path)` is true. They include
+    a file in `before`, which lists the files that were there before the script began, only if it has changed since.
     """
 
     def __init__(self, work: str, before: Mapping[str, Stamp], chosen: Callable[[str], bool]) -> None:
@@ -125,7 +129,10 @@ class Freezer:
         self._unsettled: dict[int, dict[str, FileVersion]] = {}
         self._copied: set[str] = set()
         self._resting: tuple[Survey, bytes] | None = None
-        """The folder's last state of which the agent already had all files, and the index of that state."""
+        """
+        The newest state of the folder in which the agent already had each file, and the index that was sent for it. If
+        nothing has changed since, the same index is sent again.
+        """
 
     def begin_with(self, opened: Iterable[Opened]) -> None:
         """Record that the folder has the content of the checkpoint from which training resumes."""
@@ -133,13 +140,19 @@ class Freezer:
         self._known = _lasting(seen.files, time.time_ns(), {each.path for each in opened if each.updates})
 
     def committed(self, number: int) -> None:
-        """Record that the folder numbered `number` is durable."""
+        """
+        Record that the agent has committed the checkpoint with the frozen folder `number`, so that files unchanged
+        since then need not be sent.
+        """
         if number in self._unsettled:
             self._known = self._unsettled[number]
             self._unsettled = {other: known for other, known in self._unsettled.items() if other > number}
 
     def torn(self, paths: Iterable[str]) -> None:
-        """Copy the files `paths` at all further boundaries, because the agent found its copies of them torn."""
+        """
+        Copy the files `paths` immediately at all further boundaries. The agent has found that its copies of these files
+        were torn.
+        """
         self._copied |= set(paths)
         for path in paths:
             for known in (self._known, *self._unsettled.values()):
@@ -147,8 +160,8 @@ class Freezer:
 
     def freeze(self, opened: Collection[Opened], *, final: bool = False) -> Frozen:
         """
-        Return the folder as it is now, frozen. `opened` are the files that are open for writing. For a `final` folder
-        these files are copied, because no later boundary could replace a torn copy.
+        Return the folder's present state. `opened` are the files that are open for writing. With `final`, these files
+        are copied immediately: it is the last boundary, so a torn copy could not be replaced later.
         """
         frozen = Frozen(self._number)
         self._number += 1
@@ -218,8 +231,9 @@ class Freezer:
 
 def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[str]) -> dict[str, FileVersion]:
     """
-    Return the files whose stamps will reveal every later write. Left out are files written within the last tick, and
-    files written through a memory mapping: a write to these may leave the stamp unchanged.
+    Return the files whose size and modification time are certain to show each later write. Files written within the
+    last TICK_NS are left out, because another write might leave the time unchanged. So are the files `updated`, which
+    may be written through a memory mapping.
     """
     return {
         path: seen
@@ -230,8 +244,8 @@ def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[
 
 def _read_between_writes(fd: int) -> tuple[bytes, Stamp]:
     """
-    Return a file's content and stamp. If another thread keeps writing to the file, content and stamp may not match
-    exactly.
+    Return a file's content, and its size and modification time. They belong together unless another thread keeps
+    writing to the file during all TRIES.
     """
     data, stamp = bytearray(), Stamp.of(os.fstat(fd))
     for _ in range(TRIES):

@@ -13,16 +13,17 @@ from typing import Any, NamedTuple
 
 KINDS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
 """
-Kinds of file objects, in the order of flushing: outermost first. A class written in Python, such as GzipFile, is
-outermost, because its flush may write to the file inside it.
+Classes of file objects, in the order in which they are flushed. A file object may contain another one, and the outer
+one must be flushed first. A class written in Python, such as GzipFile, comes first, because its flush may write to the
+file object inside it.
 """
 DELETED = " (deleted)"
 
 
 class Opened(NamedTuple):
     """
-    An open file in the work folder, and its descriptor. `updates`: writes may change bytes in its middle, or come
-    through a memory mapping.
+    A file in the work folder that is open for writing, with its descriptor. `updates` is true if it is open for reading
+    too: then writes may change bytes in its middle, or be made through a memory mapping.
     """
 
     path: str
@@ -31,7 +32,10 @@ class Opened(NamedTuple):
 
 
 class OpenFiles:
-    """Finds the file objects of descriptors. Results are kept, because the search covers all objects of the process."""
+    """
+    Finds the Python file objects that use certain descriptors. The search covers all objects of the process, so its
+    results are kept.
+    """
 
     def __init__(self, work: str) -> None:
         self._inside = work + os.sep
@@ -47,8 +51,8 @@ class OpenFiles:
 
     def move(self, positions: Mapping[str, int]) -> None:
         """
-        Set the position in each open file, after its content was restored: to its position in `positions`, or else to
-        its end.
+        Set the position in each open file after the files' content was restored. The position is the one in
+        `positions`; for a file that is not in it, the end of the file.
         """
         opened = list(self._open())
         for each in opened:

@@ -1,4 +1,4 @@
-"""The work folder of a fit: its files at a boundary, and the checkpoint's files when the fit resumes."""
+"""Saves the work folder's files of one fit at boundaries, and restores a checkpoint's files when the fit resumes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from spotrun.training.work_folder.open_files import Opened, OpenFiles, positions
 
 class WorkFiles:
     """
-    The files of one training; on ranks other than 0, only the files that the process has open. Without a `rule`, no
-    files belong to checkpoints.
+    The files of one training. On ranks other than 0, these are only the files that the process has open. If `rule` is
+    None, checkpoints include no files.
 
-    In a gang, only the lead's files belong to checkpoints. Paths in a state are paths in the lead's folder,
-    `of_checkpoints`, because Lightning gives rank 0's folder to all ranks. On the gang's other members, `folder` is a
-    different folder.
+    In a gang, checkpoints include only the files on the lead's machine. All paths in a state are paths in the lead's
+    work folder, `of_checkpoints`, because Lightning gives rank 0's folder to all ranks. On the gang's other members,
+    `folder` is a different folder.
     """
 
     def __init__(self, agent: Agent, ranks: Ranks, rule: FilesRule | None) -> None:
@@ -46,8 +46,8 @@ class WorkFiles:
 
     def freeze(self, *, final: bool = False) -> Frozen | None:
         """
-        Return the folder at this boundary; None on ranks other than 0, or without a rule. Call `positions` on all ranks
-        first.
+        Freeze the work folder at this boundary. Return None on ranks other than 0, and if there is no rule. Before
+        this, call `positions` on all ranks, which flushes the files.
         """
         if self._freezer is None:
             return None
@@ -70,8 +70,8 @@ class WorkFiles:
 
     def put_back(self, positions: Mapping[str, int]) -> None:
         """
-        Wait until the agent has restored the folder's content of the checkpoint, and set the position in each open file
-        by `positions`. All ranks must call this together.
+        Wait until the agent has restored the checkpoint's files in the work folder. Then set the position in each open
+        file, by `positions`. All ranks must call this together.
 
         Raises:
             SpotrunError: the folder could not be restored, or the agent is gone.
