@@ -54,13 +54,14 @@ def job_reference() -> str:
         "A job is one YAML file. This page has every key that it may have; only `train` or `run` is required. "
         "`spotrun validate JOB.yaml` shows every mistake in a file with its line.\n\n"
         "Editors with a YAML language server (VS Code with the YAML extension, for example) complete keys, show their "
-        "meaning and mark mistakes. For that the first line of the job file has to name the JSON Schema.\n\n"
+        "meaning and mark mistakes. For this, the first line of the job file has to name the JSON Schema.\n\n"
         "`spotrun init` writes that line, and stores the schema next to the job as `.spotrun.schema.json`, which is "
         "not uploaded with the run. `spotrun validate --schema` prints [job-schema.json](job-schema.json), the same "
         "schema:\n\n"
         "```text\n# yaml-language-server: $schema=.spotrun.schema.json\n```\n\n"
         "Write a duration like `90s`, `10m` or `1h30m`. A dash in the column *default* means that nothing is set. "
-        "Keys that start with `x-` are yours: spotrun leaves them alone, and YAML anchors for `<<: *NAME` fit there. "
+        "spotrun ignores keys that start with `x-`. You can put shared values there, with a YAML anchor (`&NAME`), and "
+        "insert them elsewhere by `<<: *NAME`. "
         "[examples/resnet50.yaml](../examples/resnet50.yaml) is a whole job.\n\n"
     )
     for path, section in sections(schema):

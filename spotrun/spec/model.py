@@ -155,8 +155,8 @@ class ResourcesSpec(Model):
     accelerators: fields.Kinds | None = Field(
         default=None,
         description="Accelerators per instance, by name and number: V100:1, {V100: 1} or V100. With {any_of: [T4:1, "
-        "A10G:1, c5.xlarge]}, spotrun chooses the kind that costs least per sample; [T4:1, A10G:1] and "
-        "{T4: 1, A10G: 1} are choices too. An entry may be an instance type, with or without accelerators.",
+        "A10G:1, c5.xlarge]}, spotrun chooses the kind that costs least per sample. You can also write such a choice "
+        "as [T4:1, A10G:1] or {T4: 1, A10G: 1}. It may contain instance types, with or without accelerators.",
     )
     instance_type: fields.CloudName | None = Field(default=None, description="Rent only this instance type: g5.xlarge.")
     region: fields.CloudName | None = Field(default=None, description="Rent only in this region: us-east-1.")
@@ -231,15 +231,16 @@ class CheckpointSpec(Model):
     )
     every: fields.CheckpointInterval = Field(
         default="auto",
-        description='The interval between checkpoints: 10m, "500 steps", or `auto`, which wastes the least time (Young '
-        "1974). More checkpoints are made soon after training begins on an instance, at the end of each epoch, before "
-        "an instance ends, and at the end of the training. All but the last are at least 30s apart.",
+        description='The interval between checkpoints: 10m, "500 steps", or `auto`. With `auto`, spotrun calculates '
+        "the interval that wastes the least time (Young 1974). Additional checkpoints are made soon after training "
+        "begins on an instance, at the end of each epoch, before an instance ends, and at the end of the training. "
+        "Except for the last one, checkpoints are at least 30s apart.",
     )
     keep_last: StrictInt = Field(default=3, ge=1, le=10_000, description="How many of the newest checkpoints to keep.")
     keep_best: KeepBestSpec | None = Field(
         default=None,
-        description="Also keep the checkpoints with the best values of a metric. A logged value counts for the first "
-        "checkpoint after it.",
+        description="Also keep the checkpoints with the best values of a metric. A value that the script logs counts "
+        "for the next checkpoint.",
     )
     keep_every: fields.StepCount | None = Field(
         default=None,
@@ -253,9 +254,9 @@ class CheckpointSpec(Model):
         default="tell",
         description="What to do when training changes an object that no checkpoint can hold, such as a socket "
         "or an environment of a library. `tell` names the object in the log, in `status`, in `why` "
-        "and in the report. `require` ends the run. `bits` ends it too, and, if "
-        "`resources.accelerators` is a choice, trains only on the kind of instance that made the "
-        "first checkpoint: on another kind, samples and their order are the same, but bits may differ.",
+        "and in the report. `require` ends the run. `bits` ends the run too, and has a second effect if "
+        "`resources.accelerators` is a choice: the run trains only on the kind of instance that made its first "
+        "checkpoint. On another kind, samples and their order would be the same, but bits might differ.",
     )
 
     @property
@@ -321,14 +322,14 @@ class PolicySpec(Model):
     return_to_spot: StrictBool = Field(default=True, description="Go back to spot when it is available again.")
     return_cooldown: fields.Duration = Field(
         default=timedelta(minutes=10),
-        description="How long to stay on demand, or to wait after spot was refused, before the next request for spot.",
+        description="How long a run on demand waits before it requests spot. The time counts from when training on "
+        "demand began, and again from each refusal of spot.",
     )
     hang_after: fields.PositiveDuration = Field(
         default=timedelta(minutes=5),
-        description="How long a trainer may make no progress before it counts as hung. If ten steps take longer, "
-        "spotrun waits for as long as ten steps; it always waits at least 30 s of system time. Before the first step, "
-        "after fit() and for a command, output and computing also count as progress, and each of these times is three "
-        "times as long.",
+        description="How long a trainer may make no progress before it counts as hung. If ten steps take longer, the "
+        "limit is the time of ten steps; it is never less than 30 s of system time. Before the first step, after fit() "
+        "and for a command, the limit is three times as long, and output and computing also count as progress.",
     )
 
 
@@ -385,7 +386,7 @@ class ReportSpec(Model):
 
 
 class NotifySpec(Model):
-    """One receiver of news about the run. A slow or failing receiver neither stops nor slows the run."""
+    """One receiver of notifications about the run. A slow or failing receiver neither stops nor slows the run."""
 
     webhook: fields.WebhookVariable | None = Field(
         default=None,
@@ -397,7 +398,9 @@ class NotifySpec(Model):
         description="Instead of webhook: run this shell command on the runner's machine, with the JSON on its standard "
         "input.",
     )
-    on: tuple[fields.NewsKind, ...] = Field(default=NEWS_KINDS, description="Which news to send. Default: all.")
+    on: tuple[fields.NewsKind, ...] = Field(
+        default=NEWS_KINDS, description="Which notifications to send. Default: all."
+    )
 
     @model_validator(mode="after")
     def _exactly_one(self) -> NotifySpec:
@@ -471,9 +474,9 @@ class LocalMarketSpec(Model):
     )
     recommended: fields.Share | None = Field(
         default=None,
-        description="In a generated market, the share of interruptions with a rebalance recommendation up to 10 min "
-        "before the notice. Equally many recommendations are false alarms. This is an assumption: AWS publishes no "
-        "figures.",
+        description="In a generated market, the share of interruptions before which the cloud sends a rebalance "
+        "recommendation, up to 10 min before the notice. As many other recommendations are false alarms. This is an "
+        "assumption: AWS publishes no figures.",
     )
     capacity: StrictInt | None = Field(
         default=None,
@@ -728,7 +731,7 @@ class RunSpec(Model):
     budget: BudgetSpec = Field(default=BudgetSpec(), description="Limits on the cost of the run.")
     report: ReportSpec = Field(default=ReportSpec(), description="Rules that judge a finished run.")
     notify: tuple[NotifySpec, ...] = Field(
-        default=(), max_length=8, description="Webhooks and commands that receive news about the run."
+        default=(), max_length=8, description="Webhooks and commands that receive notifications about the run."
     )
     retry: RetrySpec = Field(default=RetrySpec(), description="What to do when the script itself fails.")
     num_nodes: fields.NodeCount = Field(

@@ -144,8 +144,8 @@ class HardwareSpec(Machine):
     )
     host: fields.CloudName | None = Field(
         default=None,
-        description="The name of the machine in its network, as `hostname` prints it. A runner on any other machine "
-        "trains in the cloud. Default: the machine that launches.",
+        description="The name of the machine in its network, as `hostname` prints it. If the runner is on any other "
+        "machine, the run trains in the cloud. Default: the machine that launches.",
     )
 
     @property

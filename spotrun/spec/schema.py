@@ -36,14 +36,16 @@ def json_schema() -> dict[str, Any]:
     schema = RunSpec.model_json_schema(schema_generator=_ForEditors)
     resources = schema["$defs"]["ResourcesSpec"]["properties"]
     resources["use_spot"] = {"type": "boolean", "description": "As in SkyPilot: true is spot, false is on-demand."}
-    place = "As in SkyPilot: cloud, region and zone in one, aws/us-east-1/us-east-1a; the last two may be left out."
+    place = (
+        "As in SkyPilot: cloud, region and zone in one text, aws/us-east-1/us-east-1a; region and zone may be left out."
+    )
     resources["infra"] = {"type": "string", "minLength": 1, "description": place}
     resources["any_of"] = {
         "type": "array",
         "minItems": 1,
         "items": {"type": "object"},
         "description": "A machine of your own and a cloud: [{cloud: local, hardware: box}, {cloud: aws}]. Or, as in "
-        "SkyPilot, places and kinds of one cloud.",
+        "SkyPilot, a list of regions, zones and kinds of accelerators of one cloud.",
     }
     patterns = schema["$defs"]["OutputsSpec"]["properties"]["files"]
     outputs = schema["properties"]["outputs"]
