@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.support.processor_time import ProcessTree, compare
 from tests.support.repository import ROOT
 
+SERVER = """
+import os, pytest
+
+@pytest.fixture(scope="session", autouse=True)
+def server():
+    with open("servers", "a") as file:
+        print("up", os.getpid(), file=file, flush=True)
+        yield
+        print("down", os.getpid(), file=file, flush=True)
+"""
+"""A fixture that leaves a line where a real one would leave a server running."""
 BOTH = ("-p", "tests.support.forked", "-p", "tests.support.processor_time", "-p", "no:cacheprovider")
 TESTS = """
 import os, time
@@ -55,6 +70,48 @@ def test_option_x_stops_all_processes_at_the_first_failure(tmp_path: Path) -> No
     done = run(tmp_path, "-x")
     assert done.returncode == 1
     assert "stopping after 1 failures" in done.stdout
+
+
+@pytest.mark.parametrize("options", [(), ("-x",)], ids=["all", "stopped"])
+def test_each_process_sets_up_session_fixtures_once_and_tears_them_down(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    (tmp_path / "conftest.py").write_text(SERVER)
+    (tmp_path / "test_c.py").write_text("def test_last(): pass\n")  # three files, two processes
+    run(tmp_path, *options)
+    lines = sorted((tmp_path / "servers").read_text().split("\n")[:-1])
+    down, up = lines[: len(lines) // 2], lines[len(lines) // 2 :]
+    assert 1 <= len(up) <= 2
+    assert [line.replace("down", "up") for line in down] == up
+
+
+def test_budget_is_a_modules_share_of_the_whole() -> None:
+    committed = {"a": 10.0, "b": 20.0, "c": 30.0}
+    assert compare({"a": 21.0, "b": 40.0, "c": 61.0}, committed) == ([], [])  # a slower machine
+    grown, over = compare({"a": 10.0, "b": 34.0, "c": 30.0, "new": 2.0}, committed)
+    assert [line.split(":")[1] for line in grown] == [" b"]
+    assert not over
+    _, over = compare({"a": 10.0, "b": 99.0, "c": 30.0, "new": 9.0}, committed)
+    assert [line.split(":")[1] for line in over] == [" b", " new"]
+
+
+def test_time_of_a_server_belongs_to_the_tests_during_which_it_worked() -> None:
+    burn = "import sys, time\nfor _ in sys.stdin:\n    end = time.process_time() + 0.3\n"
+    burn += "    while time.process_time() < end: pass\n    print('done', flush=True)\n"
+    tree, pipe = ProcessTree(), subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-S", "-c", burn], stdin=pipe, stdout=pipe, text=True) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        times = [tree.used_s()]
+        for _ in range(2):
+            print("go", file=server.stdin, flush=True)
+            assert server.stdout.readline() == "done\n"
+            times.append(tree.used_s())
+    times.append(tree.used_s())
+    first, second, end = (after - before for before, after in itertools.pairwise(times))
+    assert 0.25 < first < 0.6
+    assert 0.25 < second < 0.6
+    assert end < 0.1  # the server has ended: its time is not counted once more
 
 
 def test_file_that_cannot_be_imported_stops_the_run(tmp_path: Path) -> None:

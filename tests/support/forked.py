@@ -1,10 +1,11 @@
 """
-A pytest plugin: collects once, then runs the tests in forked processes. For tests that start no server.
+A pytest plugin: collects once, then runs the tests in forked processes.
 
     pytest -p tests.support.forked --forks 2 tests/unit
 
-Importing what tests/unit needs takes many seconds of processor time; pytest-xdist would spend them in each worker. Each
-process takes one test file after another, so that no process waits while files are left.
+Importing what the tests need takes most of a minute of processor time; pytest-xdist would spend it in each worker. Each
+process takes one test file after another, so that no process waits while files are left. The files that need the most
+processor time begin first: one that began last would keep one process busy while the others have nothing left.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ import selectors
 import signal
 import struct
 import sys
+import time
 from typing import Any
 
 import pytest
+
+from tests.support.processor_time import read_times
 
 _NUMBER = struct.Struct("=H")
 """A file's number, in the pipe from which all processes read. A pipe takes at least 4,096 bytes: 2,048 files."""
@@ -34,6 +38,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     if count < 2 or session.config.option.collectonly or session.testsfailed:  # a file could not be collected
         return None
     files = [list(items) for _, items in itertools.groupby(session.items, key=lambda item: item.path)]
+    times = read_times()
+    files.sort(key=lambda items: -times.get(items[0].nodeid.partition("::")[0], 0.0))
     queue_read, queue_write = os.pipe()
     os.write(queue_write, b"".join(map(_NUMBER.pack, range(len(files)))))
     os.close(queue_write)
@@ -42,7 +48,11 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     sys.stdout.flush()
     children = dict(_fork(session, files, queue_read) for _ in range(count))
     os.close(queue_read)
-    _receive(session, children)
+    try:
+        _receive(session, children)
+    except BaseException:  # Ctrl-C, or -x after a failure
+        _interrupt([*children.values()])
+        raise
     for pid in children.values():
         _, status = os.waitpid(pid, 0)
         if status:
@@ -61,15 +71,44 @@ def _fork(session: pytest.Session, files: list[list[pytest.Item]], queue: int) -
     try:
         os.close(reports)
         session.config.pluginmanager.unregister(name="terminalreporter")
+        capture = session.config.pluginmanager.getplugin("capturemanager")
+        if capture.is_globally_capturing():  # into a file that all processes would share
+            capture.stop_global_capturing()
+            capture.start_global_capturing()
+            capture.suspend_global_capture()
         with os.fdopen(write, "w") as pipe:
             session.config.pluginmanager.register(_Sends(session.config, pipe))
-            while number := os.read(queue, _NUMBER.size):
-                items = files[_NUMBER.unpack(number)[0]]
-                for item, following in zip(items, [*items[1:], None], strict=True):
-                    session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            _run(session, files, queue)
         code = 0
     finally:
         os._exit(code)
+
+
+def _run(session: pytest.Session, files: list[list[pytest.Item]], queue: int) -> None:
+    """Run files of the queue until it is empty. What a fixture has set up for the session lasts until then."""
+
+    def taken() -> list[pytest.Item]:
+        number = os.read(queue, _NUMBER.size)
+        return files[_NUMBER.unpack(number)[0]] if number else []
+
+    items = taken()
+    try:
+        while items:
+            for item, following in itertools.pairwise(items):
+                session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            last, items = items[-1], taken()
+            session.config.hook.pytest_runtest_protocol(item=last, nextitem=items[0] if items else None)
+    finally:
+        session._setupstate.teardown_exact(None)  # after Ctrl-C: servers are left running otherwise
+
+
+def _interrupt(pids: list[int]) -> None:
+    """End the processes. Each tears down its fixtures. A test may take a signal for its own: then another follows."""
+    while pids:
+        for pid in pids:
+            os.kill(pid, signal.SIGINT)
+        time.sleep(1)
+        pids = [pid for pid in pids if os.waitpid(pid, os.WNOHANG) == (0, 0)]
 
 
 class _Sends:
@@ -97,9 +136,6 @@ def _receive(session: pytest.Session, children: dict[int, int]) -> None:
                     _pass_on(session, bytes(key.data[:end]))
                     del key.data[: end + 1]
                 if session.shouldfail:  # -x, or --maxfail
-                    for pid in children.values():
-                        os.kill(pid, signal.SIGKILL)
-                        os.waitpid(pid, 0)
                     raise session.Failed(session.shouldfail)
                 if not data:
                     selector.unregister(key.fd)

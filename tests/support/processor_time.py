@@ -1,33 +1,203 @@
 """
-A pytest plugin: a test that uses more than `--cpu-max` seconds of processor time fails.
+A pytest plugin that measures the processor time of tests, including the processes that they start. What else the
+machine does hardly changes that time.
 
-    pytest -p tests.support.processor_time --cpu-max 0.5 tests/unit
+    pytest -p tests.support.processor_time --cpu-max 0.5 tests/unit     # a test that needs more fails
+    pytest -p tests.support.processor_time --shares check tests         # a module that needs more than its budget fails
+    pytest -p tests.support.processor_time --shares write tests         # measure the budgets anew
 
-The processes that a test starts and awaits count too. What else the machine does hardly changes that time.
+`processor_times.txt` has the time of each module. A slower machine needs more for all modules, so what is compared is
+each module's share of the whole.
 """
 
 from __future__ import annotations
 
-import resource
-from collections.abc import Iterator
+import contextlib
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+
+from tests.support.repository import ROOT
+
+TIMES = Path(__file__).with_name("processor_times.txt")
+GROWN = 4 / 3
+"""A module is reported if it needs more than this many times its share."""
+BUDGET = 2.0
+"""A module fails the run if it needs more than this many times its share."""
+NOISE_S = 3.0
+"""Seconds that a module may need more than its share, whatever its size."""
+_PROPERTY = "processor_s"
+_TICKS = os.sysconf("SC_CLK_TCK")
+_HEAD = "# Seconds of processor time of each test module. `make shares` measures them anew and rewrites this file.\n"
+
+
+class _Process(NamedTuple):
+    """A process as /proc shows it. `started` is in clock ticks since the boot."""
+
+    pid: int
+    started: int
+    parent: int
+    used_s: float
+    """User and system time of the process, and of its children that have ended and were awaited."""
+
+
+class ProcessTree:
+    """This process and all that it started, also indirectly. A process whose parent has ended still belongs to it."""
+
+    def __init__(self) -> None:
+        self._alive: dict[tuple[int, int], _Process] = {}
+        self._orphans_s = 0.0
+
+    def used_s(self) -> float:
+        """Return the processor seconds of the whole tree since it began."""
+        alive = {(each.pid, each.started): each for each in self._processes()}
+        ended = self._alive.keys() - alive.keys()
+        # The time of any other process that has ended is in that of the parent that awaited it.
+        self._orphans_s += sum(self._alive[key].used_s for key in ended if self._alive[key].parent == 1)
+        self._alive = alive
+        return sum(os.times()[:4]) + sum(each.used_s for each in alive.values()) + self._orphans_s
+
+    def _processes(self) -> Iterator[_Process]:
+        """Yield the processes that this one started, and those that such processes have left behind."""
+        waiting: list[tuple[int, int | None]] = [(pid, None) for pid in _children(os.getpid())]
+        waiting += self._alive
+        seen = set()
+        while waiting:
+            pid, started = waiting.pop()
+            found = None if pid in seen else _process(pid)
+            if found is None or started not in (None, found.started):  # another process has the id of one that ended
+                continue
+            seen.add(pid)
+            yield found
+            waiting += [(child, None) for child in _children(pid)]
+
+
+def _children(pid: int) -> Iterator[int]:
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            yield from map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+
+
+def _process(pid: int) -> _Process | None:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
+    except OSError:
+        return None
+    return _Process(pid, int(fields[19]), int(fields[1]), sum(map(int, fields[11:15])) / _TICKS)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cpu-max", type=float, default=0.0, help="Maximum processor seconds of a test; 0 for no limit.")
+    parser.addoption(
+        "--shares", choices=("check", "write"), help="Check the modules' processor times, or rewrite them."
+    )
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    before_s, limit_s = _cpu_s(), item.config.getoption("--cpu-max")
-    yield
-    used_s = _cpu_s() - before_s
-    if limit_s and used_s > limit_s:
-        pytest.fail(f"{used_s:.2f} s of processor time, {limit_s} s are allowed: mark it exhaustive, or make it cheap")
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_Measures(), "processor-time-of-tests")
+    if config.getoption("--shares"):
+        config.pluginmanager.register(_Shares(config), "processor-time-of-modules")
 
 
-def _cpu_s() -> float:
-    """Return the processor seconds of this process, and of its children that have ended and were awaited."""
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+class _Measures:
+    """Measures each test. What a test needs to set up, for itself or for later ones, is part of it."""
+
+    def __init__(self) -> None:
+        self._pid = 0
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self) -> None:
+        """Begin anew in each process that runs tests. Collecting them is not part of any test."""
+        if self._pid != os.getpid():
+            self._pid, self._tree = os.getpid(), ProcessTree()
+            self._before_s = self._tree.used_s()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        before_s, limit_s = self._tree.used_s(), item.config.getoption("--cpu-max")
+        yield
+        used_s = self._tree.used_s() - before_s
+        if limit_s and used_s > limit_s:
+            pytest.fail(
+                f"{used_s:.2f} s of processor time, {limit_s} s are allowed: mark it exhaustive, or make it cheap"
+            )
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        if call.when == "teardown":
+            now_s = self._tree.used_s()
+            item.user_properties.append((_PROPERTY, round(now_s - self._before_s, 3)))
+            self._before_s = now_s
+
+
+class _Shares:
+    """Adds up the tests of each module, and compares the sums with the committed ones."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._writes = config.getoption("--shares") == "write"
+        self._used_s: defaultdict[str, float] = defaultdict(float)
+        self._over: list[str] = []
+        self._grown: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "teardown":
+            used = dict(report.user_properties).get(_PROPERTY, 0.0)
+            assert isinstance(used, float | int)
+            self._used_s[report.nodeid.partition("::")[0]] += used
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if hasattr(session.config, "workerinput") or not self._used_s:
+            return
+        if self._writes:
+            write_times(self._used_s)
+            return
+        self._grown, self._over = compare(self._used_s, read_times())
+        if self._over and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        total_s = sum(self._used_s.values())
+        if not total_s:
+            return
+        terminalreporter.section("processor time", "-")
+        terminalreporter.line(f"{total_s / 60:.1f} minutes in {len(self._used_s)} modules")
+        for line in [*self._grown, *self._over]:
+            terminalreporter.line(line)
+
+
+def compare(used_s: Mapping[str, float], committed_s: Mapping[str, float]) -> tuple[list[str], list[str]]:
+    """
+    Return a line for each module that needs more than its share, and one for each module that exceeds its budget.
+
+    `used_s` are the seconds of each module that ran. `committed_s` are those that `make shares` measured, perhaps on
+    another machine. A module that is not among them has a budget of `NOISE_S`.
+    """
+    both = used_s.keys() & committed_s.keys()
+    speed = sum(used_s[name] for name in both) / (sum(committed_s[name] for name in both) or 1.0)
+    grown, over = [], []
+    for name, used in sorted(used_s.items(), key=lambda item: -item[1]):
+        share = committed_s.get(name, 0.0) * (speed or 1.0)
+        line = f"{name}: {used:.1f} s of processor time, its share is {share:.1f} s"
+        if used > share * BUDGET + NOISE_S:
+            over.append(f"error: {line}. Make it cheaper, or accept it by `make shares`")
+        elif used > max(share * GROWN, share + NOISE_S):
+            grown.append(f"note: {line}")
+    return grown, over
+
+
+def read_times() -> dict[str, float]:
+    """Return the committed seconds of each module."""
+    lines = (line for line in TIMES.read_text().splitlines() if not line.startswith("#"))
+    return {name: float(seconds) for seconds, name in map(str.split, lines)}
+
+
+def write_times(used_s: Mapping[str, float]) -> None:
+    """Commit these seconds, of the modules that ran; those of modules that still exist but did not run are kept."""
+    times = {name: seconds for name, seconds in (read_times() | dict(used_s)).items() if (ROOT / name).exists()}
+    rows = sorted(times.items(), key=lambda item: (-round(item[1], 1), item[0]))
+    TIMES.write_text(_HEAD + "".join(f"{seconds:8.1f}  {name}\n" for name, seconds in rows))
