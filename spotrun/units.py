@@ -18,7 +18,10 @@ DURATION_FORMS = "write it like 90s, 10m, 4h or 1h30m"
 NAMED_MAX = 5
 """Maximum number of names that a sentence lists."""
 HOURS_LIKELY = 48
-"""A duration without a unit is probably meant in hours up to this number, and in seconds above it."""
+"""
+If a duration has no unit, the error suggests what the user probably meant: hours if the number is at most this, seconds
+if it is greater.
+"""
 DURATION_PATTERN = r"^(?=.)(\d+(\.\d+)?d)?(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?$"
 
 _DURATION = re.compile("".join(rf"(?:(\d{{1,9}}(?:\.\d{{1,6}})?){unit})?" for unit in "dhms"), re.ASCII)
@@ -207,7 +210,7 @@ def to_the_cent(usd: float | Decimal) -> str:
 
 @dataclass(frozen=True)
 class Amount:
-    """An amount of CPUs or gigabytes: exactly `number` (`4`), or with `at_least` this number or more (`4+`)."""
+    """An amount of CPUs or gigabytes: exactly `number` (`4`) or, if `at_least` is true, `number` or more (`4+`)."""
 
     number: Decimal
     at_least: bool = False

@@ -42,8 +42,8 @@ class Weights(NamedTuple):
     """The names of the parameters that did not require gradients. None if an older version saved the snapshot."""
     shared: Mapping[str, str] = MappingProxyType({})
     """
-    The further names of parts and weights that have several, as tied layers do. The value is the name under which the
-    part or weight itself is listed.
+    A part or weight can have several names, as tied layers do. It is listed under the first name only. This maps each
+    further name to the first one.
     """
 
     @property
@@ -114,7 +114,8 @@ def put_back(module: nn.Module, weights: Weights) -> None:
 
 def check_base(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """
-    Compare the digests of the base's weights. Checkpoints do not contain these weights themselves.
+    Compare the digests of the base's weights. The base is the frozen part of a model that is trained through adapters.
+    Checkpoints contain only digests of its weights, so a script must load the same base in each process.
 
     Raises:
         Misfit: weights of the base have changed.
@@ -182,8 +183,9 @@ def share_again(module: nn.Module, weights: Weights) -> None:
 
 def copy_missing(module: nn.Module, weights: Weights) -> None:
     """
-    Add each missing part, such as a teacher or an average, if another part has the same structure: copy that part. The
-    copy gets its own weights later, from `put_back`.
+    Add each missing part by copying another part with the same structure, if there is one. For example, a script may
+    make a teacher, or a model of averaged weights, as a copy of its model. The copy gets its own weights later, from
+    `put_back`.
     """
     for name, like in copies(weights.modules, kinds_of(module)).items():
         prefix, _, leaf = name.rpartition(".")
@@ -225,8 +227,8 @@ def kinds_of(module: nn.Module) -> dict[str, str]:
 
 def class_of(kind: str) -> str:
     """
-    Return the class in `kind`, without the constructor's arguments. A script may change these arguments on an existing
-    part.
+    Return the class in `kind`, without the constructor's arguments. Two parts are compared by class only, because a
+    script may change a part's arguments, such as a dropout rate, after it has made the part.
     """
     return kind.partition("(")[0]
 
@@ -252,8 +254,8 @@ def _builds(kinds: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 def build_of(part: nn.Module) -> dict[str, str]:
     """
-    Return the structure of `part`: the kinds of all parts in it, by name. Two modules with the same structure can have
-    the same weights.
+    Return the structure of `part`: the kinds of all parts in it, by name. Weights that fit one module also fit every
+    other module with the same structure.
     """
     return {f".{name}" if name else "": _kind_of(each) for name, each in part.named_modules()}
 
