@@ -59,8 +59,8 @@ class Unreadable(ValueError):
 def bounded(seconds: float) -> timedelta:
     """
     Convert seconds that were computed from stored figures to a duration. Cut it to the range from 0 to `LONGEST`, the
-    duration of the longest job: training code may have written the figures, and even if each is within its bounds, a
-    product of two can exceed what a `timedelta` can represent.
+    duration of the longest job. This is needed because training code may have written the figures. Even if each figure
+    is within its bounds, a product of two figures can exceed what a `timedelta` can represent.
     """
     return timedelta(seconds=min(max(0.0, seconds), LONGEST.total_seconds()))
 

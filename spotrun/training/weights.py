@@ -53,8 +53,8 @@ class Weights(NamedTuple):
 
 def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
     """
-    Return the weights that are not in `shown`, the result of the script's `state_dict()`, and descriptions of all
-    parts. Tensors are not copied. For weights in `base`, the result has only their digests.
+    Return the weights of `module` that `shown` lacks, and descriptions of all its parts. `shown` is what the script's
+    `state_dict()` returned. Tensors are not copied. For weights in `base`, the result has only their digests.
     """
     named = _Named(module)
     parameters, buffers = named.parameters, named.persistent
@@ -76,8 +76,8 @@ def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
 
 def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
     """
-    Return all weights of a snapshot: those in `shown`, the result of the script's `state_dict()`, and those in the
-    snapshot's entry BESIDE. The base's weights are in neither; they are taken from `module`.
+    Return all weights of a snapshot. They come from two parts of it: `shown`, which the script's `state_dict()`
+    returned, and the entry BESIDE. The base's weights are in neither part, so they are taken from `module`.
     """
     living = dict(module.named_parameters())
     own = {name: living[name] for name in beside.get("base", ()) if name in living} | beside["own"]
@@ -123,7 +123,7 @@ def check_base(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     if other := [name for name, digest in before.items() if now.get(name) != digest]:
         raise Misfit(
             f"the model's base differs from the checkpoint's base: {named(other)}",
-            hint="load the same weights as before, by their revision; seed all random weights made before the adapters",
+            hint="load the base weights by a fixed revision; set a seed before the script makes any other base weights",
         )
 
 
@@ -221,7 +221,7 @@ def without_copies(modules: Mapping[str, str], now: Mapping[str, str]) -> list[s
 
 
 def kinds_of(module: nn.Module) -> dict[str, str]:
-    """Return the kind of each part, by name: its class, with the constructor's arguments if torch shows them."""
+    """Return the kind of each part, by name: its class and, for torch's own classes, the constructor's arguments."""
     return {name: _kind_of(part) for name, part in module.named_modules()}
 
 
@@ -235,8 +235,8 @@ def class_of(kind: str) -> str:
 
 def _title_of(kind: str) -> str:
     """
-    Return the class name in `kind`, without its module's name, which may differ: different programs import a script
-    under different names.
+    Return the class name in `kind`. Leave out the name of the class's module, because different programs may import
+    the same script under different names.
     """
     return class_of(kind).rpartition(".")[2]
 
@@ -266,8 +266,8 @@ def _is_in(name: str, whole: str) -> bool:
 
 def _kind_of(part: nn.Module) -> str:
     """
-    Return the class of `part`, with the constructor's arguments if torch shows them. The arguments are needed, because
-    some of them, such as a convolution's stride, have no effect on the weights' shapes.
+    Return the class of `part` and, if it is one of torch's own, the constructor's arguments. The arguments are needed
+    because some of them, such as a convolution's stride, do not show in the weights' shapes.
     """
     kind = type(part)
     made = part.extra_repr() if kind.__module__.startswith("torch.nn.") else ""

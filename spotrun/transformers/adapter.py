@@ -162,8 +162,9 @@ class TransformersFramework(TrainerLoop):
 
     def dump_rest(self) -> State:
         """
-        Return the state that `dump` lacks. If the script's Trainer class comes from another library, this includes the
-        attributes that that class sets, such as sums of metrics that are not logged yet.
+        Return the state that has to be saved in addition to that of `dump`. If the script uses a Trainer class of
+        another library, this includes the attributes that the class sets, such as sums of metrics that are not logged
+        yet.
         """
         trainer = self._trainer
         return {
@@ -199,7 +200,7 @@ class TransformersFramework(TrainerLoop):
     def _on_prepared(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """
         Record which attributes accelerate sets on the model, such as a wrapped `forward`. They do not belong to the
-        script.
+        script, so checkpoints do not include them.
         """
 
         def noting(*args: Any, **kwargs: Any) -> Any:

@@ -77,7 +77,7 @@ def text(seen: Verification) -> str:
         parts += [f"likely cause: {seen.likely_cause}"]
     if seen.kills and not seen.resumes_from_checkpoint:
         parts += [
-            "note: no trainer began from a checkpoint, all began from the start; use later steps (--at) or train longer"
+            "note: no trainer began from a checkpoint, all began from the start; kill later (--at) or train longer"
         ]
     if seen.folder is not None:
         parts += [f"kept: {seen.folder}"]
