@@ -18,7 +18,10 @@ DURATION_FORMS = "write it like 90s, 10m, 4h or 1h30m"
 NAMED_MAX = 5
 """Maximum number of names that a sentence lists."""
 HOURS_LIKELY = 48
-"""A duration without a unit is probably meant in hours up to this number, and in seconds above it."""
+"""
+If a duration has no unit, the error suggests what the user probably meant: hours if the number is at most this, seconds
+if it is greater.
+"""
 DURATION_PATTERN = r"^(?=.)(\d+(\.\d+)?d)?(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?$"
 
 _DURATION = re.compile("".join(rf"(?:(\d{{1,9}}(?:\.\d{{1,6}})?){unit})?" for unit in "dhms"), re.ASCII)
@@ -56,8 +59,8 @@ class Unreadable(ValueError):
 def bounded(seconds: float) -> timedelta:
     """
     Convert seconds that were computed from stored figures to a duration. Cut it to the range from 0 to `LONGEST`, the
-    duration of the longest job: training code may have written the figures, and even if each is within its bounds, a
-    product of two can exceed what a `timedelta` can represent.
+    duration of the longest job. This is needed because training code may have written the figures. Even if each figure
+    is within its bounds, a product of two figures can exceed what a `timedelta` can represent.
     """
     return timedelta(seconds=min(max(0.0, seconds), LONGEST.total_seconds()))
 
@@ -207,7 +210,7 @@ def to_the_cent(usd: float | Decimal) -> str:
 
 @dataclass(frozen=True)
 class Amount:
-    """An amount of CPUs or gigabytes: exactly `number` (`4`), or with `at_least` this number or more (`4+`)."""
+    """An amount of CPUs or gigabytes: exactly `number` (`4`) or, if `at_least` is true, `number` or more (`4+`)."""
 
     number: Decimal
     at_least: bool = False

@@ -4,8 +4,8 @@ Gives the model and its optimizers the parts that they had in a snapshot, and re
 A script may make parts of the model and the optimizers late: in a hook, at the beginning of an epoch, or in a step. A
 new process may therefore lack parts at first. The script's start hooks run in every process and make their parts. If a
 part is missing after that, the epoch-start hooks run again, once for each epoch that had begun. If a part is still
-missing, it is copied from another part with the same structure. If there is none, the training cannot be resumed, and
-ends with a message that names the part.
+missing, it is copied from another part with the same structure. If no other part has this structure, the training
+cannot be resumed, and ends with a message that names the missing part.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Structure:
 
     def put_back(self, *, training: bool) -> None:
         """
-        Restore model and optimizers, once, after the script's start hooks have run. `training` is False if the training
-        is complete already, with nothing left to train.
+        Restore model and optimizers. Call this once, after the script's start hooks have run. `training` is False if
+        the checkpoint was made after the last step, so that no step is left.
 
         Raises:
             Misfit: the model or its optimizers differ from the snapshot's.

@@ -56,8 +56,8 @@ def _memory(tensor: Tensor) -> int:
 
 def _name(module: nn.Module, weight: Tensor) -> str | None:
     """
-    Return the path of `weight` in `module`; None if it is not found. `module` may have registered it, or keep it in a
-    container that torch does not search.
+    Return the path of `weight` in `module`; None if it is not found. Look among the registered parameters, and also in
+    lists and dicts that a part of `module` has as attributes. torch does not search these.
     """
     parts = list(module.named_modules())
     places = [(name, held) for prefix, part in parts for name, held in _held(vars(part), prefix)]

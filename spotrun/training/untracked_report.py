@@ -16,7 +16,7 @@ from spotrun.training.ranks import Ranks
 from spotrun.training.session import Agent
 
 TOLD_MAX = 100
-"""Maximum number of changes in one message to the agent. TEXT_MAX is the maximum number of characters of each text."""
+"""Maximum number of changes in one message to the agent. Each of their texts is cut at TEXT_MAX characters."""
 TEXT_MAX = 300
 HINT = (
     "keep the state in plain values and make the object from them at each start (docs/checkpoints.md), or set"
@@ -38,8 +38,8 @@ class UntrackedReporter:
 
     def say(self, found: Iterable[UntrackedChange], step: int) -> None:
         """
-        Report the changes that were found up to the snapshot of `step`, on any rank. Each rank must call this at the
-        same time, even if it has found none.
+        Report the changes that any rank found up to the snapshot of `step`. The ranks exchange their changes in this
+        call, so all ranks must call it at the same time, even with no change to report.
 
         Raises:
             TrainingUnsupported: the job requires that each resume is exact.

@@ -42,8 +42,8 @@ class Weights(NamedTuple):
     """The names of the parameters that did not require gradients. None if an older version saved the snapshot."""
     shared: Mapping[str, str] = MappingProxyType({})
     """
-    The further names of parts and weights that have several, as tied layers do. The value is the name under which the
-    part or weight itself is listed.
+    A part or weight can have several names, as tied layers do. It is listed under the first name only. This maps each
+    further name to the first one.
     """
 
     @property
@@ -53,8 +53,8 @@ class Weights(NamedTuple):
 
 def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
     """
-    Return the weights that are not in `shown`, the result of the script's `state_dict()`, and descriptions of all
-    parts. Tensors are not copied. For weights in `base`, the result has only their digests.
+    Return the weights of `module` that `shown` lacks, and descriptions of all its parts. `shown` is what the script's
+    `state_dict()` returned. Tensors are not copied. For weights in `base`, the result has only their digests.
     """
     named = _Named(module)
     parameters, buffers = named.parameters, named.persistent
@@ -76,8 +76,8 @@ def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
 
 def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
     """
-    Return all weights of a snapshot: those in `shown`, the result of the script's `state_dict()`, and those in the
-    snapshot's entry BESIDE. The base's weights are in neither; they are taken from `module`.
+    Return all weights of a snapshot. They come from two parts of it: `shown`, which the script's `state_dict()`
+    returned, and the entry BESIDE. The base's weights are in neither part, so they are taken from `module`.
     """
     living = dict(module.named_parameters())
     own = {name: living[name] for name in beside.get("base", ()) if name in living} | beside["own"]
@@ -114,7 +114,8 @@ def put_back(module: nn.Module, weights: Weights) -> None:
 
 def check_base(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """
-    Compare the digests of the base's weights. Checkpoints do not contain these weights themselves.
+    Compare the digests of the base's weights. The base is the frozen part of a model that is trained through adapters.
+    Checkpoints contain only digests of its weights, so a script must load the same base in each process.
 
     Raises:
         Misfit: weights of the base have changed.
@@ -122,7 +123,7 @@ def check_base(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     if other := [name for name, digest in before.items() if now.get(name) != digest]:
         raise Misfit(
             f"the model's base differs from the checkpoint's base: {named(other)}",
-            hint="load the same weights as before, by their revision; seed all random weights made before the adapters",
+            hint="load the base weights by a fixed revision; set a seed before the script makes any other base weights",
         )
 
 
@@ -182,8 +183,9 @@ def share_again(module: nn.Module, weights: Weights) -> None:
 
 def copy_missing(module: nn.Module, weights: Weights) -> None:
     """
-    Add each missing part, such as a teacher or an average, if another part has the same structure: copy that part. The
-    copy gets its own weights later, from `put_back`.
+    Add each missing part by copying another part with the same structure, if there is one. For example, a script may
+    make a teacher, or a model of averaged weights, as a copy of its model. The copy gets its own weights later, from
+    `put_back`.
     """
     for name, like in copies(weights.modules, kinds_of(module)).items():
         prefix, _, leaf = name.rpartition(".")
@@ -219,22 +221,22 @@ def without_copies(modules: Mapping[str, str], now: Mapping[str, str]) -> list[s
 
 
 def kinds_of(module: nn.Module) -> dict[str, str]:
-    """Return the kind of each part, by name: its class, with the constructor's arguments if torch shows them."""
+    """Return the kind of each part, by name: its class and, for torch's own classes, the constructor's arguments."""
     return {name: _kind_of(part) for name, part in module.named_modules()}
 
 
 def class_of(kind: str) -> str:
     """
-    Return the class in `kind`, without the constructor's arguments. A script may change these arguments on an existing
-    part.
+    Return the class in `kind`, without the constructor's arguments. Two parts are compared by class only, because a
+    script may change a part's arguments, such as a dropout rate, after it has made the part.
     """
     return kind.partition("(")[0]
 
 
 def _title_of(kind: str) -> str:
     """
-    Return the class name in `kind`, without its module's name, which may differ: different programs import a script
-    under different names.
+    Return the class name in `kind`. Leave out the name of the class's module, because different programs may import
+    the same script under different names.
     """
     return class_of(kind).rpartition(".")[2]
 
@@ -252,8 +254,8 @@ def _builds(kinds: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 def build_of(part: nn.Module) -> dict[str, str]:
     """
-    Return the structure of `part`: the kinds of all parts in it, by name. Two modules with the same structure can have
-    the same weights.
+    Return the structure of `part`: the kinds of all parts in it, by name. Weights that fit one module also fit every
+    other module with the same structure.
     """
     return {f".{name}" if name else "": _kind_of(each) for name, each in part.named_modules()}
 
@@ -264,8 +266,8 @@ def _is_in(name: str, whole: str) -> bool:
 
 def _kind_of(part: nn.Module) -> str:
     """
-    Return the class of `part`, with the constructor's arguments if torch shows them. The arguments are needed, because
-    some of them, such as a convolution's stride, have no effect on the weights' shapes.
+    Return the class of `part` and, if it is one of torch's own, the constructor's arguments. The arguments are needed
+    because some of them, such as a convolution's stride, do not show in the weights' shapes.
     """
     kind = type(part)
     made = part.extra_repr() if kind.__module__.startswith("torch.nn.") else ""

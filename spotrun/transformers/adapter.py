@@ -41,8 +41,9 @@ def _is_ours(thing: object) -> bool:
 
 def _holder(given: Any) -> object:
     """
-    Return the object that may have state: `given` itself or, if it is a method, the method's object. Return None for a
-    function. What a function changes is in its module, and modules are saved anyway.
+    Return the object whose state has to be saved for `given`, a function or object that the script passed to the
+    Trainer. For a method, that is the method's object. For a plain function, return None: a function can change only
+    variables of its module, and these are saved anyway.
     """
     held = getattr(given, "__self__", given)
     return None if isinstance(held, FunctionType | ModuleType) else held
@@ -114,8 +115,8 @@ class TransformersFramework(TrainerLoop):
     @property
     def own_objects(self) -> Sequence[object]:
         """
-        The Trainer and the objects that belong to it, as far as their classes are from libraries. If the script has its
-        own Trainer class, the Trainer is one of `roots` instead.
+        Those of the Trainer, its arguments, its accelerator and its callbacks whose classes come from libraries; also
+        the model's configs. A Trainer of the script's own class is one of `roots` instead.
         """
         trainer = self._trainer
         held = [trainer, trainer.args, trainer.accelerator, *trainer.callback_handler.callbacks]
@@ -161,8 +162,9 @@ class TransformersFramework(TrainerLoop):
 
     def dump_rest(self) -> State:
         """
-        Return the state that `dump` lacks. If the script's Trainer class comes from another library, this includes the
-        attributes that that class sets, such as sums of metrics that are not logged yet.
+        Return the state that has to be saved in addition to that of `dump`. If the script uses a Trainer class of
+        another library, this includes the attributes that the class sets, such as sums of metrics that are not logged
+        yet.
         """
         trainer = self._trainer
         return {
@@ -198,7 +200,7 @@ class TransformersFramework(TrainerLoop):
     def _on_prepared(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """
         Record which attributes accelerate sets on the model, such as a wrapped `forward`. They do not belong to the
-        script.
+        script, so checkpoints do not include them.
         """
 
         def noting(*args: Any, **kwargs: Any) -> Any:
@@ -227,8 +229,8 @@ class TransformersFramework(TrainerLoop):
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         """
-        Call the script's `on_epoch_begin` callbacks once for each of these epochs. There is no need to call its
-        `on_train_begin` callbacks, even without `training`, because the Trainer has called them.
+        Call `on_epoch_begin` of the script's callbacks `epochs` times, once for each epoch that had begun. `training`
+        makes no difference here: the Trainer calls `on_train_begin` even if no step is left to train.
         """
         trainer = self._trainer
         for _ in range(epochs):
@@ -262,8 +264,9 @@ class TransformersFramework(TrainerLoop):
 
     def _on_end(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """
-        End the training. If it had already ended in an earlier process, call only what must happen in each process: the
-        checkpoint includes the effects of the script's own callbacks for that end.
+        End the training. If the training had already ended in an earlier process, do not call `on_train_end` of the
+        script's callbacks again, because the checkpoint includes its effects. Call only what each process has to do,
+        such as closing files.
         """
         if self._place is None or not self._place.finished:
             return original(*args, **kwargs)

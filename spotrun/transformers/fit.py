@@ -16,8 +16,8 @@ from spotrun.transformers.taps import Taps
 RESUME = "resume_from_checkpoint"
 HELD = "held by spotrun"
 """
-The name of a folder that does not exist. A Trainer that is to resume from this folder starts as for a resume, but loads
-nothing; spotrun restores the state.
+The name of a folder that does not exist. spotrun passes it to the Trainer as the checkpoint to resume from. The Trainer
+then starts as it does for a resume, but loads nothing, and spotrun restores the state.
 """
 
 

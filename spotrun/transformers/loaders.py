@@ -1,6 +1,6 @@
 """
-Replaces the loaders of one Trainer by exact loaders. accelerate wraps a loader in its own; the loader inside is
-replaced.
+Replaces the data loaders of one Trainer by exact loaders, which can start at any batch and give the same batches as
+before. accelerate wraps each loader in a loader of its own. In that case the wrapped loader is replaced.
 """
 
 from __future__ import annotations

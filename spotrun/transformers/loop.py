@@ -24,8 +24,8 @@ NOTHING_TO_READ: tuple[list[Any], None] = ([], None)
 
 class TrainerLoop:
     """
-    The loop of one train(). `batch` is the number of batches trained in the current epoch. Between two epochs it is
-    still the number of the epoch that has ended.
+    The loop of one train(). `batch` is the number of batches trained in the current epoch. Between two epochs, `batch`
+    keeps the number of batches of the epoch that has ended.
     """
 
     _hooks: Hooks

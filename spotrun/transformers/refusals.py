@@ -47,7 +47,7 @@ _RULES: tuple[tuple[Callable[[Any], object], Problem], ...] = (
     ),
     (
         _is_split,
-        Problem("the model is split over several devices", f"leave out what splits it; {ON_EACH_GPU}"),
+        Problem("the model is split over several devices", f"load all of it on one device; {ON_EACH_GPU}"),
     ),
     (
         lambda t: t.args.device.type == "xla" or _is_of_mode("TPU")(t),

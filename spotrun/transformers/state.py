@@ -137,7 +137,10 @@ def load_log_folders(trainer: Any, saved: list[str | None]) -> None:
 
 
 def set_by_libraries(cls: type) -> frozenset[str]:
-    """Return the attributes that are set by subclasses of Trainer from libraries other than transformers."""
+    """
+    Return the names of the attributes that library code adds to a Trainer of class `cls`: those that are set by the
+    bases of `cls` which neither transformers nor the script defines.
+    """
     script = Script.of_this_process()
     between = (each for each in cls.__mro__ if each.__module__.partition(".")[0] not in ("transformers", "builtins"))
     return set_by(tuple(each for each in between if not script.owns(each)))

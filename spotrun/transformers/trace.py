@@ -28,7 +28,7 @@ def begin(framework: Framework, trainer: Any) -> TrainerTrace | None:
 
 
 class TrainerTrace:
-    """Traces one training. Call `close` before the framework closes, and `ended` after that."""
+    """Traces one training. When it has ended, call `close`, then close the framework, then call `ended`."""
 
     def __init__(self, framework: Framework, trainer: Any) -> None:
         self._here = framework

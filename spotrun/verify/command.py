@@ -39,8 +39,8 @@ COMMIT_MIN_S = 1.0
 
 class CommandVerification(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The result for a command. `identical` means that files were compared and none differs between the run with kills and
-    the run without. `deterministic` means that no file was found to differ between two runs without kills.
+    The result for a command. `identical` is true if files were compared and no file differs between the run with kills
+    and the run without kills. `deterministic` is false if two runs without kills left a different file.
 
     `resumes_from_checkpoint` counts the kills after which the command continued from a checkpoint of its state.
     `redone_s` is the command's rework, in seconds of system time. `likely_cause` explains the first difference.
@@ -65,7 +65,8 @@ class CommandVerification(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_command(spec: RunSpec, straight: RehearsalResult) -> bool:
     """
-    Return whether the job is a command that keeps its state in files and contains no training that could be traced.
+    Return whether the job is a command that keeps its state in files. It is not if a traced training has reached its
+    end in `straight`; then the steps of that training are compared instead.
     """
     if straight.has_trace:
         return False
@@ -98,7 +99,7 @@ def verify_command(
 
 
 def waits(plan: KillPlan, every_s: float) -> list[float]:
-    """Return, for each kill, how many seconds of system time after a commit the kill happens."""
+    """Return the delay of each kill after the commit before it, in seconds of system time. The delays are random."""
     rng = random.Random(plan.seed)
     return [rng.uniform(0, every_s) for _ in range(plan.kills)]
 
@@ -178,10 +179,10 @@ def likely_cause(spec: RunSpec, found: Difference, resumes: int) -> str:
         return "the file is not part of the state, so no checkpoint has it: name it in train: {state: […]}"
     if not resumes:
         return (
-            "the command began from the start after each kill, on another machine: it depends on the clock, the "
-            "process or the files on that machine"
+            "the command began from the start after each kill, on another machine: its result depends on the clock, "
+            "the process or the files on that machine"
         )
     return (
-        "the command resumed from the files of its state, but not exactly: what it has counted, drawn or "
-        "appended is not all in these files, or it writes some content a second time"
+        "the command resumed from the files of its state, but not exactly: these files lack some of its counters or "
+        "random states, or the command writes some content a second time"
     )

@@ -44,7 +44,8 @@ def _kills(seen: CommandVerification) -> str:
         killed += f" (not {seen.kills_planned}: a kill comes after a checkpoint, and the command ended earlier)"
     if not seen.kills:
         return (
-            f"{killed}; no resume was compared: let the command save its state more often, and pause for a second then"
+            f"{killed}; no resume was compared: let the command save its state more often, and pause for a second "
+            "after each save"
         )
     anew = seen.kills - seen.resumes_from_checkpoint
     began = f", {anew} of them from the start" if anew else ""

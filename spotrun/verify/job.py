@@ -32,8 +32,8 @@ RESTARTS_MAX = 1000
 
 def straight(spec: RunSpec, store: Path) -> RunSpec:
     """
-    Return the job for the training without interruptions. It runs on demand, in system time, and practically without
-    checkpoints.
+    Return the job for the training without interruptions. It runs on demand, with a run time that passes as fast as the
+    system time. The interval between checkpoints is so long that none is due.
     """
     every = SELDOM_OF_COMMANDS if spec.train.state else SELDOM
     return _calm(spec, store, "on-demand", every, time_scale=1.0)
@@ -61,8 +61,8 @@ def _calm(
     time_scale: float,
 ) -> RunSpec:
     """
-    Return the job in a form in which only the verification's kills can end an instance or the run: the market takes no
-    instances, and there are no limits of time and cost.
+    Return the job without anything that could end an instance or the run early, so that only the verification's kills
+    do. The simulated market takes no instances back, and there are no limits of time and cost.
     """
     return spec.model_copy(
         update={

@@ -52,7 +52,8 @@ class LeftFiles:
         clean: Clean,
     ) -> list[folders.FileDifference]:
         """
-        Return those of the differences `found` that are in content that both uninterrupted trainings wrote identically.
+        Return those of the differences `found` that count: both uninterrupted trainings wrote the same content there.
+        Record the other differing files, lines and fields as not deterministic.
         """
         two = [folders.names_of(each.work.paths) for each in (straight, again)]
         coming = {unnumbered(name) for name in two[0] ^ two[1]}

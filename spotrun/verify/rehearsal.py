@@ -227,8 +227,8 @@ def require_steps(rehearsed: RehearsalResult, name: str) -> None:
     if not rehearsed.has_trace:
         raise SpotrunError(
             f"the {name} training left no trace: no Trainer of Lightning or transformers and no Loop has finished",
-            hint="verify-resume compares what these train, and files in which commands keep state: name them by "
-            "train: {state: [out/]}, or let the command write into $SPOTRUN_STATE_DIR",
+            hint="verify-resume compares trainings by one of these, and commands that keep their state in files. If "
+            "this is such a command, name its files by train: {state: [out/]}, or let it write into $SPOTRUN_STATE_DIR",
         )
     if not any(trace.steps for trace in rehearsed.ranks.values()):
         raise SpotrunError(
@@ -239,8 +239,9 @@ def require_steps(rehearsed: RehearsalResult, name: str) -> None:
 
 def failure(name: str, kills: Sequence[PlannedKill], outcome: str, detail: str) -> RunEnded:
     """
-    Return the error for a training that did not reach its end. If there were `kills`, it was the interrupted training,
-    and otherwise an uninterrupted one. If spotrun refused the training, `detail` ends with advice.
+    Return the error for a training that did not reach its end. `kills` are the kills that happened; for an
+    uninterrupted training they are empty. If spotrun refused the training, `detail` ends with advice, and the advice
+    becomes the error's hint.
     """
     told, _, advice = detail.partition(ADVICE)
     after = f" after a kill (of the {kills[-1].victim}, at step {kills[-1].step:,})" if kills else ""
@@ -253,7 +254,7 @@ def failure(name: str, kills: Sequence[PlannedKill], outcome: str, detail: str) 
         )
     return RunEnded(
         f"the uninterrupted training finished, but the interrupted one {outcome}{after}: {detail}",
-        hint="look for what only a second start finds, such as the script's files; --keep keeps the logs",
+        hint="look for what only a restarted script meets, such as files that it wrote before; --keep keeps the logs",
     )
 
 

@@ -77,7 +77,7 @@ def text(seen: Verification) -> str:
         parts += [f"likely cause: {seen.likely_cause}"]
     if seen.kills and not seen.resumes_from_checkpoint:
         parts += [
-            "note: no trainer began from a checkpoint, all began from the start; use later steps (--at) or train longer"
+            "note: no trainer began from a checkpoint, all began from the start; kill later (--at) or train longer"
         ]
     if seen.folder is not None:
         parts += [f"kept: {seen.folder}"]
@@ -136,8 +136,8 @@ def _place(found: Difference) -> str:
 
 def others(found: Differences) -> list[str]:
     """
-    Return at most one line, about the differences after the first one. They may be consequences of the first. The line
-    names some of them, and says how many more there are.
+    Return one line about the differences after the first one, or nothing if there is only one. They may be consequences
+    of the first. The line names some of them, and says how many more there are.
     """
     shown = found.named[1 : 1 + NAMED_MAX]
     if not shown:

@@ -56,8 +56,8 @@ class Sandbox:
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
     """
-    Set environment variables for instances launched in the block. A job cannot set these: their names begin with
-    SPOTRUN_.
+    Set environment variables for the instances that are launched inside the `with` block. The job cannot set them
+    itself, because their names begin with SPOTRUN_.
     """
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)

@@ -36,9 +36,10 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     The result of a verification. `steps` are optimizer steps. `batches_redone` counts batches that were trained more
     than once.
 
-    `compared` says how many things of each kind were compared. `not_compared` names those that were not, and may differ
-    even if `identical` is true. `not_carried` is changed state that checkpoints do not contain, as the interrupted run
-    reported it. `written_outside` has the files that were written outside the work folder. Both may be harmless.
+    `compared` has the number of weights, metrics, files and so on that were compared. `not_compared` names what was not
+    compared; it may differ even if `identical` is true. `not_carried` names state that training changed and that
+    checkpoints do not contain, as the interrupted run reported it. `written_outside` names the files that the script
+    wrote outside the work folder. Neither of these two is necessarily an error.
 
     `likely_cause` explains the first difference. `resumes_from_checkpoint` counts the kills after which training
     continued from a checkpoint. If it is 0, every trainer started from the beginning, and no resume was tested.
@@ -65,11 +66,11 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
 def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Verification | CommandVerification:
     """
-    Train twice, once without kills and once with them, and find the differences. For a training, each step is compared;
-    for a command, the files that it leaves.
+    Train twice, once without kills and once with them, and find the differences. If the job is a training, each step is
+    compared. If the job is a command, the files that it leaves are compared.
 
-    If all steps and weights are the same but something else differs, train a third time, without kills. Then a
-    difference counts only in what was the same in both uninterrupted trainings.
+    If all steps and weights are the same but something else differs, the job may not be deterministic. So train a third
+    time, again without kills. A value or file that differs between the two uninterrupted trainings is then ignored.
 
     Raises:
         SpecInvalid: `plan.at` names a step that the training does not have, or names steps for a command.

@@ -48,8 +48,8 @@ def connect(path: str, within_s: float) -> socket.socket:
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # The time-out is not set with `settimeout`: then connect(2) would fail immediately (EAGAIN) instead of waiting
-        # while many other processes connect.
+        # With `settimeout`, connect(2) would fail immediately (EAGAIN) while many other processes connect. With this
+        # option it waits.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIME.pack(int(within_s), 0))
         with _short(path) as address:
             sock.connect(address)

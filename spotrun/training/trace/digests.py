@@ -17,7 +17,7 @@ from spotrun.exactness.same_everywhere import without_instances
 from spotrun.exactness.trace_file import INSTANCES_VARIABLE
 
 clean = without_instances(os.environ.get(INSTANCES_VARIABLE, ""))
-"""Replaces the parts of a text that differ from instance to instance."""
+"""A function that replaces the parts of a text that differ from instance to instance, such as the instance's folder."""
 _LONG = 100
 """
 Minimum length of a list of integers that gets one digest for the whole list. (The state of Python's generator has 625

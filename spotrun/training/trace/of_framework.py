@@ -1,5 +1,6 @@
 """
-Traces a training, whatever its framework: when the framework calls `Hooks`, values of its `Framework` are recorded.
+Traces a training in any framework. Each time the framework calls one of the `Hooks`, the trace records what the
+training's `Framework` object shows at that moment: the batch, the loss, the metrics, the weights.
 
 A training is traced only if the environment names a trace file (trace_file.py). The environment may also list steps at
 which the training is to be killed. After each of these steps, one trainer stops and waits to be killed; its successor
@@ -41,14 +42,14 @@ from spotrun.training.trace.places import Places
 
 SLOW_STEPS = 40
 """
-Number of steps that are slowed down to `SLOW_STEP_S` before each step at which the process stops. This gives a
-checkpoint time to become durable before the kill.
+Before each step at which the process stops to be killed, this many steps are slowed down to `SLOW_STEP_S` seconds each.
+This gives a checkpoint time to become durable before the kill.
 """
 SLOW_STEP_S = 0.05
 EARLY_BATCHES = 2
 """
-Number of batches at the beginning of a training after each of which all of the script's objects are recorded. They are
-also recorded at the end of the first epoch. Only the first traced process does this.
+The trace records all of the script's objects after each of the first `EARLY_BATCHES` batches, and once more at the end
+of the first epoch. Only the first traced process of a training does this.
 """
 
 
@@ -130,8 +131,9 @@ def traced(framework: Framework) -> FrameworkTrace | None:
 
 class FrameworkTrace:
     """
-    The trace of one fit. Epochs and steps are counted across all fits of a process. `counted` has the framework's epoch
-    and step before this fit loaded anything, so that they can be subtracted.
+    The trace of one fit. The trace counts epochs and steps across all fits of a process, while a framework may start
+    from 0 again in each fit. `counted` has the framework's own epoch and step at the start of this fit, before it
+    loaded a checkpoint. The trace adds the difference between the two counts to the framework's numbers.
     """
 
     def __init__(self, framework: Framework, counted: tuple[int, int] = (0, 0)) -> None:
@@ -164,8 +166,8 @@ class FrameworkTrace:
 
     def batch_ends(self) -> None:
         """
-        Record a batch that has just been counted. Call this before any generator is seeded again, because the
-        generators' states are recorded too.
+        Record a batch, after the framework has counted it. The record includes the states of the random generators. So
+        call this before spotrun seeds them for the code that follows the batch.
         """
         here, number = self._here, self._here.batch - 1
         order = self._order()
@@ -205,7 +207,10 @@ class FrameworkTrace:
             self.note("the first epoch's end")
 
     def ended(self) -> None:
-        """Record the end of training. The generators' states are recorded as they are when the further script runs."""
+        """
+        Record the end of training. The record includes the states of the random generators. Call this when these have
+        the states in which the rest of the script finds them.
+        """
         here, module = self._here, self._here.module
         self.process.ended_at = self._epoch, self._step
         shown = module.state_dict() | dict(module.named_parameters()) | dict(module.named_buffers())
@@ -225,8 +230,8 @@ class FrameworkTrace:
 
     def note(self, moment: str) -> None:
         """
-        Record all of the script's objects, in the first traced process only, which no kill has interrupted yet.
-        `moment` says when they are recorded.
+        Record all of the script's objects, with `moment` as the name of this point of the training. Only the first
+        traced process does this: no kill has interrupted the training before it.
         """
         if self._is_first_pass:
             self._file.append(ObjectsRecorded(moment=moment, places=self._places().found))
@@ -243,8 +248,9 @@ class FrameworkTrace:
         """
         Add all values of the script that are compared.
 
-        Plain local variables are left out: a process that resumes at the end of training trains no batch, so that its
-        local variables differ. Objects to which local variables refer are among the roots and are compared.
+        Local variables with plain values are left out. A process that resumes at the end of training trains no batch,
+        so its functions have other local variables than those of a process that trained. An object that a local
+        variable refers to is compared, because the framework's roots include it.
         """
         places.loggers(self._here.loggers)
         self._add_roots(places)

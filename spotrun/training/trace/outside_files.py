@@ -21,8 +21,8 @@ _OPEN_FILES = Path("/proc/self/fd")
 class OutsideFiles:
     """
     Records each file that Python code opens for writing or creates by renaming, from the time this object is made. Also
-    records the files that are already open at that time, if /proc lists them. A file that other code than Python's
-    opens later is not recorded.
+    records the files that are already open at that time, if /proc lists them. A file that a C library opens later is
+    not recorded, because Python does not see the call.
     """
 
     def __init__(self) -> None:

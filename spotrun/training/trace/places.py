@@ -68,8 +68,8 @@ its pickle.
 """
 ELSEWHERE = ("pytorch_lightning", "lightning", "lightning_fabric", "transformers", "accelerate", "spotrun")
 """
-Packages of training loops. Their objects are not described. What a script can see of these objects is compared in
-another way.
+Packages of training loops. Objects of their classes are not described here. The trace compares their effects instead:
+losses, metrics, weights, optimizers and the state of their callbacks.
 """
 NOT_LOOKED_INTO = (*(name for name in HARMLESS if name not in ("_thread", "threading")), "torch.utils.data.sampler")
 OF_DATA = ("dataset", "datasets", "indices", "tensors")
@@ -118,8 +118,8 @@ class Places:
 
     def loggers(self, loggers: Iterable[object]) -> None:
         """
-        Do not describe loggers of a library's class. Report them as not inspected, except those that belong to a
-        training framework.
+        Skip each logger whose class comes from a library, so that `add` does not describe it. Report it as not
+        inspected, unless it belongs to a training framework (ELSEWHERE).
         """
         for number, logger in enumerate(loggers):
             if not self._script.owns(type(logger)):
@@ -293,7 +293,7 @@ class Places:
         self._attributes_beside(path, value)
 
     def _attributes_beside(self, path: str, value: Any) -> None:
-        """Add the attributes of a container whose class is the script's."""
+        """Add the attributes that a container has besides its items, if the script defines its class."""
         parts = attributes_of(value) if self._script.owns(type(value)) else {}
         self._waiting.extend((f"{path}.{name}", parts[name]) for name in sorted(parts))
 
@@ -377,8 +377,8 @@ def _content(cell: CellType) -> Any:
 
 def of_library(script: Script, callback: object) -> Iterator[tuple[str, str]]:
     """
-    Yield what a library's part of a callback has stored in it: the exported state, the public plain attributes, and
-    models.
+    Yield texts for the values in a callback whose class, or whose base class, comes from a library: the state that the
+    callback exports, its models, and those public attributes that have plain values.
     """
     if script.owns(type(callback)) and not script.set_by_libraries(type(callback)):
         return

@@ -51,8 +51,8 @@ class Frozen:
         self.number = number
         self.stamps: dict[str, FileVersion] = {}
         """
-        Size and modification time of each file at this boundary. At a later boundary, files whose values are the same
-        are taken to be unchanged.
+        Size and modification time of each file at this boundary. A file that has the same size and time at a later
+        boundary is taken to be unchanged.
         """
         self._memory = os.memfd_create("spotrun-files", os.MFD_CLOEXEC) if memory is None else memory
         self._descriptors: list[int] = []
@@ -116,8 +116,9 @@ class Frozen:
 
 class Freezer:
     """
-    Freezes the folder `work` at each boundary. Checkpoints include a file only if `chosen(path)` is true. They include
-    a file in `before`, which lists the files that were there before the script began, only if it has changed since.
+    Freezes the folder `work` at each boundary. Checkpoints include a file only if `chosen(path)` is true. `before`
+    lists the files that were in the folder before the script began. Checkpoints include such a file only if it has
+    changed since.
     """
 
     def __init__(self, work: str, before: Mapping[str, Stamp], chosen: Callable[[str], bool]) -> None:
@@ -130,8 +131,8 @@ class Freezer:
         self._copied: set[str] = set()
         self._resting: tuple[Survey, bytes] | None = None
         """
-        The newest state of the folder in which the agent already had each file, and the index that was sent for it. If
-        nothing has changed since, the same index is sent again.
+        The folder's state at the newest boundary at which no file had to be sent, because the agent already had all of
+        them, and the index that was sent then. If nothing has changed since, the same index is sent again.
         """
 
     def begin_with(self, opened: Iterable[Opened]) -> None:
@@ -231,9 +232,9 @@ class Freezer:
 
 def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[str]) -> dict[str, FileVersion]:
     """
-    Return the files whose size and modification time are certain to show each later write. Files written within the
-    last TICK_NS are left out, because another write might leave the time unchanged. So are the files `updated`, which
-    may be written through a memory mapping.
+    Return the files in which each later write is certain to change the size or the modification time. Two groups are
+    left out: files written within the last TICK_NS, because another write might leave the time unchanged; and the files
+    `updated`, because writes through a memory mapping may not change the time at once.
     """
     return {
         path: seen

@@ -22,8 +22,8 @@ DELETED = " (deleted)"
 
 class Opened(NamedTuple):
     """
-    A file in the work folder that is open for writing, with its descriptor. `updates` is true if it is open for reading
-    too: then writes may change bytes in its middle, or be made through a memory mapping.
+    A file in the work folder that is open for writing, with its descriptor. `updates` is true if the file is open for
+    reading too. Then the process may change bytes in the middle of the file, or write through a memory mapping.
     """
 
     path: str
@@ -33,8 +33,8 @@ class Opened(NamedTuple):
 
 class OpenFiles:
     """
-    Finds the Python file objects that use certain descriptors. The search covers all objects of the process, so its
-    results are kept.
+    Finds the Python file objects that use certain descriptors. A search goes through all objects of the process, which
+    is slow, so the objects found are remembered for the next search.
     """
 
     def __init__(self, work: str) -> None:
@@ -51,8 +51,8 @@ class OpenFiles:
 
     def move(self, positions: Mapping[str, int]) -> None:
         """
-        Set the position in each open file after the files' content was restored. The position is the one in
-        `positions`; for a file that is not in it, the end of the file.
+        Set the position in each open file, after the files' content was restored. The position comes from `positions`.
+        A file that `positions` does not name gets its end as the position.
         """
         opened = list(self._open())
         for each in opened:

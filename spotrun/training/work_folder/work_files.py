@@ -21,9 +21,9 @@ class WorkFiles:
     The files of one training. On ranks other than 0, these are only the files that the process has open. If `rule` is
     None, checkpoints include no files.
 
-    In a gang, checkpoints include only the files on the lead's machine. All paths in a state are paths in the lead's
-    work folder, `of_checkpoints`, because Lightning gives rank 0's folder to all ranks. On the gang's other members,
-    `folder` is a different folder.
+    In a gang, checkpoints include only the files on the lead's machine. All paths in a saved state are paths in the
+    lead's work folder, because Lightning sends rank 0's folder to all ranks. `of_checkpoints` is the path of that
+    folder. `folder` is the work folder on this machine; on the gang's other members the two differ.
     """
 
     def __init__(self, agent: Agent, ranks: Ranks, rule: FilesRule | None) -> None:
@@ -46,8 +46,8 @@ class WorkFiles:
 
     def freeze(self, *, final: bool = False) -> Frozen | None:
         """
-        Freeze the work folder at this boundary. Return None on ranks other than 0, and if there is no rule. Before
-        this, call `positions` on all ranks, which flushes the files.
+        Freeze the work folder at this boundary. First call `positions` on all ranks: it flushes the files. Return None
+        on ranks other than 0, and if checkpoints include no files (`rule` is None).
         """
         if self._freezer is None:
             return None
