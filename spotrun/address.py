@@ -60,7 +60,7 @@ def parse(uri: str) -> BucketAddress | str:
         return _path(uri, rest)
     if scheme not in BucketAddress.SCHEMES:
         raise StoreError(
-            f"{shown(scheme)}:// cannot hold a run: the ledger needs a store that creates only what is absent",
+            f"{shown(scheme)}:// cannot hold a run: the ledger needs a store that never overwrites an existing entry",
             hint=f"write a folder like {DEFAULT_STORE}, s3://bucket/prefix or gs://bucket/prefix",
         )
     bucket, _, prefix = rest.partition("/")

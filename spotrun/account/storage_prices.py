@@ -1,8 +1,9 @@
 """
 The prices of object stores: dated list prices of the standard storage class in each provider's cheapest large region.
 
-spotrun.account.gcs_prices computes Google's prices; all amounts are in storage_prices.json. Storage in other regions
-costs up to 50 % more, and a store on your own server costs nothing. So the report names the price list that it used.
+spotrun.account.gcs_prices computes Google's prices; all amounts are in storage_prices.json. The true prices may differ:
+storage in other regions costs up to 50 % more, and a store on your own server costs nothing. So the report names the
+price list that it used.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def s3_standard() -> StoragePrices:
 
     For traffic between regions, AWS bills the sending region, at the same price for S3 and EC2: $0.02 a GB in North
     America and Europe (repost.aws, "Cost-effective methods for accessing S3 buckets cross-region", prices of January
-    2026). Traffic from us-east-1 to us-east-2 in fact costs only $0.01.
+    2026). There is one exception, which these prices ignore: from us-east-1 to us-east-2, a GB costs only $0.01.
     """
     dearer = list_prices("traffic from the dearer regions of S3").prices
     return replace(standard_prices("S3 Standard in us-east-1"), egress_elsewhere=dearer)

@@ -25,7 +25,10 @@ from spotrun.run.state import Commit
 
 
 class NothingToResumeFrom(Exception):
-    """A checkpoint exists, but none can be read. Training must not start from zero in this case (promise I4)."""
+    """
+    The run has one or more checkpoints, but none of them can be read. In this case training must not start from zero
+    (promise I4).
+    """
 
     def __init__(self, cause: Cause, detail: str, *, is_damage: bool = False) -> None:
         """`is_damage` is True if the reason is a damaged commit. Then another commit may still be whole."""
@@ -101,7 +104,8 @@ def newest_checkpoint(
 @contextlib.contextmanager
 def reasons() -> Iterator[None]:
     """
-    Convert each error within the `with` block, where a checkpoint is read, into NothingToResumeFrom with the cause.
+    Convert errors into NothingToResumeFrom with the cause. The caller reads a checkpoint within the `with` block, and
+    every error of that read is converted.
     """
     try:
         yield

@@ -68,8 +68,9 @@ def fetch(
     - If the local file has the same bytes, the file is not written again.
     - If the local file is not as an earlier fetch wrote it (see `record`), the user has made or changed it. Then it is
       kept, unless `force`.
-    - If the local file is longer than the stored file, the local file is renamed before, unless `force`. A log gets
-      shorter when a later attempt begins it from its start, and the longer log may still be wanted.
+    - If the local file is longer than the stored file, the local file is first renamed, and so is not lost, unless
+      `force`. For example, a stored log gets shorter if a later attempt starts the log again, and the user may still
+      want the longer log.
 
     Raises:
         StoreError: the store cannot be read.
@@ -188,7 +189,10 @@ class _Writer:
         return Fetched(file, Outcome.FETCHED, kept_as=self._write(file, each))
 
     def _judge(self, folder: int) -> None:
-        """Raise an error if `folder`, and everything below it, must not be written to. By default, all folders can."""
+        """
+        Raise an error if it is forbidden to write to `folder` and everything below it. This implementation forbids no
+        folder.
+        """
 
     def _make_room(self, parent: int, name: str, file: OutputFile) -> str:
         """Rename the existing file if it has to be kept, and return its new name; "" if no file was renamed."""

@@ -183,8 +183,9 @@ class ContentStore:
 
 class PieceUpload:
     """
-    Sends the pieces of files to the store, each content once. `known` maps the digests of pieces that are already in
-    the store to these pieces. `sent` maps the keys of the objects sent to their sizes. Several threads use one upload.
+    Sends the pieces of files to the store. If two pieces have the same content, it is sent only once. `known` maps the
+    digests of pieces that are already in the store to these pieces. `sent` maps the keys of the objects sent to their
+    sizes. Several threads use one upload.
     """
 
     def __init__(

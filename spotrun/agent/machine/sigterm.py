@@ -108,9 +108,9 @@ class Termination:
     @property
     def is_over(self) -> bool:
         """
-        True if all judged processes have ended or, if no process is judged, all processes that got SIGTERM. A process
-        that has ended can still be found, with its exit status: its parent would remove it, but is a shell that is
-        paused.
+        True if all judged processes have ended. If no process is judged, True if all processes that got SIGTERM have
+        ended. The exit status of an ended process can still be read, because the shell that is its parent is paused and
+        so has not reaped it.
         """
         awaited = self._targets.judged or self._targets.terminated
         for pid in awaited:
