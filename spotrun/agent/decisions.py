@@ -240,9 +240,9 @@ class SnapshotFacts:
 
 def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
     """
-    Return the reason for taking a snapshot now; None if no snapshot is due. Until `gap_s` seconds after the newest
-    commit, no snapshot is due. Otherwise a trainer's first snapshot is due immediately, to prove early that saving
-    works.
+    Return the reason for taking a snapshot now; None if no snapshot is due. Within `gap_s` seconds after the newest
+    commit, no snapshot is due. After that time, a trainer's first snapshot is due immediately, to prove early that
+    saving works.
     """
     if facts.since_commit_s is not None and facts.since_commit_s < gap_s:
         return None

@@ -109,8 +109,8 @@ class GangWatch:
 
     def knows_why(self, trainer: Trainer, reason: str) -> bool:
         """
-        Return True if enough is known about the other members to judge why all trainers ended: because of the lead's
-        trainer, whose error is `reason`, or because of another member's trainer.
+        Return True if enough is known about the other members to judge which trainer made all trainers end: the lead's,
+        whose error is `reason`, or another member's.
         """
         now_s = self._clock.monotonic()
         if self._exited_s is None:

@@ -47,8 +47,8 @@ command may still complete before.
 """
 FILES_S = 10.0
 """
-Run seconds between SIGKILL and the deadline, in which the agent stores the command's files. If the notice is short, the
-agent gets at most a sixth of it.
+Run seconds between SIGKILL and the deadline, in which the agent stores the command's files. This time is never longer
+than a sixth of the time from the notice to the deadline.
 """
 TERMINATED_WITHIN_MIN_S = 5.0
 """Minimum of TERMINATED_WITHIN_S in system seconds. It applies only to a drain that has no deadline."""

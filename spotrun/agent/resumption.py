@@ -95,7 +95,9 @@ def newest_checkpoint(
         if ready is not None:
             ready.close()
         if state.commits:
-            context.note("starts from zero: no checkpoint of this run may be resumed from (NaN, or given up)")
+            context.note(
+                "starts from zero: no checkpoint of this run can be used (each holds NaN or Inf, or was discarded)"
+            )
         return Beginning(None, None)
     with reasons():
         return _newest_with_files(context, candidates, ready, Forwarding(context, trainer), known)

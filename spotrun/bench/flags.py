@@ -65,7 +65,8 @@ class BenchFlags(NamedTuple):
         limit = read_flag("--trial-timeout", read_positive_duration, self.trial_timeout, "--trial-timeout 20m")
         if limit < WITHIN_LEAST:
             raise SpecInvalid(
-                f"--trial-timeout {self.trial_timeout} ends before an instance has started", hint="--trial-timeout 20m"
+                f"--trial-timeout {self.trial_timeout} would end a trial before its instance has started",
+                hint="use --trial-timeout 20m",
             )
         return limit
 

@@ -39,8 +39,9 @@ class Record(Protocol):
     """
     A record of the files that earlier fetches wrote into a folder.
 
-    Instances must not be able to forge the record. So it is kept where no instance can write, and contains nothing that
-    was only read from the store, such as the files' times. Several threads may use it at the same time.
+    Instances must not be able to forge the record. So it is kept where no instance can write. For the same reason it
+    contains nothing that an instance alone has written into the store, such as the files' times. Several threads may
+    use it at the same time.
     """
 
     def written(self, path: str) -> Sequence[Content] | None:

@@ -120,7 +120,7 @@ def decode_header(image: Buffer) -> Header:
 
 def header_end(image: Buffer) -> int:
     """
-    Return the offset at which the header's JSON ends, from the first `PREFIX_BYTES` of a whole image.
+    Return the offset at which the header's JSON ends. The first `PREFIX_BYTES` of the image contain it.
 
     Raises:
         CheckpointDamaged: the image is too short for its header, or does not begin with `MAGIC`.

@@ -109,7 +109,9 @@ def gang_to_start(state: RunState, name: MemberName, waited_s: float) -> Gang | 
 
 
 def ready_members(state: RunState) -> list[MemberName]:
-    """Return the members that have reported ready since an attempt last ended, in the order of their names."""
+    """
+    Return the members that have reported since the last attempt's end that they are ready, in the order of their names.
+    """
     return [name for name in state.names() if _is_ready(state, name)]
 
 
@@ -172,8 +174,8 @@ def silent_members(seen: Mapping[MemberName, SeenStatus], now_s: float, scale: f
 def cut_off_members(unreached: Mapping[MemberName, tuple[MemberName, ...]], lead: MemberName) -> tuple[MemberName, ...]:
     """
     Return the members that have to be left out so that all remaining members reach one another. The function leaves out
-    one member after another, each time the one with the most broken connections. If that is the lead, return all
-    members except the lead.
+    one member after another, each time the member with the most broken connections. If the lead has the most broken
+    connections, return all members except the lead.
     """
     apart = {frozenset((name, other)) for name, others in unreached.items() for other in others if other in unreached}
     missing: set[MemberName] = set()

@@ -39,8 +39,8 @@ class CpuPriority:
     def stand_behind(self, behind: bool) -> None:
         """
         If `behind`, give training priority over this process; otherwise restore the usual priority. A call may have no
-        effect, because the kernel refuses more than ten changes a second to an unprivileged process. So call this again
-        and again.
+        effect, because the kernel refuses more than ten changes a second to an unprivileged process. So the caller has
+        to repeat the call regularly.
         """
         if self._usual is None:
             return

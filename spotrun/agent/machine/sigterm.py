@@ -81,7 +81,9 @@ def _programs(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
 
 
 def _above(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
-    """Yield `pid`, and all shells that it runs, if it is a shell that does not catch SIGTERM."""
+    """
+    If `pid` is a shell that does not catch SIGTERM, yield it, and all such shells that it runs, directly or indirectly.
+    """
     process = processes.get(pid)
     if process is not None and process.is_shell and not process.catches:
         yield pid
