@@ -70,8 +70,8 @@ class Pace:
 
     def unwarned(self) -> None:
         """
-        From now on, expect the cloud to take the instance without a notice, so that there will be no final commit. This
-        shortens the time between two snapshots.
+        Take snapshots more often from now on. Notices can no longer be received, so the cloud may take the instance
+        without a notice, and then there is no final commit.
         """
         self._hazard = replace(self._hazard, saved=0.0)
 

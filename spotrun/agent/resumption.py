@@ -82,9 +82,9 @@ def newest_checkpoint(
     Return the newest whole checkpoint with its files. If the run has no checkpoint to resume from, return a Beginning
     without a checkpoint.
 
-    `ready` is an image that is already on this instance. If it belongs to that checkpoint, nothing is fetched.
-    Otherwise the image is fetched, and its parts are passed on to `trainer` as they arrive. `known` are the files of
-    the work folder whose content is known; they are not fetched if they are unchanged.
+    `ready` is an image that is already on this instance. If it is the image of that checkpoint, no image is fetched.
+    Otherwise that checkpoint's image is fetched, and its parts are passed on to `trainer` as they arrive. `known` are
+    the files of the work folder whose content is known; they are not fetched if they are unchanged.
 
     Raises:
         NothingToResumeFrom: with the reason.

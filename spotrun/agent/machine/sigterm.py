@@ -52,8 +52,8 @@ class Targets(NamedTuple):
 
 def targets_of(leader: int, processes: Mapping[int, Process]) -> Targets:
     """
-    Choose the targets among `leader` and its descendants. If no program catches SIGTERM, all programs get it. Then no
-    process is judged, because none of the programs could finish its work.
+    Choose the targets among `leader` and its descendants. If no program catches SIGTERM, all programs get it. In that
+    case no process is judged, because none of the programs can finish its work before it dies.
     """
     programs = list(_programs(leader, processes))
     catching = [pid for pid in programs if processes[pid].catches]
