@@ -37,9 +37,9 @@ def storage_prices(place: BucketAddress | str, region: str = "", *, home: bool =
     Return the storage prices for a run at `place`. A local folder is priced like a bucket, so that bills can be
     compared.
 
-    `region` is the bucket's region, "" if unknown. `home` is True if the run may also train on the user's own machine.
-    Then the prices include traffic to that machine, at the price list's first tier for traffic to the internet. The
-    first GB of each month, which the provider gives away, are counted at this price too.
+    `region` is the bucket's region, "" if unknown. `home` is True if the job allows training on the user's own machine
+    too. Then the prices include traffic to that machine, at the price list's first tier for traffic to the internet.
+    The first GB of each month, which the provider gives away, are counted at this price too.
     """
     if isinstance(place, str):
         return replace(s3_standard(), source=f"{s3_standard().source}, as if the folder were a bucket; simulated")

@@ -46,7 +46,7 @@ class Account(Bill):
     size: int = 1
     """The number of instances that train together."""
     at_home: bool = False
-    """True if the job may train on the user's own machine."""
+    """True if the job allows training on the user's own machine."""
 
     @property
     def productive(self) -> timedelta:

@@ -285,8 +285,8 @@ def gives_way(held: HeldSnapshot, turn_s: float) -> bool:
     is so if the next snapshot is due, and the training will probably reach its next step boundary before an upload is
     allowed. (A validation between two steps may take longer.)
 
-    If the training has been silent for too long, it may never reach another step boundary. Then the snapshot is kept.
-    `turn_s` is the time in seconds until the caller calls this function again.
+    If the training has been silent for too long, it may never reach another step boundary. In that case the snapshot is
+    kept. `turn_s` is the time in seconds until the caller calls this function again.
     """
     if held.every_steps is None or held.step_s is None or not held.trains:
         return False

@@ -43,7 +43,7 @@ TERMINATED_WITHIN_S = 30.0
 """
 Run seconds between SIGTERM and SIGKILL, as on Kubernetes and Slurm. In this time a command can save its work. The time
 applies to commands of which spotrun makes no checkpoints. SIGTERM is sent as late as this time allows, because the
-command may still complete before.
+command might still complete before that time.
 """
 FILES_S = 10.0
 """

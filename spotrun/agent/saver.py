@@ -350,8 +350,8 @@ class Worker:
 
     def _lenders(self, attempt: int) -> set[str]:
         """
-        Return the prefixes of the commits from which a new commit may borrow. These are commits of the same attempt
-        that can be resumed from. Their objects are not deleted while the new commit is being made.
+        Return the prefixes of the commits from which a new commit is allowed to borrow. These are commits of the same
+        attempt that can be resumed from. Their objects are not deleted while the new commit is being made.
         """
         commits = self._recorder.state.commits
         return {commit.event.prefix for commit in commits if commit.usable and commit.event.attempt == attempt}

@@ -188,8 +188,8 @@ class _Bench:
 
     def _begin(self) -> BenchRow | None:
         """
-        Begin the trials whose turn it is. If no trial is running and the budget is too small for the next one, remove
-        that trial, and return a row that says so.
+        Begin the trials that `next_ones` chooses. If no trial is running and the budget is too small for the next one,
+        remove that trial, and return a row that says so.
         """
         kinds = [self._trials[number].trial.kind for number in self._waiting]
         places = next_ones(kinds, [each.kind for each in self._going], self._max_parallel)

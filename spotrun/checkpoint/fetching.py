@@ -67,8 +67,8 @@ def fetch(
     never followed, and nothing is written into a folder that belongs to git or to a virtual environment. For each file:
     - If its name is one that a tool would run or obey (such as a tool's configuration), the file is not fetched.
     - If the local file has the same bytes, the file is not written again.
-    - If the local file is not as an earlier fetch wrote it (see `record`), the user has made or changed it. Then it is
-      kept, unless `force`.
+    - If the local file is not as an earlier fetch wrote it (see `record`), the user has made or changed it. In that
+      case the local file is kept, unless `force`.
     - If the local file is longer than the stored file, the local file is first renamed, and so is not lost, unless
       `force`. For example, a stored log gets shorter if a later attempt starts the log again, and the user may still
       want the longer log.
@@ -140,7 +140,7 @@ def _holds(fd: int, contents: Sequence[Content]) -> bool:
 
 def _cannot_write(folder: Path, error: OSError) -> SpotrunError:
     return SpotrunError(
-        f"cannot write into {folder}: {error.strerror}", hint="use --to to name a folder that you may write to"
+        f"cannot write into {folder}: {error.strerror}", hint="use --to to name a folder that you can write to"
     )
 
 

@@ -107,8 +107,8 @@ class CommitFiles:
     ) -> Iterator[StoredFiles | None]:
         """
         Store the files of a snapshot, and yield them; yield None if the snapshot has no files. Within the `with` block,
-        the caller has to write the ledger's entry that names the files. After the block, any stored file that the
-        ledger does not name may be deleted.
+        the caller has to write the ledger's entry that names the files. After the block, other threads are free to
+        delete any stored file that the ledger does not name.
 
         Raises:
             FilesTorn, StateRefused, Abandoned

@@ -53,7 +53,7 @@ class StoredList(NamedTuple):
 class ContentStore:
     """
     Stores the pieces of a run's files, and deletes the pieces that are no longer needed. Before any other method, call
-    `begin`. Several threads may use one object at the same time.
+    `begin`. Several threads can safely use one object at the same time.
     """
 
     def __init__(self, context: AgentContext) -> None:

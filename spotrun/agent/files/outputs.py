@@ -229,7 +229,10 @@ class _FileList(NamedTuple):
 
 
 class _Storing:
-    """Stores the files that have changed since the last call. Only one thread at a time may use it."""
+    """
+    Stores the files that have changed since the last call. It is not thread-safe: only one thread at a time is allowed
+    to use it.
+    """
 
     def __init__(
         self,

@@ -37,8 +37,8 @@ time has passed.
 """
 BUSY_SHARE_MAX = 0.05
 """
-Maximum share of one processor that the surveys may take. The more files a state has, the longer a survey takes, and so
-the less often the state is surveyed.
+Maximum share of one processor that the surveys use. The more files a state has, the longer a survey takes, and so the
+less often the state is surveyed.
 """
 COMMAND_MAX = 40
 Files = Mapping[tuple[int, int], str]

@@ -179,7 +179,7 @@ class FilesOfCommit:
         Remove these files of the work folder, which the checkpoint lacks. Some of them stay:
         - files that the running trainer has open for writing
         - files that could not be stored in the checkpoint (its list names them as left out). The copy in the work
-          folder may be the only one, and may still be right.
+          folder might be the only one, and it might still belong to the checkpoint.
         - a folder of a command's state that cannot be read
         """
         outputs, left_out = None if self._commit is None else self._commit.outputs, set()

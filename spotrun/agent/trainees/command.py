@@ -70,7 +70,8 @@ class Command:
     def _say_that_it_began(self, *, unprotected: bool = False) -> None:
         """
         Write to the ledger when the command began. `unprotected` is True if nothing of the command is saved, because it
-        is a Python program without spotrun's callback, and the job names no state files. Then also warn the user.
+        is a Python program without spotrun's callback, and the job names no state files. In that case, also warn the
+        user.
         """
         if self._has_begun:
             return

@@ -221,9 +221,9 @@ class Training:
 
     def is_done(self, exited: Exited) -> bool:
         """
-        Return True if the run is complete. That is so if the final checkpoint of the last fit() is durable, and the
-        script then ended with exit code 0, or hung at its end. A script that never trained, in a run without training
-        so far, is also done if it ends with exit code 0.
+        Return True if the run is complete: the final checkpoint of the last fit() is durable, and the script has then
+        ended with exit code 0, or has hung at its end. A script that never trained, in a run without training so far,
+        is also done if it ends with exit code 0.
         """
         trainer = self._trainer
         if trainer.finished is not None:
