@@ -52,7 +52,7 @@ def parse(uri: str) -> BucketAddress | str:
         parse(meant)  # if `meant` is not an address of a store either, its own error says why
         raise StoreError(
             f"{shown(uri)} is not the address of a store",
-            hint=f"did you mean {shown(meant)}? (a folder of that name is ./{shown(uri)})",
+            hint=f"did you mean {shown(meant)}? (for a folder of that name, write ./{shown(uri)})",
         )
     if not separator:
         return uri
@@ -60,7 +60,7 @@ def parse(uri: str) -> BucketAddress | str:
         return _path(uri, rest)
     if scheme not in BucketAddress.SCHEMES:
         raise StoreError(
-            f"{shown(scheme)}:// cannot hold a run: the ledger needs a store that creates only what is absent",
+            f"{shown(scheme)}:// cannot hold a run: the ledger needs a store that never overwrites an existing entry",
             hint=f"write a folder like {DEFAULT_STORE}, s3://bucket/prefix or gs://bucket/prefix",
         )
     bucket, _, prefix = rest.partition("/")
@@ -68,7 +68,7 @@ def parse(uri: str) -> BucketAddress | str:
     if not bucket:
         raise StoreError(f"{shown(uri)} names no bucket", hint=f"write it like {scheme}://bucket/prefix")
     if not _BUCKET.fullmatch(bucket):
-        hint = "use 3 or more small letters, digits, '.', '_' and '-'; begin and end with a letter or a digit"
+        hint = "use 3 or more lowercase letters, digits, '.', '_' and '-'; begin and end with a letter or a digit"
         raise StoreError(f"{shown(bucket)} cannot be the name of a bucket, in {shown(uri)}", hint=hint)
     if prefix and not _PREFIX.fullmatch(prefix):
         hint = "use letters, digits, '.', '_', '=' and '-' between slashes; no part may begin with a dot"

@@ -59,8 +59,8 @@ def _led(state: RunState) -> dict[int, list[Attempt]]:
     """
     Return the attempts of each launch, by the launch's number. A gang's attempt is listed under its lead's launch.
 
-    All members of a gang are in the lead's region. So the lead's prices apply to the whole checkpoint, even if several
-    members each transfer a part of it.
+    All members of a gang are in the lead's region. Even if several members each transfer a part of a checkpoint, the
+    prices of that region apply to all parts, so it is enough to list the lead.
     """
     found: dict[int, list[Attempt]] = {}
     for attempt in state.attempts.values():
@@ -105,8 +105,8 @@ def usd(usd_per_gb: Decimal, size_bytes: int) -> Decimal:
 
 def spent_usd(state: RunState) -> Decimal:
     """
-    Return what the transfers of the ended launches have cost. The transfers of all other launches are covered by
-    reservations: until it ends, each launch reserves a part of the budget for them.
+    Return the cost of the transfers of all launches that have ended. Transfers of a launch that has not ended are left
+    out, because the launch's reservation already sets aside a part of the budget for them.
     """
     gone = (launch for launch in state.launches.values() if launch.gone is not None)
     return sum((amount for _, amount in crossings(state, gone)), ZERO)

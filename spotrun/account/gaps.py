@@ -13,7 +13,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     A part of a training's state that changes but is in no checkpoint.
 
     `place` names this part as the script does, and `what` is its kind. The agent saw at `step` that it had changed.
-    `resumes` is how often training has resumed since then, each time without that change.
+    `resumes` counts how often training has resumed since then. Each of these resumes lost the change.
     """
 
     place: str

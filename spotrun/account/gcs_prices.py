@@ -1,12 +1,12 @@
 """
 The prices of Cloud Storage for each location of a bucket: one region, two regions, or a whole continent.
 
-The amounts are in storage_prices.json. For traffic between regions, Google bills by the continents of both ends. The
-price is the same for Cloud Storage and for Compute Engine; since October 2024, an instance's writes into a bucket in
-another region are billed too. If a bucket spans several regions, each GB that Google copies between them is billed. A
-read from a dual-region is free for an instance in one of its two regions. A read from a multi-region costs as much as
-traffic between two regions of its continent. https://cloud.google.com/storage/docs/locations lists each location's
-regions.
+The amounts are in storage_prices.json. The price of traffic between two regions depends on their continents. A read
+from a bucket (billed by Cloud Storage) and a write into a bucket (billed by Compute Engine, since October 2024) cost
+the same. If a bucket spans several regions, Google also bills each GB that it copies between these regions. Reading
+from a dual-region bucket is free for an instance in one of its two regions. Reading from a multi-region bucket costs as
+much as traffic between two regions of its continent. https://cloud.google.com/storage/docs/locations lists each
+location's regions.
 """
 
 from __future__ import annotations
@@ -102,7 +102,11 @@ def _within(continent: Continent) -> Decimal:
 
 
 def _passages(location: str, home: Continent) -> dict[str, Passage]:
-    """Return a bucket's traffic prices, keyed by continent and, for the bucket's own regions, by region."""
+    """
+    Return the prices of traffic to and from a bucket. The key is the instance's continent. Single regions have their
+    own entries if other prices apply there: the bucket's own regions, and European regions that the location `eu` does
+    not include.
+    """
     regions, is_multi = _regions(location), location in _MULTI_REGIONS
     copied = _within(home) if is_multi or len(regions) > 1 else Decimal(0)
     found = {

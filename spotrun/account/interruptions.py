@@ -17,7 +17,8 @@ from spotrun.run.state import Attempt, RunState, Trainer
 @dataclass(frozen=True)
 class Interruption:
     """
-    An interruption: the cloud took an attempt's instance or, from a gang, the instances of `members`.
+    An interruption: the cloud took an attempt's instance. If the attempt was trained by a gang, `members` names the
+    members whose instances the cloud took.
 
     `at` is when training stopped. `notice_lead` is the time from the notice to its deadline; None without a notice.
     `detection` is the time from the instance's end until the ledger recorded that end. `commit_age` is how old the
@@ -64,7 +65,8 @@ def _interruption(
 ) -> Interruption:
     """
     Compute one interruption. `next_trainer` is the first trainer of a later attempt. `next_started` is the first
-    trainer of a later attempt that made a step; it may be a different trainer.
+    trainer of a later attempt that made a step. The two are different trainers if the first one ended before its first
+    step.
     """
     end = attempt.end
     assert end is not None
@@ -107,8 +109,8 @@ def _notice_lead(attempt: Attempt) -> timedelta | None:
 
 def _commit_age(state: RunState, trainer: Trainer | None, at: datetime) -> timedelta | None:
     """
-    Return how old, at `at`, the commit was from which the next trainer resumed. If no trainer has started since, the
-    newest commit counts: the next trainer will resume from it.
+    Return the age, at the time `at`, of the commit from which the next trainer resumed. If no trainer has started since
+    then, return the age of the newest commit, because the next trainer will resume from it.
     """
     if trainer is None:
         commit = state.latest_commit()

@@ -58,8 +58,9 @@ def _attempt_word(state: RunState, attempt: Attempt) -> str:
 
 def is_plain(state: RunState) -> bool:
     """
-    Return whether the run is plain: its training reports no steps. Without a first step to wait for, a plain run counts
-    as training from the start of its process. If a plain run has checkpoints, they contain only files.
+    Return whether the run is plain. A plain run's training reports no steps, so its first step is unknown, and the run
+    counts as training as soon as the process of the training starts. If a plain run has checkpoints, they contain only
+    files.
 
     If the job names a command, the run is plain until the training reports a first step. If the job names a script, the
     run becomes plain when the script has run for a while without a message to its agent, or has completed without a
@@ -75,12 +76,12 @@ def is_plain(state: RunState) -> bool:
 
 def completed_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:
     """
-    Return the completed epochs (counted from 0), each with the time at which its account ends. Epochs and times are in
-    ascending order.
+    Return the completed epochs (counted from 0), each with the time up to which costs are charged to it. Epochs and
+    times are in ascending order.
 
-    An epoch is completed when its last step is safe: a commit at this step or a later one exists, and no training has
-    gone back to before that commit; or the run has been completed. Its account ends when the training reached the end
-    of its data. If that part of the training was lost and repeated, the end of the repetition counts.
+    An epoch counts as completed if the run is completed, or if a commit at the epoch's last step or later exists and
+    training has not resumed from an earlier commit since. Costs are charged to an epoch until its training reached the
+    end of the epoch's data. If that part of the training was lost and repeated, the end of the repetition counts.
     """
     commits = [commit for commit in state.commits if not commit.cut_off and not commit.event.suspect]
     completed_at = state.terminal.at if state.terminal is not None and state.terminal.outcome == "completed" else None
@@ -108,9 +109,9 @@ def interrupted(state: RunState, attempt: Attempt) -> bool:
     """
     Return whether the cloud took one or more instances of this attempt.
 
-    Usually the entry that ended the attempt names an interruption as the cause. It names another cause if a standby had
-    taken over before the loss. Then the attempt was interrupted if it had a notice, or if the cloud ended one of its
-    instances before the attempt's end was recorded.
+    Usually the entry that ended the attempt names an interruption as the cause. But if a standby took over before the
+    instance was lost, that entry names the replacement as the cause. In that case the attempt was interrupted if it had
+    a notice, or if the cloud ended one of its instances before the attempt's end was recorded.
     """
     if attempt.end is None or attempt.end.cause is not Cause.REPLACED:
         return attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED

@@ -47,7 +47,10 @@ class Rented(NamedTuple):
 
 
 def rented(state: RunState) -> list[Rented]:
-    """Return the instances billed now, at the newest recorded prices. The kind that was launched first comes first."""
+    """
+    Return the instances billed now, at the newest recorded prices. They are grouped by type and capacity type, and the
+    group that was launched first comes first.
+    """
     found: dict[tuple[str, CapacityType], list[Decimal]] = {}
     for launch in state.launches.values():
         offering = launch.intent.offering
@@ -71,9 +74,9 @@ def charges(launch: Launch, rule: BillingRule, end: datetime) -> list[Charge]:
     Return the charges of all instances of a launch, each from the instance's first billed moment to its end or, if
     earlier, to `end`.
 
-    There is no charge for times at which the cloud bills nothing for the machine, at which the machine is switched off
-    and only its disk is billed, or if no price is known. If an instance was billed before its first price was recorded,
-    that first price counts from the start, as it does in the bill that spotrun computes.
+    A time has no charge if the cloud bills nothing for the machine, if the machine is switched off and only its disk is
+    billed, or if no price is known. If an instance was billed before its first price was recorded, this function
+    applies that first price from the start of billing. The bill that spotrun computes does the same.
     """
     meters = zip(launch.members, launch.meters(rule), strict=True)
     return [charge for member, meter in meters for charge in _charges(member, meter, end)]

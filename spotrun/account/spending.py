@@ -22,13 +22,13 @@ _START = (Activity.WAIT, Activity.BOOT, Activity.SETUP, Activity.RESTORE)
 
 class BudgetForecast(msgspec.Struct, frozen=True):
     """
-    The spending of a budget, and a forecast. Nothing is forecast before the first completed epoch.
+    A forecast of how a run spends its budget. Before the first completed epoch, nothing is forecast.
 
     `passes_at` is the time, in run time, at which the budget will be used up if the run goes on to spend as fast as in
     its newest epochs. `epoch` (counted from 0) is the epoch that will be training then. Both are None if that time is
     unknown, or if the training will end earlier. `needs_usd` is the expected cost of the whole training; None if the
-    budget covers it, or if the number of epochs is unknown. The run never costs more than its budget: it commits and
-    ends in time (see `policy.money`).
+    budget covers it, or if the number of epochs is unknown. Even if the forecast exceeds the budget, the run never
+    costs more than its budget: it commits and ends before that (see `policy.money`).
     """
 
     budget_usd: Decimal

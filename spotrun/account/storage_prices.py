@@ -1,8 +1,9 @@
 """
 The prices of object stores: dated list prices of the standard storage class in each provider's cheapest large region.
 
-spotrun.account.gcs_prices computes Google's prices; all amounts are in storage_prices.json. Storage in other regions
-costs up to 50 % more, and a store on your own server costs nothing. So the report names the price list that it used.
+spotrun.account.gcs_prices computes Google's prices; all amounts are in storage_prices.json. The true prices may differ:
+storage in other regions costs up to 50 % more, and a store on your own server costs nothing. So the report names the
+price list that it used.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def s3_standard() -> StoragePrices:
 
     For traffic between regions, AWS bills the sending region, at the same price for S3 and EC2: $0.02 a GB in North
     America and Europe (repost.aws, "Cost-effective methods for accessing S3 buckets cross-region", prices of January
-    2026). Traffic from us-east-1 to us-east-2 in fact costs only $0.01.
+    2026). There is one exception, which these prices ignore: from us-east-1 to us-east-2, a GB costs only $0.01.
     """
     dearer = list_prices("traffic from the dearer regions of S3").prices
     return replace(standard_prices("S3 Standard in us-east-1"), egress_elsewhere=dearer)
@@ -36,9 +37,9 @@ def storage_prices(place: BucketAddress | str, region: str = "", *, home: bool =
     Return the storage prices for a run at `place`. A local folder is priced like a bucket, so that bills can be
     compared.
 
-    `region` is the bucket's region, "" if unknown. `home` is True if the run may also train on the user's own machine.
-    Then the prices include traffic to that machine, at the price list's first tier for traffic to the internet. The
-    first GB of each month, which the provider gives away, are counted at this price too.
+    `region` is the bucket's region, "" if unknown. `home` is True if the job allows training on the user's own machine
+    too. Then the prices include traffic to that machine, at the price list's first tier for traffic to the internet.
+    The first GB of each month, which the provider gives away, are counted at this price too.
     """
     if isinstance(place, str):
         return replace(s3_standard(), source=f"{s3_standard().source}, as if the folder were a bucket; simulated")

@@ -5,7 +5,7 @@ The cost of a run, in dollars and in time, per completed epoch (protocol 24 and 
 
 An epoch's account begins where the previous epoch's account ends, and ends when this epoch's training ended. If that
 training was lost and repeated, the end of the repetition counts. All cost that accrues in this time is the epoch's
-cost, also if two instances ran side by side.
+cost, even if two instances ran side by side.
 
 The rest is the cost that belongs to no completed epoch, because it accrued after the last one. Until the run is
 completed, reports call it *unfinished*. Afterwards they call it *end of run*: it covers the last checkpoint, and the
@@ -30,7 +30,7 @@ from spotrun.run.events import SetUp
 from spotrun.run.state import RunState
 from spotrun.units import count_of
 
-CHANGED = "the same samples in the same order, in bits that may differ"
+CHANGED = "the same samples in the same order, but results may differ in their last bits"
 """What users can rely on if a training changes its instance type. Reports quote this text."""
 
 
@@ -46,7 +46,7 @@ class Account(Bill):
     size: int = 1
     """The number of instances that train together."""
     at_home: bool = False
-    """True if the job may train on the user's own machine."""
+    """True if the job allows training on the user's own machine."""
 
     @property
     def productive(self) -> timedelta:
@@ -169,7 +169,8 @@ def bill_series(state: RunState, now: datetime, points: int) -> list[tuple[datet
     """
     Return the bill at `points` (2 or more) times, evenly spaced from the run's creation to `_billed_until`.
 
-    The last bill covers all entries, because an entry after a run's end costs a request too.
+    The last bill covers all entries of the ledger, even those written after the run's end, because the request that
+    writes an entry is billed too.
     """
     end = _billed_until(state, now)
     whole = end - state.created_at
@@ -203,7 +204,7 @@ def assumptions(state: RunState) -> str:
         parts.append(f"prices on demand: {', '.join(sorted(lists))}")
     if any(member.recorded is not None and member.gone is None for member in state.members()):
         verb = "down" if created.is_bench else "resume"
-        parts.append(f"instances whose end is not recorded (`spotrun {verb}` sees to it) are billed up to now")
+        parts.append(f"instances whose end is not recorded are billed up to now (`spotrun {verb}` records it)")
     if unpriced:
         parts.append(f"UNKNOWN PRICE of {count_of(unpriced, 'instance')}, counted as 0: the true cost is higher")
     if len(types := types_trained(state)) > 1:

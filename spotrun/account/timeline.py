@@ -31,7 +31,10 @@ class Activity(StrEnum):
     DETECT = "detect"
     """Training has stopped, but the ledger does not record that yet."""
     WAIT = "wait"
-    """Nothing trains, and no machine has been requested: there is no capacity, a cool-down, or no runner."""
+    """
+    Nothing trains, and no machine has been requested, because there is no capacity, because the runner waits before its
+    next request, or because no runner runs.
+    """
     BOOT = "boot"
     """From the request for the machine until spotrun's code runs on it."""
     SETUP = "setup"
@@ -226,8 +229,8 @@ def _draw_training(
 
 def _draw_until(line: _Line, kind: Activity, until: datetime, survived: datetime, attempt: int) -> None:
     """
-    Draw time of this kind up to `survived`, and from there up to `until` rework: what was trained after `survived` was
-    lost.
+    Draw time of the activity `kind` up to `survived`, and rework from there up to `until`. Training after `survived`
+    was lost, so it counts as rework.
     """
     line.draw(kind, min(until, survived), attempt)
     line.draw(Activity.REWORK, until, attempt)
@@ -244,10 +247,10 @@ def _survived(state: RunState) -> dict[TrainerKey, datetime]:
     """
     Return, for each trainer, the time up to which its training was kept: `FOREVER` for all of it, `NEVER` for none.
 
-    When a trainer resumes from a commit, all training after that commit's snapshot is lost: what the trainer that took
-    the snapshot did after it, and all that the trainers in between did. Each later trainer may have resumed from a
-    different commit; the oldest of these commits decides. A command that continues with the files that the previous
-    command left (`in_place`) loses nothing.
+    When a trainer resumes from a commit, all training since that commit's snapshot is lost. This includes the rest of
+    the training by the trainer that took the snapshot, and all training by the trainers that ran between that one and
+    the resuming trainer. Each later trainer may have resumed from a different commit; the oldest of these commits
+    decides. A command that continues with the files that the previous command left (`in_place`) loses nothing.
     """
     trainers = [(attempt, trainer) for attempt in state.attempts.values() for trainer in attempt.trainers]
     order = {(attempt.number, trainer.incarnation): index for index, (attempt, trainer) in enumerate(trainers)}
@@ -272,7 +275,10 @@ def _survived(state: RunState) -> dict[TrainerKey, datetime]:
 
 
 def _will_be_resumed(state: RunState, attempt: Attempt, trainer: Trainer) -> bool:
-    """Return whether the newest trainer has ended without completing the run: then its uncommitted steps are lost."""
+    """
+    Return whether the newest trainer has ended without completing the run. If so, its uncommitted steps are lost,
+    because the next trainer has to resume from a commit.
+    """
     completed = state.terminal is not None and state.terminal.outcome == "completed"
     return not completed and (attempt.end is not None or trainer.exited is not None)
 

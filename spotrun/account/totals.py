@@ -40,7 +40,7 @@ class Bill:
     for checkpoints are not included, because a run on demand needs no checkpoints. `paid` is the sum of the times for
     which each instance was billed. `own_usd` is the cost of wear and power on the user's own machine, and `own_paid` is
     the time for which that machine was used. `waiting_usd` is the part of the instances' cost that accrued while
-    members of a gang were ready but in no attempt.
+    members of a gang were ready to train but in no attempt, because they waited for other members.
     """
 
     spot_usd: Decimal
@@ -248,7 +248,8 @@ def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, d
 def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
     """
     Yield the number of objects that each run of the job's `setup` sent to the store or fetched from it, with the time
-    of the entry that reports it. `how` selects those that ran the commands ("run") or unpacked a cache ("unpacked").
+    of the entry that reports it. With `how` "run", yield only the times that the commands of `setup` really ran. With
+    "unpacked", yield only the times that a setup cache was unpacked instead.
     """
     for one in state.setups():
         if one.setup.how == how:
@@ -257,8 +258,8 @@ def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
 
 def baseline_usd_per_hour(state: RunState) -> Decimal | None:
     """
-    Return the hourly price of the job's `report.baseline`. Return None if the baseline is the on-demand price of
-    whatever instance type trained.
+    Return the hourly price of the job's `report.baseline`. Return None if the job names no baseline. The baseline is
+    then the on-demand price of the instance type that trained.
 
     Also return None if the baseline is an instance type whose price is unknown, for example in a rehearsal, which looks
     up no prices. The summary's `assumptions` then name that type.

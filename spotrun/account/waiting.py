@@ -15,8 +15,8 @@ from spotrun.run.state import Attempt, RunState
 
 class WaitingInterval(NamedTuple):
     """
-    A stretch of time in which a member waited. It has the methods of a `Meter`, which here count only what `meter`
-    bills in this stretch.
+    A stretch of time in which a member waited. Its methods are named like those of `Meter`, and return only the part of
+    `meter`'s cost and time that belongs to this stretch.
     """
 
     meter: Meter
@@ -35,8 +35,9 @@ class WaitingInterval(NamedTuple):
 
 def waiting(state: RunState, horizon: datetime) -> Iterator[WaitingInterval]:
     """
-    Yield the stretches of time, up to `horizon`, in which a member was ready but in no attempt. A member that the next
-    attempt is not allowed to use does not wait (protocol 32): it had a notice, or its attempt had a drain request.
+    Yield the stretches of time, up to `horizon`, in which a member was ready but in no attempt. A member's time after
+    an attempt does not count as waiting if the next attempt is not allowed to include this member (protocol 32),
+    because the member had a notice or the attempt had a drain request.
     """
     if not state.of_gangs:
         return

@@ -15,8 +15,8 @@ class Work:
 
     `command` is the script, or the command line; `args` are the script's arguments. `script_sha256` is the digest of
     the script, "" if it is unknown. `start_sha256` is the digest of the checkpoint from which training began. `epochs`
-    and `steps` count the training that checkpoints hold. `nodes` is the job's `num_nodes`, on which the size of a
-    step's batch depends.
+    and `steps` count the completed epochs, and the steps up to the newest checkpoint. `nodes` is the job's `num_nodes`,
+    on which the size of a step's batch depends.
     """
 
     command: str

@@ -140,9 +140,9 @@ class AttemptRun:
 
     def _may_save_until(self, until_s: float) -> Callable[[], bool]:
         """
-        Return a function that returns True as long as a gang's lead is allowed to save its trainer's last snapshot
-        after the attempt's end. If this snapshot becomes a commit, the next attempt resumes from it (protocol 43). The
-        function returns False after `until_s`, and when the lead has left the gang or the next attempt has begun.
+        Return a function that says whether a gang's lead is still allowed to save its trainer's last snapshot after the
+        attempt's end. If this snapshot becomes a commit, the next attempt resumes from it (protocol 43). The permission
+        ends at `until_s`, or earlier if the lead leaves the gang or the next attempt begins.
         """
         name, attempt = self._context.assignment.name, self._journal.attempt
 

@@ -115,7 +115,8 @@ class AttemptEnd:
 
     def _go(self, reason: str) -> NoReturn:
         """
-        Power off. If the cloud is about to take the instance and would then not bill it, wait for that first.
+        Power off. If the cloud is about to take the instance, and an instance that the cloud takes is not billed, first
+        wait for the cloud to take it.
         """
         self._trainers.close()
         await_the_cloud(self._context, self._journal.attempt)
@@ -131,8 +132,8 @@ def idle_until(rule: BillingRule, billed_from: datetime, deadline_at: datetime |
     Return the time until which to wait for the cloud to take the instance, which it has announced for `deadline_at`.
     Return None if waiting saves no money.
 
-    An instance that the cloud takes back in its first hour costs nothing, whether or not its final commit was in time.
-    An instance that powers itself off is billed (protocol 15;
+    If the cloud takes an instance back in its first hour, the instance costs nothing. If the instance powers itself
+    off, it is billed. So waiting saves money, even after the final commit (protocol 15;
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html).
     """
     if deadline_at is None or deadline_at - billed_from >= timedelta(seconds=rule.free_if_interrupted_within_s):

@@ -1,6 +1,6 @@
 """
-Writes the events of one attempt to the ledger. Each event is written only once, even if the agent restarts and repeats
-the step.
+Writes the events of one attempt to the ledger. Each event is written only once, even if the agent restarts and tries to
+write the event a second time.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class EventRecorder(Protocol):
 
 class AttemptJournal:
     """
-    Writes the events of attempt `attempt`. `take_over` begins the attempt, on an instance of launch `launch`. In a
-    gang, the caller instead sets `attempt` to the attempt that the gang has started, and `member` names the member that
-    writes.
+    Writes the events of one attempt to the ledger. On a single instance, the caller first calls `take_over`, which
+    begins the attempt and sets its number, `attempt`. A gang's attempt has already begun, so the caller sets `attempt`
+    itself, and `member` names the member that writes.
 
     Each method writes one kind of event. If the main loop's next action depends on this event being in the ledger, the
     method waits until it is written. All other events are appended in the background, in order. If the ledger refuses

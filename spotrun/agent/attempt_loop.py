@@ -233,8 +233,8 @@ class AttemptLoop:
 
     def _unheard(self, name: MemberName) -> None:
         """
-        Abandon the checkpoint, because member `name` of the gang did not answer. If the command has ended already, no
-        later checkpoint can replace this one, so end the attempt too.
+        Abandon the checkpoint, because member `name` of the gang did not answer. If the command has already ended, end
+        the attempt too, because no later checkpoint can be made instead of this one.
         """
         self._abandoned()
         if self._trainer.exited is not None:

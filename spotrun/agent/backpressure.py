@@ -40,8 +40,9 @@ class Backpressure:
     @property
     def is_in_ledger(self) -> bool:
         """
-        True if the refusal is recorded in the ledger. The ledger is in the same store, so the store then still accepts
-        small objects, such as the entry about the attempt's end.
+        True if the refusal is recorded in the ledger. The ledger is in the same store. So if the entry about the
+        refusal could be written, the store still accepts small objects, and the entry about the attempt's end can be
+        written too.
         """
         return self._entry is not None and self._entry.done()
 

@@ -209,8 +209,8 @@ def _pull(context: AgentContext, engine: Engine, image: Image) -> None:
             if pause_s is None:
                 raise NoImageNow(f"{image} could not be pulled: {error.message}") from error
         except NotForThisUser as error:
-            # Try again, because the run's role was created only a moment ago. The cloud may take a while until all of
-            # its servers know the role's permissions.
+            # Try again. The run's role was created only a moment ago, and the cloud may take a while until all of its
+            # servers know the role's permissions.
             if pause_s is None:
                 raise ImageUnusable(error.message, hint=error.hint) from error
         else:

@@ -17,9 +17,9 @@ from spotrun.units import count_of
 HANG_STEPS = 10
 HANG_OUTSIDE_FACTOR = 3
 """
-Factor for the time without a sign of life after which a trainer counts as hung. It applies before the first step and
-after fit(), which may legitimately take long: a script may download data before fit(), compile, fill caches and start
-workers in the first step, and export its result after fit().
+A trainer counts as hung after a certain time without a sign of life. Before the first step and after fit(), this time
+is multiplied by this factor, because a healthy script may be silent for long there: it may download data before fit(),
+compile, fill caches and start workers in the first step, and export its result after fit().
 """
 
 STANDBY_GRACE_S = 30.0
@@ -98,8 +98,8 @@ def standby_verdict(
     The standby takes over as soon as the ledger has the predecessor's last entry, or an entry about the predecessor's
     end. Without such an entry:
 
-    - If the predecessor was leaving, the standby takes over STANDBY_GRACE_S after the predecessor's window has ended,
-      on the standby's clock.
+    - If the predecessor was leaving, the standby takes over STANDBY_GRACE_S after the end of the predecessor's window,
+      as measured by the standby's clock.
     - Otherwise the standby never takes over, and leaves after `max_s`.
     """
     now = standing(state, launch)
@@ -114,8 +114,8 @@ def standby_verdict(
 
 FAILED = 1
 """
-Exit code that is recorded if a training failed and its command then simply began another training. The agent kills such
-a command, and so the command has no exit code of its own that tells of the failure.
+Exit code that is recorded if a training failed, but its command did not end and began another training. The agent kills
+such a command, so the command has no exit code that could show the failure.
 """
 
 
@@ -240,9 +240,9 @@ class SnapshotFacts:
 
 def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
     """
-    Return the reason for taking a snapshot now; None if no snapshot is due. Until `gap_s` seconds after the newest
-    commit, no snapshot is due. Otherwise a trainer's first snapshot is due immediately, to prove early that saving
-    works.
+    Return the reason for taking a snapshot now; None if no snapshot is due. Within `gap_s` seconds after the newest
+    commit, no snapshot is due. After that time, a trainer's first snapshot is due immediately, to prove early that
+    saving works.
     """
     if facts.since_commit_s is not None and facts.since_commit_s < gap_s:
         return None
@@ -259,11 +259,12 @@ def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
 
 class HeldSnapshot(NamedTuple):
     """
-    A snapshot that is not uploaded yet: commits must not follow each other too closely, and the newest commit is too
-    recent. The upload is allowed in `left_s` seconds.
+    A snapshot whose upload has to wait, because the newest commit is too recent and there is a minimum time between
+    commits. The upload is allowed in `left_s` seconds.
 
-    Since the snapshot, the training has done `steps` steps, each of which takes `step_s`. It has reported nothing for
-    the last `silent_s` seconds. It takes a snapshot every `every_steps` steps; None if it takes them by time.
+    Since this snapshot, the training has done `steps` steps, each of which takes `step_s`. The training has reported
+    nothing for the last `silent_s` seconds. `every_steps` is the number of steps between two snapshots; None if
+    snapshots are taken by time.
     """
 
     left_s: float
@@ -284,8 +285,8 @@ def gives_way(held: HeldSnapshot, turn_s: float) -> bool:
     is so if the next snapshot is due, and the training will probably reach its next step boundary before an upload is
     allowed. (A validation between two steps may take longer.)
 
-    If the training has been silent for too long, it may never reach another step boundary. Then the snapshot is kept.
-    The caller calls this function every `turn_s` seconds.
+    If the training has been silent for too long, it may never reach another step boundary. In that case the snapshot is
+    kept. `turn_s` is the time in seconds until the caller calls this function again.
     """
     if held.every_steps is None or held.step_s is None or not held.trains:
         return False
@@ -346,9 +347,10 @@ def why_give_up_command(state: RunState, exited: TrainerExited, max_restarts: in
     Return the reason why the command is not started again after `exited`; None if it is started again. This function is
     for commands whose state folders are saved; `why_give_up` is for all others.
 
-    Failures without a checkpoint in between count as failures at the same place, so starting again in the same way is
-    useless. But as long as there are other files to start from (the newest checkpoint, and the one before it), the
-    command is started from these, and may get further.
+    A command reports no steps. So two failures without a checkpoint in between count as failures at the same place, and
+    the command would fail there again if it started from the same files. But it may get further with other files. So it
+    is started again as long as there are files that it has not started from: the newest checkpoint, and the checkpoint
+    before the newest.
     """
     failures, kept = failures_in_a_row(state), len(state.restore_candidates())
     if exited.cause is Cause.USER_ERROR and failures > min(kept, 2) + 1:
@@ -360,9 +362,10 @@ def why_give_up_command(state: RunState, exited: TrainerExited, max_restarts: in
 
 def leaving_s(state: RunState, commit_s: float | None) -> float | None:
     """
-    Return how many seconds a command needs to leave: from SIGTERM until its state is durable. This is the longest time
-    that a command of this run took to end, plus the duration of a save: `commit_s`, as measured in this attempt, or
-    else the longest of the run's last five saves. Return None if no end or no save was measured.
+    Return how many seconds a command needs from SIGTERM until its state is durable. This is the sum of two times: the
+    longest time that a command of this run took to end, and the duration of a save. The duration of a save is
+    `commit_s`, as measured in this attempt; if it is None, the longest of the run's last five saves counts. Return None
+    if no end or no save was measured.
     """
     commits = [commit.event for commit in state.commits if not commit.event.has_image]
     ends = [event.stall_s for event in commits if event.final and event.stall_s > 0]
@@ -372,7 +375,7 @@ def leaving_s(state: RunState, commit_s: float | None) -> float | None:
 
 def is_restless(since_s: float, interval_s: float) -> bool:
     """
-    Return True if the agent should report to the user that a command's state never comes to rest. `since_s` is for how
-    many seconds a checkpoint has been due, but could not be made for that reason.
+    Return True if the agent should report to the user that a command's state never comes to rest. For `since_s`
+    seconds, a checkpoint has been due and could not be made for that reason.
     """
     return since_s >= RESTLESS_INTERVALS * interval_s

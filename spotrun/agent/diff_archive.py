@@ -25,7 +25,10 @@ _FACTS_MAX_BYTES = 16 << 20
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
-    """The names of changed files, links and folders, relative to the folder `made_in`."""
+    """
+    The changes that a command made: the paths of the files, links and folders that it wrote or removed. The paths are
+    relative to `made_in`, the folder in which the command ran.
+    """
 
     made_in: str
     written: tuple[str, ...] = ()

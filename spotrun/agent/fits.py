@@ -29,7 +29,10 @@ trainer has open for writing, and the number of the attempt. It returns "" or, i
 
 
 class Start(NamedTuple):
-    """The start of a fit(): the message for the trainer, the image, and the function that restores the files."""
+    """
+    The start of a fit(): the message that tells the trainer where to start, the checkpoint's image, and the function
+    that restores the checkpoint's files.
+    """
 
     resume: Resume
     image: Image | None = None

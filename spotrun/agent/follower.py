@@ -99,7 +99,10 @@ class Follower:
 
     @property
     def _newest(self) -> int:
-        """The number of the attempt's newest incarnation (start of its trainers), from 0; -1 before the first."""
+        """
+        The number of the attempt's newest incarnation (counted from 0): the last time that the lead started the
+        attempt's trainers. It is -1 before the first start.
+        """
         return len(self._context.recorder.state.attempts[self._number].trainers) - 1
 
     def _begin(self, incarnation: int) -> None:
@@ -129,9 +132,9 @@ class Follower:
 
     def _put_files(self, number: int | None) -> str:
         """
-        Restore the work folder for commit `number`. If the commit holds a command's state, that state is restored, as
-        on the lead. All other files are restored as the user uploaded them. Return what is damaged if the stored commit
-        is damaged; otherwise return "".
+        Restore the work folder for commit `number`. If the commit holds a command's state, restore the same state as on
+        the lead. Restore all other files as the user uploaded them. If the commit is damaged in the store, return a
+        text that says what is damaged; otherwise return "".
 
         Raises:
             PowerOff: the files cannot be restored here. The attempt has ended with the reason.
@@ -164,7 +167,7 @@ class Follower:
             self._told_of_files = True
             others = f" and {count_of(len(written) - 1, 'other file')}" if len(written) > 1 else ""
             what = f"{written[0]}{others} of this member"
-            self._context.note(f"{what}: in no checkpoint and not stored, unlike the lead's files. Let rank 0 write")
+            self._context.note(f"{what} will be lost: only the lead's files are stored. Let only rank 0 write files")
 
     def _hear(self) -> None:
         with contextlib.suppress(queue.Empty):

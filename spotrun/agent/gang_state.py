@@ -45,19 +45,19 @@ LOOKS_EVERY_MIN_S = 0.2
 """Minimum system seconds between two reads."""
 RESTS = 3
 """
-Limit of the lead's wait for the other members' files, as a multiple of the time without a change that counts as rest
-(quiescence.py). If both states have been at rest for that long, and another member still has a file that the lead
-lacks, the checkpoint is refused.
+Maximum time that the lead waits until its state has the same files as another member's state. It is a multiple of the
+time after which an unchanged state counts as at rest (quiescence.py). If the lead's state has not changed for this
+long, and another member still has a file that the lead lacks, the checkpoint is refused.
 """
 RESTS_MAX = 120
 """
-Like RESTS, for a lead's state or another member's file that never comes to rest: after this multiple, the checkpoint is
-refused in any case.
+A longer limit than RESTS, in the same unit. It applies if the lead's state, or the other member's file, keeps changing.
+After this time, the checkpoint is refused in any case.
 """
 READS_WITHIN_S = 10.0
 """
 Maximum system seconds for which a member retries to read the list of the lead's files. If that fails, the member tries
-again at its next turn, because the lead's question is still in the lead's status.
+again later: the lead's question stays in the lead's status until it is answered.
 """
 NAMED_MAX = 5
 """Maximum number of paths in an answer."""
@@ -88,7 +88,8 @@ class Verdict(Enum):
 
 class MemberAnswer(NamedTuple):
     """
-    A member's answer; None if no answer has come. `failed` is True if the member's trainer failed, or never began.
+    A member's situation. `answer` is None if the member has not answered. `failed` is True if the member's trainer
+    failed, or never began.
     """
 
     answer: StateAnswer | None
@@ -120,11 +121,11 @@ def verdict(heard: Iterable[MemberAnswer], asking: Asking, rest_s: float) -> Ver
     Decide what happens to a copy of the lead's state, from the other members' answers.
 
     The members write their files at different times, and not equally fast. So if another member has a file that the
-    lead lacks, the lead first waits whether it gets that file too. The copy is refused only when the file is at rest,
-    and the lead's state has been at rest without that file for a while.
+    lead lacks, the lead first waits, because its own command may still write the same file. The copy is refused only
+    when the other member's file is at rest, and the lead's state has been at rest without that file for a while.
 
-    A member whose command failed in the middle of its work may never agree. Then the copy is dropped, and the lead
-    makes another one.
+    If a member's command failed in the middle of its work, the member's files may never become equal to the lead's. So
+    this copy is dropped, and the lead makes another one.
     """
     open_ones = [each for each in heard if not each.agrees]
     unlike = [each.answer for each in open_ones if each.answer is not None]

@@ -32,8 +32,8 @@ from spotrun.run.reasons import lost_a_peer
 
 STANDS_STILL_S = 15.0
 """
-Run seconds for which the lead's trainer must have made no step before a member that cannot be reached counts as missing
-(protocol 44). If five steps take longer than this, the time of five steps applies.
+A member that cannot be reached counts as missing only if, in addition, the lead's trainer has made no step for this
+many run seconds (protocol 44). If five steps take longer than this, the time of five steps applies.
 """
 STANDS_STILL_STEPS = 5
 
@@ -95,9 +95,9 @@ class GangWatch:
 
     def ended_elsewhere(self, trainer: Trainer) -> EndedTrainer | None:
         """
-        Return the trainer of another member that failed first, if it failed more than ENDS_WITHIN_S ago. By then the
-        lead's trainer should have noticed that and ended; the caller has to end it. Otherwise return None. A trainer
-        that completed its work has not failed.
+        If trainers of other members have failed, return the one that failed first, once that is more than ENDS_WITHIN_S
+        ago. By then the lead's trainer should have noticed the failure and ended. The caller has to end the lead's
+        trainer, because it has not. In all other cases, return None. A trainer that completed its work has not failed.
         """
         ended = self._failed(trainer)
         if not ended:
@@ -109,8 +109,8 @@ class GangWatch:
 
     def knows_why(self, trainer: Trainer, reason: str) -> bool:
         """
-        Return True if enough is known about the other members to judge why all trainers ended: because of the lead's
-        trainer, whose error is `reason`, or because of another member's trainer.
+        Return True if enough is known about the other members to judge which trainer made all trainers end: the lead's,
+        whose error is `reason`, or another member's.
         """
         now_s = self._clock.monotonic()
         if self._exited_s is None:

@@ -24,7 +24,10 @@ from spotrun.run.events import Cause
 from spotrun.run.state import RunState
 
 NOTICE_MARGIN_S = 0.3
-"""System seconds that are added to the times at a notice, because a busy machine may schedule this process late."""
+"""
+System seconds that the agent keeps in reserve before a notice's deadline, because a busy machine may schedule this
+process late.
+"""
 LAST_WORD_S = 1.0
 """Run seconds before the deadline at which the agent gives up on a final snapshot and records that."""
 LAST_WORD_MIN_S = 0.3
@@ -40,12 +43,12 @@ TERMINATED_WITHIN_S = 30.0
 """
 Run seconds between SIGTERM and SIGKILL, as on Kubernetes and Slurm. In this time a command can save its work. The time
 applies to commands of which spotrun makes no checkpoints. SIGTERM is sent as late as this time allows, because the
-command may still complete before.
+command might still complete before that time.
 """
 FILES_S = 10.0
 """
-Run seconds between SIGKILL and the deadline, in which the agent stores the command's files. If the notice is short, the
-agent gets at most a sixth of it.
+Run seconds between SIGKILL and the deadline, in which the agent stores the command's files. This time is never longer
+than a sixth of the time from the notice to the deadline.
 """
 TERMINATED_WITHIN_MIN_S = 5.0
 """Minimum of TERMINATED_WITHIN_S in system seconds. It applies only to a drain that has no deadline."""
@@ -53,10 +56,10 @@ TERMINATED_WITHIN_MIN_S = 5.0
 
 UPLOAD_ALONE_SHARE = 0.25
 """
-Share of a notice for which training stops, at the notice's end, so that an upload in flight has the machine to itself.
-It applies if there is no time for a final snapshot; otherwise the upload is cancelled in favour of that snapshot. From
-the notice on, the upload has priority over training. If the upload is done early, there may be time for a final
-snapshot after all.
+Share of the time from a notice to its deadline. For this share, at the end, training stops, so that an upload that is
+still running has the machine to itself. This applies only if there is no time for a final snapshot; otherwise the
+upload is cancelled, and the final snapshot is saved instead. From the notice on, the upload has priority over training.
+If the upload is done early, there may be time for a final snapshot after all.
 """
 
 

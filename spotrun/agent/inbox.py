@@ -205,8 +205,8 @@ class SaveAbandoned:
 @dataclass(frozen=True)
 class CommonPartSent:
     """
-    The store now has the common part of the snapshot that is being uploaded. The common part is the memory that both
-    arenas share; the next snapshot can be taken only after it has been sent.
+    The store now has the common part of the snapshot that is being uploaded. The common part is memory that the
+    snapshots in both arenas use. So the trainer can take the next snapshot only after this part has been sent.
     """
 
     sequence: int

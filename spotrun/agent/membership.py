@@ -37,8 +37,8 @@ TURN_S = 0.1
 
 class Membership:
     """
-    The part that one instance takes in its gang. If the job's `setup` failed on this instance, `failure` is the reason,
-    and the next attempt ends with it.
+    The part that one instance takes in its gang. If the job's `setup` failed on this instance, `failure` is the reason.
+    The next attempt then ends immediately, for this reason.
     """
 
     def __init__(self, context: AgentContext, failure: str | None) -> None:

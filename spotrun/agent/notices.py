@@ -14,7 +14,7 @@ from spotrun.clock import Clock
 from spotrun.clouds.notices import Blind, NoticeSource
 
 POLL_S = 5.0
-"""Run seconds between two polls. If a source took longer than this to answer, it is polled immediately."""
+"""Run seconds between two polls. If a source took longer than this to answer, it is polled again immediately."""
 POLL_MIN_S, POLL_MAX_S = 0.05, 2.0
 """Minimum and maximum of POLL_S in system seconds."""
 BLIND_AFTER = 3

@@ -70,8 +70,8 @@ class Pace:
 
     def unwarned(self) -> None:
         """
-        From now on, expect the cloud to take the instance without a notice, so that there will be no final commit. This
-        shortens the time between two snapshots.
+        Take snapshots more often from now on. Notices can no longer be received, so the cloud may take the instance
+        without a notice, and then there is no final commit.
         """
         self._hazard = replace(self._hazard, saved=0.0)
 
@@ -96,7 +96,10 @@ class Pace:
         self.commit_s = _smoothed(self.commit_s, took_s)
 
     def too_soon(self, now_s: float) -> bool:
-        """Return True if the newest commit is so recent that only a final snapshot may become a commit now."""
+        """
+        Return True if the newest commit is so recent that no snapshot except a final one is allowed to become a commit
+        now.
+        """
         return self.held_s(now_s) > 0
 
     def held_s(self, now_s: float) -> float:

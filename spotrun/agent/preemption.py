@@ -41,7 +41,7 @@ class Preemption:
 
     @property
     def until_next_s(self) -> float:
-        """System seconds until this object may have to act, even if no letter comes."""
+        """Maximum system seconds until this object has to check again whether to act, even if no letter comes."""
         return self._drain.until_next_s(self._start.trainee.times)
 
     def notice(self, notice: NoticeHeard) -> None:

@@ -25,7 +25,10 @@ from spotrun.run.state import Commit
 
 
 class NothingToResumeFrom(Exception):
-    """A checkpoint exists, but none can be read. Training must not start from zero in this case (promise I4)."""
+    """
+    The run has one or more checkpoints, but none of them can be read. In this case training must not start from zero
+    (promise I4).
+    """
 
     def __init__(self, cause: Cause, detail: str, *, is_damage: bool = False) -> None:
         """`is_damage` is True if the reason is a damaged commit. Then another commit may still be whole."""
@@ -79,9 +82,9 @@ def newest_checkpoint(
     Return the newest whole checkpoint with its files. If the run has no checkpoint to resume from, return a Beginning
     without a checkpoint.
 
-    `ready` is an image that is already on this instance. If it belongs to that checkpoint, nothing is fetched.
-    Otherwise the image is fetched, and its parts are passed on to `trainer` as they arrive. `known` are the files of
-    the work folder whose content is known; they are not fetched if they are unchanged.
+    `ready` is an image that is already on this instance. If it is the image of that checkpoint, no image is fetched.
+    Otherwise that checkpoint's image is fetched, and its parts are passed on to `trainer` as they arrive. `known` are
+    the files of the work folder whose content is known; they are not fetched if they are unchanged.
 
     Raises:
         NothingToResumeFrom: with the reason.
@@ -92,7 +95,9 @@ def newest_checkpoint(
         if ready is not None:
             ready.close()
         if state.commits:
-            context.note("starts from zero: no checkpoint of this run may be resumed from (NaN, or given up)")
+            context.note(
+                "starts from zero: no checkpoint of this run can be used (each holds NaN or Inf, or was discarded)"
+            )
         return Beginning(None, None)
     with reasons():
         return _newest_with_files(context, candidates, ready, Forwarding(context, trainer), known)
@@ -101,7 +106,8 @@ def newest_checkpoint(
 @contextlib.contextmanager
 def reasons() -> Iterator[None]:
     """
-    Convert each error within the `with` block, where a checkpoint is read, into NothingToResumeFrom with the cause.
+    Convert errors into NothingToResumeFrom with the cause. The caller reads a checkpoint within the `with` block, and
+    every error of that read is converted.
     """
     try:
         yield

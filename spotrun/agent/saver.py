@@ -145,9 +145,9 @@ class Saver:
         """
         Begin the next upload if a snapshot waits and none is in flight.
 
-        During an upload, training has priority on the processor. This ends when the next snapshot is waiting, or is due
-        (`overdue`). Without that limit, if training always uses the processor fully, a snapshot might never become
-        durable.
+        During an upload, training has priority on the processor. This priority ends when the next snapshot is waiting,
+        or is due (`overdue`). Otherwise, a training that always uses the processor fully might keep a snapshot from
+        ever becoming durable.
         """
         self._begin_next(hold=hold)
         if overdue or self._waiting is not None:
@@ -228,8 +228,9 @@ class Saver:
         """
         Record that the upload in flight is over, and return its snapshot.
 
-        The snapshot is kept for another try if `retry` is True, or if it `failed` and is final. But a snapshot that a
-        newer one waits to replace, or that the trainer may have overwritten in part, is never tried again.
+        The snapshot is kept for another try if `retry` is True, or if it `failed` and is final. There are two
+        exceptions, in which it is never tried again: a newer snapshot is waiting, or the trainer may have overwritten a
+        part of it.
         """
         snapshot, self._in_flight = self._in_flight, None
         if snapshot is None:
@@ -349,8 +350,8 @@ class Worker:
 
     def _lenders(self, attempt: int) -> set[str]:
         """
-        Return the prefixes of the commits from which a new commit may borrow. These are commits of the same attempt
-        that can be resumed from. Their objects are not deleted while the new commit is being made.
+        Return the prefixes of the commits from which a new commit is allowed to borrow. These are commits of the same
+        attempt that can be resumed from. Their objects are not deleted while the new commit is being made.
         """
         commits = self._recorder.state.commits
         return {commit.event.prefix for commit in commits if commit.usable and commit.event.attempt == attempt}
@@ -437,8 +438,8 @@ class Worker:
 
 def of_gang(event: CheckpointCommitted, snapshot: int, world: int) -> CheckpointCommitted:
     """
-    Return the event with the fields that a gang's commit has in addition. They say that rank 0 alone has stored the
-    state, because the state is the same on all `world` ranks (protocol 41, 42).
+    Add to the event the fields that only a gang's commit has, and return it. These fields say that only rank 0 has
+    stored the state, because the state is the same on all `world` ranks (protocol 41, 42).
     """
     shard = Shard(
         rank=0,

@@ -70,9 +70,10 @@ def stand_by(context: AgentContext, *, warming: bool) -> Image | None:
     Wait until this agent is allowed to take over. Return the image of the newest checkpoint if it was fetched in
     advance; otherwise None.
 
-    While it waits, the standby reports in its status that it is ready. If there is no deadline, the runner lets the old
-    attempt hand over only then. If `warming` is True, a trainer was started in advance, and the standby is ready once
-    this trainer has finished its imports. Otherwise the standby is ready immediately.
+    While it waits, the standby reports in its status when it is ready. If `warming` is True, a trainer was started in
+    advance, and the standby is ready once this trainer has finished its imports. Otherwise the standby is ready
+    immediately. If the old attempt has no deadline, the runner lets it hand over only after the standby has reported
+    that it is ready.
 
     Raises:
         PowerOff: the standby is no longer needed, or the cloud has announced the end of its instance.

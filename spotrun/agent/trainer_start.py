@@ -30,8 +30,8 @@ from spotrun.checkpoint.restore import Image
 @dataclass(eq=False)
 class TrainerStart:
     """
-    Starts trainers. `training` is the program of the newest trainer, made by `_as_training`. If the run has checkpoints
-    but none of them can be read, end the attempt.
+    Starts trainers. If the run has checkpoints but none of them can be read, the methods end the attempt instead.
+    `training` is the newest trainer, seen as a training; its `command` is the same trainer, seen as a command.
     """
 
     _context: AgentContext

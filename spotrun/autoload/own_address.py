@@ -14,8 +14,8 @@ from typing import Any
 
 BEFORE_THE_SOCKET = 3
 """
-Number of positional arguments of a TCPStore between `is_master` and `master_listen_fd`. If a caller passes more, it has
-passed a socket of its own.
+Number of positional parameters of a TCPStore between `is_master` and `master_listen_fd`. A caller that passes more
+positional arguments has passed its own socket as `master_listen_fd`.
 """
 BACKLOG = 2048
 
@@ -34,8 +34,8 @@ def install(distributed: Any) -> None:
 def _narrowed(found: Any) -> Any:
     class TCPStore(found):  # type: ignore[misc]
         """
-        torch's store, which here listens at `host_name` only. If that is not an address of this machine (for example
-        behind NAT), the store listens at all addresses, as in torch.
+        torch's store, changed so that it listens only at `host_name`. If `host_name` is not an address of this machine
+        (for example behind NAT), the store listens at all addresses, as it does in torch.
         """
 
         def __init__(
@@ -48,7 +48,8 @@ def _narrowed(found: Any) -> Any:
             **named: Any,
         ) -> None:
             if is_master and len(rest) <= BEFORE_THE_SOCKET and "master_listen_fd" not in named:
-                # If another store of this process listens at the port, this fails. Then torch shares that store.
+                # This fails if another store of this process already listens at the port. In that case torch shares
+                # that store.
                 with contextlib.suppress(OSError), self.listens_at(host_name, port) as listener:
                     port = listener.getsockname()[1]  # for port 0, the system chooses a port
                     named["master_listen_fd"] = listener.detach()

@@ -47,7 +47,10 @@ INSTALLS = {
     "torch.distributed": "spotrun.autoload.own_address:install",
     "transformers.trainer": "spotrun.transformers.entry:install",
 }
-"""For each module, the function to call (`module:function`) when a program imports it. It may be called twice."""
+"""
+For each module, the function to call (`module:function`) when a program imports it. A function has to tolerate a second
+call.
+"""
 SAID = {
     "hydra.core.utils": "Hydra's ${now:…} is the time of the run's first start, so that folders keep their names",
     "transformers.trainer": "a training by a Trainer of transformers is saved and resumed",
@@ -102,8 +105,8 @@ def program() -> Sequence[str]:
 
 class Process:
     """
-    Identifies this process by what is equal in each attempt: its program and, if it was forked, its number among its
-    parent's forks (1 for the first). Its seed is computed from these.
+    Identifies this process in a way that is the same in each attempt: by its program and, if it was forked, by its
+    number among its parent's forks (1 for the first). The process's seed is computed from these.
     """
 
     def __init__(self, base: str, program: Sequence[str]) -> None:
@@ -120,7 +123,8 @@ class Process:
 
     def seed(self) -> int:
         """
-        Return a seed of 32 bits, as numpy needs. (hashlib is not used: it would load OpenSSL, 10 ms in each Python.)
+        Return a seed of 32 bits, as numpy requires. (hashlib is not used, because it would load OpenSSL, which takes 10
+        ms in each Python process.)
         """
         from binascii import crc32
 
@@ -199,8 +203,8 @@ class OurPackage:
 
     def find_distributions(self, context: Any) -> Iterator[Any]:
         """
-        Yield spotrun's distribution if a program searches all that this interpreter can import. Yield nothing if a tool
-        lists the distributions in a folder of its choice.
+        Yield spotrun's distribution if the caller searches everywhere this interpreter can import from. Yield nothing
+        if the caller names the folders to search, as a tool does that lists the packages of one folder.
         """
         if "path" not in vars(context) and context.name in (None, "spotrun"):
             yield our_distribution()
@@ -234,8 +238,9 @@ def our_distribution() -> Any:
 
 class ActsOnImport:
     """
-    A finder for `sys.meta_path`. It finds no module itself: it asks the other finders, and arranges that after the
-    import of each module that `acts` names, the function in `acts` is called with the module.
+    A finder for `sys.meta_path` that calls a function after the import of certain modules. `acts` maps the names of
+    these modules to the functions; a function gets the imported module. This finder leaves it to the other finders to
+    find the module.
     """
 
     def __init__(self, acts: Mapping[str, Callable[[Any], None]]) -> None:

@@ -57,9 +57,11 @@ Watch = Callable[[Sequence[Progress]], None]
 
 class PlannedTrial(NamedTuple):
     """
-    A trial of the job with the name `job`, ready to begin. `spec` is the job of the trial's own run. `prices` are the
-    hourly prices of its instances. `least_usd` is the minimum budget with which its run can begin; None if unknown.
-    `job_digest` identifies the user's job, without the settings that a bench varies.
+    A trial that is ready to begin.
+
+    `job` is the name of the user's job. `job_digest` identifies that job by all its settings, except those that a bench
+    varies. `spec` is the changed job that the trial's run trains. `prices` are the hourly prices of the trial's
+    instances. `least_usd` is the minimum budget with which the trial's run can begin; None if unknown.
     """
 
     job: str
@@ -108,8 +110,8 @@ def planned(
 ) -> Iterator[PlannedTrial]:
     """
     Find the prices and the minimum budget of each trial of `job`, and rent nothing. `specs` has the job of each trial's
-    run, in the order of `trials`, and `runs` is the store of those runs, as in `look_at_market`. If several trials need
-    the same kind of instance, its prices are read only once.
+    run, in the order of `trials`. `runs` is the store for these runs; it is passed to `look_at_market`. If several
+    trials need the same kind of instance, its prices are read only once.
 
     Raises:
         SpecInvalid, CloudError: a trial cannot be rented.
@@ -147,9 +149,9 @@ def measuring(
     """
     Run the trials. Yield an iterator over their result rows, in which each row comes as soon as its trial is measured.
 
-    `budget` is for all trials together. At most `max_parallel` trials run at the same time; None means one for each
-    kind of instance. At the end of the `with` block, also after an error, all instances that were rented in it are
-    ended.
+    `budget` is for all trials together. At most `max_parallel` trials run at the same time. If it is None, at most one
+    trial of each kind of instance runs at a time. At the end of the `with` block, even after an error, all instances
+    that the trials rented are ended.
     """
     bench = _Bench(trials, steps, budget, max_parallel, watch)
     try:
@@ -186,8 +188,8 @@ class _Bench:
 
     def _begin(self) -> BenchRow | None:
         """
-        Begin the trials whose turn it is. If no trial is running and the budget is too small for the next one, remove
-        that trial, and return a row that says so.
+        Begin the trials that `next_ones` chooses. If no trial is running and the budget is too small for the next one,
+        remove that trial, and return a row that says so.
         """
         kinds = [self._trials[number].trial.kind for number in self._waiting]
         places = next_ones(kinds, [each.kind for each in self._going], self._max_parallel)

@@ -36,11 +36,12 @@ class BenchFlags(NamedTuple):
     @property
     def names(self) -> Arguments:
         """
-        The names of the script's arguments for batch size, precision and devices, as the user gives them in
-        `--batch-arg` and so on.
+        The names of the script's arguments for batch size, precision and devices. The user gives them with
+        `--batch-arg`, `--precision-arg` and `--devices-arg`.
 
         Raises:
-            SpecInvalid: an argument is named without the flag that gives its values: `--batch-arg` without `--batch`.
+            SpecInvalid: the user named an argument but gave no values for it, for example `--batch-arg` without
+            `--batch`.
         """
         for flag, named, given in (
             ("--batch", self.batch_arg, self.batch),
@@ -64,7 +65,8 @@ class BenchFlags(NamedTuple):
         limit = read_flag("--trial-timeout", read_positive_duration, self.trial_timeout, "--trial-timeout 20m")
         if limit < WITHIN_LEAST:
             raise SpecInvalid(
-                f"--trial-timeout {self.trial_timeout} ends before an instance has started", hint="--trial-timeout 20m"
+                f"--trial-timeout {self.trial_timeout} would end a trial before its instance has started",
+                hint="use --trial-timeout 20m",
             )
         return limit
 
@@ -97,8 +99,8 @@ class BenchFlags(NamedTuple):
 @contextmanager
 def about_types(*, given: bool) -> Iterator[None]:
     """
-    Change errors within the `with` block that are about the job's `resources.accelerators`. If `--types` was given, the
-    accelerators come from that flag, so name the flag instead.
+    Adapt error messages of the `with` block that blame the job's `resources.accelerators`. If `--types` was given, the
+    accelerators come from that flag, so let the message name the flag instead.
     """
     try:
         yield

@@ -59,8 +59,8 @@ class Progress:
 
 def view() -> View[Sequence[Progress]]:
     """
-    Return a view of the running trials. On a terminal it has a changing line for each; elsewhere it prints a line when
-    each begins. The view goes to stderr, because stdout is for the result.
+    Return a view of the running trials. On a terminal, the view has one continuously updated line for each trial.
+    Elsewhere it prints a line each time a trial begins. The view goes to stderr, because stdout is for the result.
     """
     return _Live() if sys.stderr.isatty() else _Plain()
 
@@ -236,8 +236,8 @@ def time_of(row: BenchRow, base: BenchRow) -> float | None:
 
 def cost_of(row: BenchRow, base: BenchRow) -> float | None:
     """
-    Return what the row's trial costs for the same number of samples, as a multiple of what the base costs. For each of
-    them, the lower of its spot and on-demand prices counts.
+    Return what the row's trial costs for the same number of samples, as a multiple of what the base costs. Row and base
+    are each priced at their lower price, spot or on demand.
     """
     ours, theirs = row.per_usd(cheapest(row.prices)), base.per_usd(cheapest(base.prices))
     return None if ours is None or theirs is None else theirs / ours

@@ -1,4 +1,4 @@
-"""Chooses which trials of a bench begin now, and how much of the budget each of them may spend. Pure."""
+"""Chooses which trials of a bench begin now, and how much of the budget each of them is allowed to spend. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ CENT = Decimal("0.01")
 
 def next_ones(waiting: Sequence[Kind | None], going: Sequence[Kind | None], max_parallel: int | None) -> list[int]:
     """
-    Choose which of the waiting trials begin now, and return their positions in `waiting`. `waiting` and `going` have
-    the kind of instance of each waiting and of each running trial.
+    Choose which of the waiting trials begin now, and return their positions in `waiting`. `waiting` lists the kinds of
+    instance that the waiting trials need; `going` lists the kinds of the running trials.
 
     At most `max_parallel` trials run at the same time. Of the waiting trials, one whose kind has the fewest running
     trials begins first. If `max_parallel` is None, at most MAX_PARALLEL trials run, and only one of each kind, because

@@ -63,8 +63,8 @@ class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The names that the script's arguments for these values have, for example `--batch-size`. None if the user named no
-    argument.
+    The script's argument names for batch size, number of devices and precision, for example `--batch-size`. A name is
+    None if the user gave none.
     """
 
     batch: str | None = None
@@ -139,8 +139,8 @@ def spec_of(
 
 def unnamed_arguments(train: TrainSpec, script: Script, names: Arguments, *, devices: bool) -> Iterator[str]:
     """
-    Yield a note for each argument that the user named in a flag, if neither the job nor a file of the work folder
-    mentions it: the script may not know it. Also yield a note if the number of devices varies and the script has no
+    Yield a note for each argument that the script might not have: the user named it in a flag, but neither the job nor
+    any file of the work folder mentions it. Also yield a note if the number of devices varies and the script has no
     argument for it.
     """
     if train.run is not None:
@@ -155,7 +155,7 @@ def unnamed_arguments(train: TrainSpec, script: Script, names: Arguments, *, dev
 
 def _is_bare(kind: Kind | None) -> bool:
     """
-    Return whether the kind of instance does not say how many devices it has. Then only an argument of the script can
+    Return whether `kind` leaves open how many devices the trial uses. In that case only an argument of the script can
     set that number.
     """
     return not isinstance(kind, Accelerators)

@@ -2,14 +2,14 @@
 Computes what would make a training faster, and by how much at most. Pure.
 
 In each step, the training waits for its data and then computes. `w` is the share of waiting, as measured. A remedy can
-shorten only one of the two. In the best case that one then takes no time at all, and the training becomes faster by
-this factor (Amdahl 1967):
+shorten only the waiting or only the computing. In the best case, the shortened part takes no time at all, and the
+training becomes faster by this factor (Amdahl 1967):
 
     a faster device        1 / w           if computing takes no time
     faster loading         1 / (1 - w)     if waiting takes no time
 
-Both factors are upper bounds. In practice a faster device gains even less if the loaders read ahead: they then load
-during the time of computing too, and a faster device shortens that time.
+Both factors are upper bounds. In practice a faster device gains even less if the loaders read ahead. Such loaders also
+load data while the device computes. A faster device shortens that time, so the training then waits longer for data.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LITTLE = 0.05
 INPUT_BOUND = 0.30
 """Above this share of a step, waiting for data is the first thing to improve."""
 BUSY = 0.8
-"""From this busy share on, processors have hardly any time to spare."""
+"""If processors are busy for this share of the time or more, they have hardly any time to spare."""
 MORE_CPUS = 8
 GAIN_MAX = 100.0
 
@@ -41,8 +41,8 @@ def cpus_gain(measured: Measurement, more: int = MORE_CPUS) -> float | None:
     Return the speedup with `more` additional processors, provided that the data loaders use these as well as the
     present ones.
 
-    Return None if the present processors are not busy. Then more processors would not help: loading waits for
-    something else, or has too few workers.
+    Return None if the present processors are not busy. In that case more processors would not help, because loading
+    waits for something else, or has too few workers.
     """
     if measured.cpu_share is None or measured.cpu_share < BUSY or not measured.cpus:
         return None

@@ -1,8 +1,8 @@
 """
 Corrects the recorded ends of instances from the cloud's bill. Pure.
 
-If no runner saw an instance end and its cloud reports no time, the ledger has only a bound for the end: the earliest
-time by which the instance may have ended. The bill shows for how long the cloud really charged.
+Sometimes no runner sees an instance end, and the cloud reports no time for the end. The ledger then has only a bound:
+the earliest time at which the end is possible. The bill shows for how long the cloud really charged.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ class Correction:
     """
     A correction of the end of an instance, which is `member` of launch `launch`.
 
-    According to the bill, the instance ended at `ended_at`. The ledger has the end `was`, which is only a bound, and
-    `bound` names its source. With the corrected end, the run costs `usd` more (less if `usd` is negative).
+    According to the bill, the instance ended at `ended_at`. The ledger has the end `was`, which is only a bound.
+    `bound` is the source from which the ledger has it. With the corrected end, the run costs `usd` more (less if `usd`
+    is negative).
     """
 
     launch: int
@@ -45,8 +46,8 @@ def corrections(state: RunState, found: Reconciliation) -> tuple[Correction, ...
     """
     Return a correction for each instance whose end in the ledger is only a bound, if the bill shows another end.
 
-    An instance is corrected only if the bill covers its whole life. If its last charged hour is the last hour in the
-    file, the next file may charge more hours.
+    An instance is corrected only if the bill covers its whole life. So an instance whose last charged hour is the last
+    hour in the file is not corrected, because the next file may charge more hours.
     """
     return tuple(_corrections(state, found))
 
@@ -86,7 +87,10 @@ def _covers(statement: Statement, member: Member, ended_at: datetime) -> bool:
 
 
 def _end_by(line: Line, launch: Launch) -> datetime:
-    """Return the end at which the ledger would compute the cost that the cloud has charged."""
+    """
+    Return the end of the instance according to the bill: the end with which the ledger's cost would equal the charged
+    amount.
+    """
     member, latest = launch.members[line.member], launch.latest_end_of(line.member)
     began = member.billed_from
     assert began is not None
@@ -105,7 +109,7 @@ def _metered(usage: Sequence[Charge]) -> timedelta | None:
 
 
 def _paid_for(usage: Sequence[Charge], member: Member, began: datetime, latest: datetime) -> timedelta:
-    """Return how long the instance can run, at the ledger's prices, for the charged amount. In whole seconds."""
+    """Return the running time, in whole seconds, that costs the charged amount at the ledger's prices."""
     paid = sum((charge.amount_usd for charge in usage), Decimal(0))
     life_s = range(int((latest - began).total_seconds()))
     seconds = bisect_left(life_s, paid, key=lambda each: metered(member.prices, began, began + timedelta(seconds=each)))

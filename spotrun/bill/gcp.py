@@ -2,8 +2,9 @@
 Reads Google Cloud's charges: the detailed usage cost export of Cloud Billing, as JSON or CSV.
 
 For its fields, see https://cloud.google.com/billing/docs/how-to/export-data-bigquery-tables/detailed-usage. BigQuery
-extracts the table as JSON with one object a line. A CSV cannot hold lists, so for CSV export `labels` and `credits` as
-`TO_JSON_STRING(labels) AS labels`, and a nested field as `sku.description AS sku_description`.
+extracts the table as JSON with one object a line. A CSV cannot hold lists or nested fields. So if you export a CSV,
+select lists as JSON text (`TO_JSON_STRING(labels) AS labels`, and the same for `credits`), and nested fields under a
+flat name (`sku.description AS sku_description`).
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _SKUS = (
     (ChargeKind.USAGE, re.compile(r"\bGPU\b|Instance", re.IGNORECASE)),
 )
 """
-Patterns for the names of SKUs, by kind of charge; the first that matches counts. Local SSDs count as usage and not as
-disks, because a machine's price includes them.
+The kind of charge for each pattern of SKU names. The first pattern that matches counts. Local SSDs count as usage and
+not as disks, because a machine's price includes them.
 """
 
 

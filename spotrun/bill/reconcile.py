@@ -3,9 +3,9 @@ Compares the ledger ("ours") with the cloud's statement ("theirs"), instance by 
 
     ours + the explained parts + the unexplained rest = theirs
 
-For each instance, `reconcile` first recomputes the cost from the ledger, by the cloud's published rule (its minimum and
-its refunds). Then it takes from this only the hours that the bill's file covers, and compares the amount with the
-bill's lines for the running instance. Taxes and credits count as explained.
+For each instance, `reconcile` first recomputes the ledger's cost by the cloud's published rule (its minimum and its
+refunds). From this cost it takes only the part for the hours that the bill's file covers. It compares that part with
+the bill's lines for the running instance. Taxes and credits count as explained.
 
 Disks and addresses are compared in one line for the whole run. The ledger counts them at list prices, and a bill lists
 them under ids that do not tell to which instance they belong.
@@ -41,13 +41,13 @@ from spotrun.run.state import RunState
 
 EDGES = timedelta(seconds=2)
 """
-Maximum difference between the ledger's and the bill's time of an instance that counts as rounding. A cloud may round
-the first and the last second.
+If the ledger's and the bill's running times of an instance differ by at most this much, the difference counts as
+rounding: a cloud may round the first and the last second.
 """
 DISKS_MOST = 3
 """
-Maximum ratio of the charged to the recorded cost of disks that counts as explained, by another price list or another
-kind of disk. A larger ratio needs another explanation.
+Maximum ratio of the charged to the recorded cost of disks. Up to this ratio, the difference counts as explained,
+because the cloud may have charged by another price list or for another kind of disk.
 """
 _SECONDS_PER_HOUR = 3600
 
@@ -96,8 +96,8 @@ class Line:
     One line of the comparison. It is about one instance in the ledger, namely `member` of launch `launch`; or, if
     `launch` is None, about other charges of the run.
 
-    `ours_usd` is the ledger's amount, and `theirs_usd` the cloud's. `why` says what is known about the part of the
-    difference that is not explained; "" if all of it is.
+    `ours_usd` is the ledger's amount, and `theirs_usd` the cloud's. `why` says what is known about the unexplained part
+    of the difference; "" if the whole difference is explained.
     """
 
     launch: int | None
@@ -296,8 +296,8 @@ class _InstanceLine:
 
     def _by_rule(self, ours: Decimal, in_file: Decimal) -> Iterator[ExplainedPart]:
         """
-        Yield by how much the cloud's published rule changes the ledger's cost: first its minimum time, then its
-        refunds. Then yield, as a negative amount, the cost of the hours that the file does not cover.
+        Yield three parts of the difference: how much the published rule's minimum time adds to the ledger's cost, how
+        much its refunds subtract, and, as a negative amount, the cost of the hours that the file does not cover.
         """
         minimum = self._cost(replace(self._rule, minimum_s=self._published.minimum_s))
         expected = self._cost(self._published)
@@ -368,8 +368,8 @@ class _InstanceLine:
 
     def _until_its_time_to_live(self) -> Decimal:
         """
-        Return how much more the instance would have cost if it had run until the end of its time-to-live, after which
-        it cannot run any more.
+        Return how much more the instance would have cost if it had run until the end of its time-to-live. No instance
+        runs longer than that, so a later end than the ledger's cannot explain a larger difference.
         """
         life = timedelta(seconds=self._launch.intent.time_to_live_s)
         return metered(self._member.prices, self._until, self._began + life)

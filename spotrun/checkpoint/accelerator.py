@@ -26,8 +26,8 @@ class CopyStreams:
 
     def mark(self, device: torch.device) -> torch.cuda.Event:
         """
-        Return an event at the present position of the calling thread's current stream on `device`. It occurs when the
-        device has done all work that was queued before.
+        Return an event that occurs when the device has done all work that is now queued on the calling thread's current
+        stream.
         """
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(device))
@@ -54,8 +54,9 @@ class CopyStreams:
 
 class Moment:
     """
-    The moment at which this object is made, marked in the queued work of each device that holds `tensors`. Its method
-    opens a `with` block in which reads of the tensors wait until all work queued before this moment is done.
+    The moment at which this object was made, as a mark in the work queue of each device that holds `tensors`. Its
+    method opens a `with` block, in which reads of the tensors begin only after the device has done all work that was
+    queued before the mark.
     """
 
     def __init__(self, tensors: Iterable[Tensor], lanes: CopyStreams) -> None:
@@ -65,8 +66,8 @@ class Moment:
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
         """
-        Let the `with` block, in any thread, read the tensors as they are at that moment. At the end of the block, wait
-        until the copies that it started are done.
+        Let the `with` block read the tensors as they were when this object was made. The block may run in another
+        thread. At the end of the block, wait until the copies that the block started are done.
         """
         with contextlib.ExitStack() as stack:
             for device, mark in self._marks.items():

@@ -39,8 +39,9 @@ class Record(Protocol):
     """
     A record of the files that earlier fetches wrote into a folder.
 
-    Instances must not be able to forge the record. So it is kept where no instance can write, and contains nothing that
-    was only read from the store, such as the files' times. Several threads may use it at the same time.
+    Instances must not be able to forge the record. So it is kept where no instance can write. For the same reason it
+    contains nothing that an instance alone has written into the store, such as the files' times. Several threads may
+    use it at the same time.
     """
 
     def written(self, path: str) -> Sequence[Content] | None:
@@ -66,10 +67,11 @@ def fetch(
     never followed, and nothing is written into a folder that belongs to git or to a virtual environment. For each file:
     - If its name is one that a tool would run or obey (such as a tool's configuration), the file is not fetched.
     - If the local file has the same bytes, the file is not written again.
-    - If the local file is not as an earlier fetch wrote it (see `record`), the user has made or changed it. Then it is
-      kept, unless `force`.
-    - If the local file is longer than the stored file, the local file is renamed before, unless `force`. A log gets
-      shorter when a later attempt begins it from its start, and the longer log may still be wanted.
+    - If the local file is not as an earlier fetch wrote it (see `record`), the user has made or changed it. In that
+      case the local file is kept, unless `force`.
+    - If the local file is longer than the stored file, the local file is first renamed, and so is not lost, unless
+      `force`. For example, a stored log gets shorter if a later attempt starts the log again, and the user may still
+      want the longer log.
 
     Raises:
         StoreError: the store cannot be read.
@@ -138,7 +140,7 @@ def _holds(fd: int, contents: Sequence[Content]) -> bool:
 
 def _cannot_write(folder: Path, error: OSError) -> SpotrunError:
     return SpotrunError(
-        f"cannot write into {folder}: {error.strerror}", hint="use --to to name a folder that you may write to"
+        f"cannot write into {folder}: {error.strerror}", hint="use --to to name a folder that you can write to"
     )
 
 
@@ -188,7 +190,10 @@ class _Writer:
         return Fetched(file, Outcome.FETCHED, kept_as=self._write(file, each))
 
     def _judge(self, folder: int) -> None:
-        """Raise an error if `folder`, and everything below it, must not be written to. By default, all folders can."""
+        """
+        Raise an error if it is forbidden to write to `folder` and everything below it. This implementation forbids no
+        folder.
+        """
 
     def _make_room(self, parent: int, name: str, file: OutputFile) -> str:
         """Rename the existing file if it has to be kept, and return its new name; "" if no file was renamed."""

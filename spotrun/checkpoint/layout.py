@@ -70,7 +70,10 @@ def aligned(size_bytes: int) -> int:
 
 
 def place(kinds: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[TensorEntry, ...]:
-    """Return an entry for each tensor of (dtype, shape). The offsets place the tensors one after another."""
+    """
+    Return an entry for each tensor. `kinds` has the dtype and shape of each. The entries' offsets place the tensors one
+    after another.
+    """
     return _place(tuple(kinds))
 
 
@@ -117,7 +120,7 @@ def decode_header(image: Buffer) -> Header:
 
 def header_end(image: Buffer) -> int:
     """
-    Return the offset at which the header's JSON ends, from the first `PREFIX_BYTES` of a whole image.
+    Return the offset at which the header's JSON ends. The first `PREFIX_BYTES` of the image contain it.
 
     Raises:
         CheckpointDamaged: the image is too short for its header, or does not begin with `MAGIC`.
@@ -135,8 +138,8 @@ def header_end(image: Buffer) -> int:
 
 def begin_bytes(header: Header) -> int:
     """
-    Return how many bytes at the beginning of the image hold all of the state's entries except the last one. When these
-    bytes have arrived, a trainer can begin to load, because it needs the last entry later.
+    Return the size of the image's beginning that holds all entries of the state (a mapping) except the last entry. When
+    these bytes have arrived, a trainer can begin to load, because it needs the last entry only later.
     """
     (kind,) = header.tree if type(header.tree) is dict and len(header.tree) == 1 else ("",)
     if kind not in MAPPINGS or not header.tree[kind]:
@@ -144,8 +147,8 @@ def begin_bytes(header: Header) -> int:
     *others, last = header.tree[kind]
     if next(tensors_in(last), None) is None:
         return header.size_bytes
-    # The last entry's own tensors are those after all tensors of the earlier entries. A tensor that the last entry
-    # shares with an earlier entry is stored with the earlier entry, and so arrives before.
+    # Tensors are stored in the order of the entries. A tensor that belongs to several entries is stored only once, with
+    # the first of them. So the tensors that only the last entry has come after all others.
     first = max((number for other in others for number in tensors_in(other)), default=-1) + 1
     return header.data_start + header.tensors[first].offset if first < len(header.tensors) else header.size_bytes
 
@@ -174,7 +177,7 @@ def _parse_json(text: bytes) -> Json:
 
 def _object(value: Json, keys: set[str]) -> dict[str, Json]:
     if type(value) is not dict or value.keys() != keys:
-        raise CheckpointDamaged(f"the checkpoint's header lacks a key of {', '.join(sorted(keys))}, or has others")
+        raise CheckpointDamaged(f"the checkpoint's header does not have exactly these keys: {', '.join(sorted(keys))}")
     return value
 
 

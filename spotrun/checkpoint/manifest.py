@@ -58,8 +58,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     whole parts, one after another. With `extents`, it consists of these ranges of the parts; a part may also hold bytes
     that do not belong to this image.
 
-    `meta` is the image's `meta`. `begin_bytes` is the number of bytes at the image's beginning with which a trainer can
-    begin to load; None if unknown.
+    `meta` is a copy of the `meta` in the image's header. `begin_bytes` is the number of bytes at the image's beginning
+    with which a trainer can begin to load; None if unknown.
     """
 
     format: Count

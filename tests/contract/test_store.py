@@ -258,6 +258,6 @@ def test_one_of_sixteen_racing_processes_creates_each_object(
 
 
 def test_other_kinds_of_store_are_refused_with_the_reason() -> None:
-    with pytest.raises(StoreError, match="creates only what is absent") as refused:
+    with pytest.raises(StoreError, match="never overwrites an existing entry") as refused:
         open_store("ftp://host/runs")
     assert refused.value.hint

@@ -323,5 +323,5 @@ def test_a_report_tells_of_a_change_of_types() -> None:
     lost(trains(history, 1.0), launch)
     assert "bits" not in assumptions(history.state)
     begins(history, A10G)
-    said = "trained on T4:1 and A10G:1: the same samples in the same order, in bits that may differ"
+    said = "trained on T4:1 and A10G:1: the same samples in the same order, but results may differ in their last bits"
     assert said in assumptions(history.state)

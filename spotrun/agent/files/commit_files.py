@@ -67,8 +67,8 @@ class StateRefused(Exception):
 
 class StoredFile(NamedTuple):
     """
-    A file of a commit. `version` tells whether the file in the work folder has changed since; `entry` stands for the
-    file in the commit's list.
+    A file of a commit. `entry` describes the file in the commit's list. By `version`, the agent sees later whether the
+    file in the work folder has changed since.
     """
 
     version: FileVersion
@@ -77,8 +77,8 @@ class StoredFile(NamedTuple):
 
 class StoredFiles(NamedTuple):
     """
-    The files of a snapshot, all of them in the store. `name` is the reference to their list that the caller has yet to
-    write into the ledger.
+    The files of a snapshot, all of them in the store. `name` refers to the list of these files. The ledger does not
+    contain it yet: the caller has to write it there.
     """
 
     name: CommittedFiles
@@ -107,8 +107,8 @@ class CommitFiles:
     ) -> Iterator[StoredFiles | None]:
         """
         Store the files of a snapshot, and yield them; yield None if the snapshot has no files. Within the `with` block,
-        the caller has to write the ledger's entry that names the files. After the block, any stored file that the
-        ledger does not name may be deleted.
+        the caller has to write the ledger's entry that names the files. After the block, other threads are free to
+        delete any stored file that the ledger does not name.
 
         Raises:
             FilesTorn, StateRefused, Abandoned
@@ -313,7 +313,7 @@ class _Storing:
         return tuple(Folder(path, folders[path]) for path in named[: self._files_max])
 
     def _links(self) -> tuple[tuple[Link, ...], list[LeftOut]]:
-        """Return the links that a list may name, and the records of the links that are left out."""
+        """Return the links to put into the list, and the records of the links that are left out."""
         kept: list[Link] = []
         left_out: list[LeftOut] = []
         for path, to in sorted(self._frozen.folder.links.items()):

@@ -53,7 +53,7 @@ class StoredList(NamedTuple):
 class ContentStore:
     """
     Stores the pieces of a run's files, and deletes the pieces that are no longer needed. Before any other method, call
-    `begin`. Several threads may use one object at the same time.
+    `begin`. Several threads can safely use one object at the same time.
     """
 
     def __init__(self, context: AgentContext) -> None:
@@ -183,8 +183,9 @@ class ContentStore:
 
 class PieceUpload:
     """
-    Sends the pieces of files to the store, each content once. `known` maps the digests of pieces that are already in
-    the store to these pieces. `sent` maps the keys of the objects sent to their sizes. Several threads use one upload.
+    Sends the pieces of files to the store. If two pieces have the same content, it is sent only once. `known` maps the
+    digests of pieces that are already in the store to these pieces. `sent` maps the keys of the objects sent to their
+    sizes. Several threads use one upload.
     """
 
     def __init__(

@@ -2,8 +2,9 @@
 Stores the files of the script during its training.
 
 A thread surveys the work folder: it reads which files are there, and which of them have changed. It does so
-- after each checkpoint, and at least every few minutes, unless the run's checkpoints include the files
-  (commit_files.py)
+at these times:
+- after each checkpoint, and at least every few minutes. This is left out if the run's checkpoints include the files
+  (commit_files.py).
 - at a notice
 - when the trainer has ended and its last checkpoint is durable
 
@@ -59,8 +60,9 @@ APART_S = COMMIT_GAP.total_seconds()
 """Minimum run seconds between two surveys."""
 APART_MIN_S = 2.0
 """
-Minimum system seconds between two surveys. It is small because run time may pass many times as fast: with a larger
-value, no survey would follow some of the checkpoints.
+Minimum system seconds between two surveys. It is small because run time may pass many times as fast as system time, and
+so several checkpoints may be made within a few system seconds. With a larger value, some of them would not be followed
+by a survey.
 """
 REST_S = 1.0
 """System seconds for which a file must stay unchanged. A file that changed more recently may be half written."""
@@ -227,7 +229,10 @@ class _FileList(NamedTuple):
 
 
 class _Storing:
-    """Stores the files that have changed since the last call. Only one thread at a time may use it."""
+    """
+    Stores the files that have changed since the last call. It is not thread-safe: only one thread at a time is allowed
+    to use it.
+    """
 
     def __init__(
         self,

@@ -26,13 +26,19 @@ REST_MIN_S = float(os.environ.get("SPOTRUN_REST_FLOOR_S", "1"))
 Minimum of REST_S in system seconds. Programs write no faster when run time passes faster. Tests set a smaller value.
 """
 SURVEYS = 2
-"""Minimum time without a change, as a multiple of how long a survey takes. It applies if it is longer than REST_S."""
+"""
+Minimum time without a change, as a multiple of the duration of a survey. If this time is longer than REST_S, it
+replaces REST_S.
+"""
 LOOKS = 5
-"""Number of surveys in the time without a change that is required. Several surveys notice sooner that it has passed."""
+"""
+Number of surveys within the required time without a change. With several surveys, the agent notices soon after that
+time has passed.
+"""
 BUSY_SHARE_MAX = 0.05
 """
-Maximum share of one processor that the surveys may take. The more files a state has, the longer a survey takes, and so
-the less often the state is surveyed.
+Maximum share of one processor that the surveys use. The more files a state has, the longer a survey takes, and so the
+less often the state is surveyed.
 """
 COMMAND_MAX = 40
 Files = Mapping[tuple[int, int], str]
@@ -118,7 +124,8 @@ def _written_by(pid: str, files: Files, inodes: set[int]) -> Iterator[tuple[str,
                 if (path := files.get(_key(f"/proc/{pid}/map_files/{fields[0].decode()}"))) is not None:
                     yield path, True
                 continue
-            # Only privileged users are allowed to follow the links in map_files. Without that, compare only the inodes.
+            # Only privileged users are allowed to follow the links in map_files. If this user is not, compare only the
+            # inodes.
             yield next(path for (_, inode), path in files.items() if inode == int(fields[4])), True
 
 

@@ -35,8 +35,8 @@ from spotrun.run.state import Commit
 
 OWNERS = 0o700
 """
-The permissions that an owner needs to add and remove files in a folder. During a restore, each folder of a command's
-state has them; afterwards, it gets the permissions that the checkpoint names.
+The permissions that an owner needs to add and remove files in a folder. During a restore, all folders of a command's
+state have these permissions. Afterwards, each folder gets the permissions that the checkpoint names.
 """
 
 
@@ -109,8 +109,8 @@ class FilesOfCommit:
 
     def putter(self, files: CommitFiles) -> Callable[[Sequence[str], int], str]:
         """
-        Return a function that calls `put`, and then tells `files` which files the work folder has. The function returns
-        "" or, if the files could not be put in place, the reason.
+        Return a function that calls `put` and then reports to the object `files` which files the work folder now has.
+        The function returns "" or, if the files could not be put in place, the reason.
         """
 
         def put(opened: Sequence[str], attempt: int) -> str:
@@ -179,14 +179,15 @@ class FilesOfCommit:
         Remove these files of the work folder, which the checkpoint lacks. Some of them stay:
         - files that the running trainer has open for writing
         - files that could not be stored in the checkpoint (its list names them as left out). The copy in the work
-          folder may be the only one, and may still be right.
+          folder might be the only one, and it might still belong to the checkpoint.
         - a folder of a command's state that cannot be read
         """
         outputs, left_out = None if self._commit is None else self._commit.outputs, set()
         if not self._rules.IS_WHOLE:
             if outputs is not None and outputs.event.left_out > len(self._listing.left_out):
                 self._context.note(
-                    "files that the checkpoint lacks are kept, because it names only some of the files left out"
+                    "files that are not in the checkpoint stay in the work folder, because some could "
+                    "not be stored, and the checkpoint does not name them all"
                 )
                 return
             left_out = {left.path for left in self._listing.left_out}
@@ -211,8 +212,8 @@ class FilesOfCommit:
 
     def _put_uploaded(self, root: int, paths: list[str], opened: Collection[str]) -> None:
         """
-        Restore files of the uploaded work folder that were unchanged at the checkpoint, and were changed or removed
-        after it.
+        Restore the files at `paths` from the work folder as the user uploaded it. When the checkpoint was made, these
+        files were still unchanged, so the checkpoint does not include them. Later they were changed or removed.
         """
         if not paths:
             return
@@ -289,8 +290,8 @@ def _make_folder(root: int, path: str, mode: int) -> None:
 
 def _set_modes(root: int, modes: Mapping[str, int]) -> None:
     """
-    Set the modes of files or folders, the innermost first. A mode may forbid even the owner to enter a folder, so what
-    is inside has to be done before.
+    Set the modes of files or folders, the innermost first. A mode may forbid even the owner to enter a folder, so the
+    modes of the folder's contents have to be set first.
     """
     for path in sorted(modes, reverse=True):
         with parent_of(root, path) as (parent, name):

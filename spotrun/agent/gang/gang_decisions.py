@@ -33,9 +33,9 @@ ENDS_WITHIN_MIN_S = 5.0
 """Minimum of ENDS_WITHIN_S in system seconds."""
 TOLD_WITHIN_S = 40.0
 """
-Maximum run seconds to wait for the report of the trainer that failed first. It applies if all known failures are of the
-kind "lost the connection to another trainer". If no report arrives, the member of that other trainer counts as not
-reached.
+Maximum run seconds to wait for the report of the trainer that failed first. The agent waits for it if each trainer that
+is known to have failed says only that it lost the connection to another trainer. If that other trainer's report does
+not arrive, its member counts as not reached.
 """
 TOLD_WITHIN_MIN_S = 15.0
 """Minimum of TOLD_WITHIN_S in system seconds."""
@@ -109,7 +109,9 @@ def gang_to_start(state: RunState, name: MemberName, waited_s: float) -> Gang | 
 
 
 def ready_members(state: RunState) -> list[MemberName]:
-    """Return the members that have reported ready since an attempt last ended, in the order of their names."""
+    """
+    Return the members that have reported since the last attempt's end that they are ready, in the order of their names.
+    """
     return [name for name in state.names() if _is_ready(state, name)]
 
 
@@ -172,8 +174,8 @@ def silent_members(seen: Mapping[MemberName, SeenStatus], now_s: float, scale: f
 def cut_off_members(unreached: Mapping[MemberName, tuple[MemberName, ...]], lead: MemberName) -> tuple[MemberName, ...]:
     """
     Return the members that have to be left out so that all remaining members reach one another. The function leaves out
-    one member after another, each time the one with the most broken connections. If that is the lead, return all
-    members except the lead.
+    one member after another, each time the member with the most broken connections. If the lead has the most broken
+    connections, return all members except the lead.
     """
     apart = {frozenset((name, other)) for name, others in unreached.items() for other in others if other in unreached}
     missing: set[MemberName] = set()
@@ -191,9 +193,10 @@ def are_settled(
     seen: Mapping[MemberName, SeenStatus], ended: int, since_s: float, now_s: float, scale: float, *, lost: bool = False
 ) -> bool:
     """
-    Return True if enough is known about the other members to judge why the lead's trainer ended at `since_s`. That is
-    so if all other trainers have ended, if they have had ENDS_WITHIN_S to do so, or if a member is silent. A trainer
-    that is still running after that time is probably waiting in a collective call, and has nothing to report.
+    Return True if enough is known about the other members to judge why the lead's trainer ended at `since_s`. One of
+    three conditions is enough: all other trainers have ended; ENDS_WITHIN_S have passed, and all members have reported
+    since; or a member is silent. A trainer that still runs after ENDS_WITHIN_S is probably waiting in a collective
+    call, and so has no error to report.
 
     `lost` is True if all trainers that have ended say that they lost the connection to another trainer. Then either
     that other trainer's report has not arrived yet, or the network between the members is broken. So the function waits

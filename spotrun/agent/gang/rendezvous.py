@@ -94,19 +94,20 @@ class Rendezvous:
 
 def alone(accelerators: str) -> dict[str, str]:
     """
-    Return the environment variables that describe a place in a gang (rank, addresses, number of processes), for a run
-    on one instance. They describe a gang of one member, so that a script that expects these variables also runs alone.
+    Return the environment variables for a run on one instance that a member of a gang would get: rank, addresses and
+    number of processes. They describe a gang of one member. So a script that expects these variables also runs on one
+    instance.
     """
     return _places((LOOPBACK,), 0, max(1, count_in(accelerators)))
 
 
 def listens_on(address: str) -> dict[str, str]:
     """
-    Return the environment variables that make gloo and NCCL listen only on the network interface that has `address`.
-    For a run on one instance, `address` is "", and both listen only on the loopback interface.
+    Return the environment variables that limit the network interfaces on which gloo and NCCL listen.
 
-    In a gang on several machines, only gloo is bound to the interface. NCCL chooses its interface itself, because the
-    machines may have a faster network. Security permits that: NCCL does not execute the data that it receives.
+    For a run on one instance, `address` is "", and both listen only on the loopback interface. In a gang on several
+    machines, gloo listens only on the interface that has `address`. NCCL is left to choose its interface, because the
+    machines may have a second, faster network. This is safe, because NCCL does not execute the data that it receives.
     """
     interface = _interface_at(address or LOOPBACK)
     if interface == LOOPBACK_INTERFACE:

@@ -44,7 +44,9 @@ KEPT_BYTES = 64 << 20
 GIVEN_BACK_AT_ONCE_BYTES = 1 << 20
 """Unit, in bytes, in which disk space is freed: a multiple of any page size."""
 TEXT_MAX_BYTES = 4096
-"""Maximum bytes of a text in which secrets are searched for. A longer text is cut before."""
+"""
+Maximum bytes of a text in which secrets are searched for. A longer text is shortened to this length before the search.
+"""
 CUT = " …"
 LOG_NAME = "training.log"
 
@@ -77,9 +79,9 @@ class Console:
 
     def read(self, start: int, size_bytes: int, *, last: bool = True) -> bytes:
         """
-        Return at most `size_bytes` of the log from byte `start` on, redacted. More output may follow what is read here,
-        unless `last` is True and the end of the file is reached. Then leave out trailing bytes that might be the
-        beginning of a secret: a later call returns them, when the whole secret can be recognised.
+        Return at most `size_bytes` of the log from byte `start` on, redacted. If more output may follow, leave out
+        trailing bytes that might be the beginning of a secret. A later call returns them, when the whole secret can be
+        recognised. No output follows if `last` is True and the end of the file is reached.
         """
         before = min(start, self.redaction.reach)
         data = self._unsealed(self._raw(start - before, before + size_bytes), start - before)
@@ -95,7 +97,8 @@ class Console:
     def clean(self, text: str) -> str:
         """
         Return `text` without secrets. This is for texts that do not come from the log file. A text longer than
-        TEXT_MAX_BYTES is cut before. If a secret might begin at the end of the cut text, these bytes are removed too.
+        TEXT_MAX_BYTES is first shortened to that length. If the last bytes of the shortened text might be the beginning
+        of a secret, they are removed too.
         """
         whole = text.encode(errors="backslashreplace")
         data = whole.removesuffix(CUT.encode())[:TEXT_MAX_BYTES]
@@ -108,8 +111,9 @@ class Console:
     def shipped(self, start: int, hidden: bytes) -> None:
         """
         Record that the store has the output from byte `start` on, in its redacted form `hidden`. Later, write this form
-        over the original on the disk. This has to wait: as long as little output has followed, a secret may begin in
-        the original and continue after it, and the original is needed to recognise that secret.
+        over the original on the disk. This has to wait until enough output has followed. Before that, a secret may
+        begin at the end of this output and continue in the next output, and then the original bytes are needed to
+        recognise the secret.
         """
         self._shipped.append((start, hidden))
         self._hide(start + len(hidden) - self.redaction.reach)

@@ -57,15 +57,16 @@ class OutputRedaction:
     @property
     def reach(self) -> int:
         """
-        Maximum number of bytes that a secret can have before a cut in the output, if it continues after the cut. A
-        reader that starts at the cut needs this many bytes from before it, in order to recognise the secret.
+        Maximum number of bytes of a secret that can lie before a given position of the output if the secret continues
+        after that position. To recognise the secret, a reader that starts there also needs this many bytes before its
+        start.
         """
         return max(named_values.REACH, self._exact.reach)
 
     def hide(self, data: bytes) -> bytes:
         """
-        Return `data` with each complete secret replaced, in the same length. A secret that is cut off at either end
-        stays.
+        Return `data` with each complete secret replaced, in the same length. A secret is not replaced if only its end
+        or only its beginning is in `data`.
         """
         return named_values.hide(self._without_exact(data)).encode(ONE_BYTE_EACH)
 
@@ -102,7 +103,7 @@ class OutputRedaction:
 
     def begun(self, data: bytes, least: int = 1) -> int:
         """
-        Return how many bytes at the end of `data` are the beginning of an exact value. Return 0 if they are the
-        beginning of fewer than `least` characters.
+        Return how many bytes at the end of `data` are the beginning of an exact value. Return 0 if that beginning is
+        shorter than `least` characters.
         """
         return self._exact.begun(data[-self.reach :].decode(ONE_BYTE_EACH), least)

@@ -7,8 +7,9 @@ session matters to the trainer, not the niceness of the agent's threads.
 
 benchmarks/cpu_priority.py measured this on two full cores that other programs used too. While a checkpoint is sent,
 training runs at 0.98 of the speed that it has without an agent. Without the priority, training runs at 0.86 of that
-speed, so the priority makes it 1.14 times as fast (middle half of 15 rounds: 1.03 to 1.34). The price: as long as the
-cores are full, and until the next checkpoint is due or a notice comes, the agent sends 0 to 6 MB/s instead of 167.
+speed, so the priority makes it 1.14 times as fast (middle half of 15 rounds: 1.03 to 1.34). The price is a slower
+upload: while the cores are full, the agent sends 0 to 6 MB/s instead of 167. This lasts at most until the next
+checkpoint is due or a notice comes.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from pathlib import Path
 
 AUTOGROUP = Path("/proc/self/autogroup")
 NICENESS = 15
-"""The niceness of the agent's session. With it, the agent has a thirtieth of the training's weight."""
+"""
+The niceness of the agent's session. With it, the agent gets a thirtieth of the processor time that the training gets,
+if both want the same core.
+"""
 
 
 class CpuPriority:
     """
-    Sets the priority of this process's session. On a Linux without autogroups it does nothing: there, the niceness of
-    the agent's threads counts, which the agent sets elsewhere.
+    Sets the priority of this process's session. On a Linux without autogroups it does nothing. What counts there is the
+    niceness of each thread of the agent, and other parts of the agent set that.
     """
 
     def __init__(self, autogroup: Path = AUTOGROUP) -> None:
@@ -35,8 +39,8 @@ class CpuPriority:
     def stand_behind(self, behind: bool) -> None:
         """
         If `behind`, give training priority over this process; otherwise restore the usual priority. A call may have no
-        effect, because the kernel refuses more than ten changes a second to an unprivileged process. So call this again
-        and again.
+        effect, because the kernel refuses more than ten changes a second to an unprivileged process. So the caller has
+        to repeat the call regularly.
         """
         if self._usual is None:
             return

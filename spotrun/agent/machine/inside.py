@@ -5,7 +5,7 @@ Opens a shell in an instance's container, with the training's environment variab
     sudo FOLDER/enter COMMAND …        runs COMMAND instead of a shell
 
 The shell is not part of the training. It does not connect to the agent. It runs until the instance ends, even if the
-trainer ends before.
+trainer ends earlier.
 """
 
 from __future__ import annotations

@@ -24,11 +24,12 @@ def variables(
     Return the environment variables to add to a trainer's `environment`:
     - a seed for random generators, and a seed for Python's hashes, which decide the order of sets of strings. Both are
       computed from the run's uid. If the job's `envs` (`given`) set them, those values apply.
-    - the time of the run's creation. A script that puts the date into names gets the date of that day in each attempt.
+    - the time of the run's creation. So a script that puts today's date into names uses the date of the run's creation
+      in each attempt.
     - the path of the file that applies these values in the trainer (spotrun/autoload/sitecustomize.py)
 
-    If `environment` already contains the seed and the time, these are kept. `verify-resume` sets them, to give two runs
-    the same values.
+    If `environment` already contains the seed and the time, they are kept: `verify-resume` sets them there to give two
+    runs the same values.
     """
     seed = given.get(OF_LIGHTNING) or environment.get(SEED_VARIABLE) or str(_number("generators", run_uid))
     paths = [str(FOLDER), *filter(None, [environment.get(PATH)])]

@@ -44,8 +44,8 @@ class SideEffects:
 
 def _names_in(folder: str) -> set[str]:
     """
-    Return the paths directly in `folder`. Deeper levels are not read: they have hundreds of thousands of files, on a
-    cold disk.
+    Return the paths directly in `folder`. Deeper levels are not read, because they have hundreds of thousands of files,
+    and a new instance's disk is slow on the first read.
     """
     try:
         return {os.path.join(folder, name) for name in os.listdir(folder)}

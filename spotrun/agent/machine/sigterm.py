@@ -52,8 +52,8 @@ class Targets(NamedTuple):
 
 def targets_of(leader: int, processes: Mapping[int, Process]) -> Targets:
     """
-    Choose the targets among `leader` and its descendants. If no program catches SIGTERM, all programs get it. Then no
-    process is judged, because none of the programs could finish its work.
+    Choose the targets among `leader` and its descendants. If no program catches SIGTERM, all programs get it. In that
+    case no process is judged, because none of the programs can finish its work before it dies.
     """
     programs = list(_programs(leader, processes))
     catching = [pid for pid in programs if processes[pid].catches]
@@ -81,7 +81,9 @@ def _programs(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
 
 
 def _above(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
-    """Yield `pid`, and all shells that it runs, if it is a shell that does not catch SIGTERM."""
+    """
+    If `pid` is a shell that does not catch SIGTERM, yield it, and all such shells that it runs, directly or indirectly.
+    """
     process = processes.get(pid)
     if process is not None and process.is_shell and not process.catches:
         yield pid
@@ -108,9 +110,9 @@ class Termination:
     @property
     def is_over(self) -> bool:
         """
-        True if all judged processes have ended or, if no process is judged, all processes that got SIGTERM. A process
-        that has ended can still be found, with its exit status: its parent would remove it, but is a shell that is
-        paused.
+        True if all judged processes have ended. If no process is judged, True if all processes that got SIGTERM have
+        ended. The exit status of an ended process can still be read, because the shell that is its parent is paused and
+        so has not reaped it.
         """
         awaited = self._targets.judged or self._targets.terminated
         for pid in awaited:

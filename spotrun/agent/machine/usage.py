@@ -122,8 +122,8 @@ def _busy(seconds: float, share: float | None) -> Busy:
 
 class DataWait:
     """
-    Measures for what share of its recent time a training has waited for data, and adds up the training's totals. Time
-    in validations counts in neither.
+    Measures for what share of its recent time a training has waited for data, and adds up the training's totals.
+    Neither the share nor the totals include time in validations.
     """
 
     def __init__(self) -> None:

@@ -48,8 +48,8 @@ HANG_FLOOR_S = float(os.environ.get("SPOTRUN_HANG_FLOOR_S", "30"))
 """Minimum system seconds of silence after which a trainer counts as hung. Tests set a smaller value."""
 ABORT_GRACE_S = 5.0
 """
-Maximum system seconds that a hung trainer has to write its stacks, and that a trainer that has refused to train has to
-exit. Then it is killed.
+Maximum system seconds before the agent kills a trainer. In this time, a hung trainer can write its stacks, and a
+trainer that has refused to train can exit.
 """
 KILL_WITHIN_S = 30.0
 OUTPUT_BYTES = 64 << 10
@@ -177,8 +177,8 @@ class Trainer:
         because it was passed during the download, send nothing. The `later` starts are for the next calls of fit() in
         the script.
 
-        The image is closed only when the trainer makes steps. Freeing that much memory takes a while; at that time, the
-        training does not have to wait for it.
+        The agent closes the image only when the trainer makes steps. Closing it frees much memory, which takes a while,
+        and the training no longer has to wait for that.
         """
         self._start_anew_unless_told_of(start.image)
         self._start, self._image, self._later = start, start.image, deque(later)
@@ -227,8 +227,8 @@ class Trainer:
     @property
     def is_behind(self) -> bool:
         """
-        True if an earlier trainer had begun a fit() that this trainer's script has not called yet. The script repeats
-        the calls one after another.
+        True if an earlier trainer had begun a fit() that this trainer's script has not called yet. A new trainer
+        repeats the script from the beginning, so it repeats these calls one after another.
         """
         return bool(self._later)
 
@@ -241,8 +241,8 @@ class Trainer:
 
     def begin_fit(self, start: Start) -> None:
         """
-        Begin another fit() in the same process. If it starts from an image, forget `final`: this fit() may make further
-        steps from that image, so no commit is known yet to be its last.
+        Begin another fit() in the same process. If this fit() starts from an image, set `final` to None, because the
+        fit() may make further steps, and its final commit is not known yet.
         """
         self._drop_image()
         self._start, self._image = start, start.image
@@ -459,8 +459,9 @@ class Trainer:
     def another_came(self, late: CameTooLate) -> None:
         """
         Handle a second process of the command that wants to train. If the first process died in the middle of its
-        training, kill the command, so that it is started again and resumes from a checkpoint. Otherwise the command
-        trains in two processes, which spotrun does not support: kill it, and record that as a refusal.
+        training, kill the command, so that it is started again and resumes from a checkpoint. Otherwise the first
+        process still trains, or has completed its training. spotrun supports only one training process for each
+        command, so kill the command, and record this as a refusal to train.
         """
         if self.exited is not None or self.refused is not None:
             return
@@ -477,7 +478,10 @@ class Trainer:
         self._process.kill()
 
     def refuse(self, refused: Refused) -> None:
-        """Record that the trainer has refused to train. It exits by itself; if it does not within a time, kill it."""
+        """
+        Record that the trainer has refused to train. The trainer should exit by itself. If it has not exited within
+        ABORT_GRACE_S, kill it.
+        """
         self.refused = refused
         self._kill_at_s = time.monotonic() + ABORT_GRACE_S
 
@@ -495,7 +499,7 @@ class Trainer:
         return self._context.console.tail(OUTPUT_BYTES, since=self._log_start)
 
     def close(self) -> None:
-        """Free the trainer's memory, except snapshots that are still being saved. They are freed after that."""
+        """Free the trainer's memory. Snapshots that are still being saved are freed once they are saved."""
         self._drop_image()
         fits.close([start.image for start in self._later if start.image is not None])
         self._later.clear()

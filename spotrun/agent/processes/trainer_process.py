@@ -39,7 +39,10 @@ READ_REST_WITHIN_S = 5.0
 LOOK_S = 0.05
 """System seconds between two checks whether a command has ended after SIGTERM."""
 NEVER_STARTS = frozenset({errno.ENOENT, errno.EACCES, errno.E2BIG, errno.ENOEXEC})
-"""Errors for which a program can start on no instance, because the job is wrong. Usually its `PATH` is."""
+"""
+Errors that mean that the program cannot start on any instance, because the job is wrong. Usually the cause is a wrong
+`PATH` in the job's envs.
+"""
 NOT_FOUND = 127
 """Exit code of a shell that did not find its program."""
 STATE_DIR = "SPOTRUN_STATE_DIR"
@@ -302,8 +305,8 @@ class TrainerProcess:
 def _state_dir(context: AgentContext) -> Path:
     """
     Return the folder in which a command keeps its state. Make the folder only if it is spotrun's default folder. If the
-    job names another folder, leave that to the command: many commands take a missing folder as the sign that they start
-    from scratch, and make it themselves with the mode that they want.
+    job names another folder, do not make it. Many commands check whether this folder exists: if it is missing, they
+    start from scratch, and make the folder themselves with the mode that they want.
     """
     folder = context.assignment.work / context.spec.train.state_dir
     if context.spec.train.state_dir == STATE_DIR_OF_OURS:

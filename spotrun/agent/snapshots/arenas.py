@@ -24,9 +24,10 @@ import os
 COUNT = 2
 OWN_ONE_OF = 3
 """
-The part of an arena that it does not share with the other arena is one third of it. A smaller part would save memory,
-but then more of an arena has to be sent before the trainer gets the other one. So a snapshot would wait longer for an
-arena, and so would the training at the end of a run.
+One third of each arena is not shared with the other arena. If this share were smaller, the two arenas would need less
+memory. But a larger common part would have to be sent before the trainer gets the other arena. So the trainer would
+wait longer before it can take a snapshot, and at the end of a run, where it needs a last snapshot, training would be
+held up.
 """
 
 

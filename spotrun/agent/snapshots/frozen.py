@@ -1,8 +1,8 @@
 """
-Reads frozen files (spotrun/folder/frozen_files.py), that is, files as they were at one time. They belong to a command's
-state, of which copies were made, or to a training.
+Reads frozen files (spotrun/folder/frozen_files.py), that is, files as they were at one time. There are two kinds. The
+files of a command's state were copied, so they do not change while they are read.
 
-A training goes on while its files are read. Most of them are not copied but read where they are, so the training may
+The files of a training are mostly not copied but read at their places, while the training goes on. So the training may
 change a file before it is read. Such a file is torn, and cannot be used.
 """
 
@@ -100,8 +100,8 @@ class Frozen:
         Raises:
             OSError: the file cannot be opened.
             TornFile: the file has changed, so it has to be copied at a later step boundary. The error may come only
-                after all bytes were read. It is also raised if the trainer took the file for one that is stored already
-                (KNOWN), and it is not.
+                after all bytes were read. It is also raised if the trainer did not pass the file, because it wrongly
+                believed that the store already has it (KNOWN).
         """
         size_bytes = file.stamp.size_bytes
         match file.source:
@@ -174,8 +174,9 @@ def unchanged(fd: int, file: FrozenFile) -> Iterator[FileReader]:
 
 def _check(fd: int, file: FrozenFile) -> None:
     """
-    Raise TornFile if the file has changed since it was frozen. A file that was kept open may have grown, as long as a
-    sample of its old content is unchanged. It may also have been removed, because it can still be read.
+    Raise TornFile if the file has changed since it was frozen. For a file that was kept open, two changes are allowed.
+    It has grown, and a sample of its old content is unchanged; or it was removed, because it can still be read while it
+    is open.
     """
     now, then = Stamp.of(os.fstat(fd)), file.stamp
     if file.source is ContentSource.PLACE:

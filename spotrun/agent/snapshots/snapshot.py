@@ -59,11 +59,12 @@ class Snapshot:
 
 class Stalls:
     """
-    Computes the stall of each commit: for how long the trainer has paused for snapshots since the commit before. Pauses
-    for snapshots that were dropped are included.
+    Computes the stall of each commit: for how long the trainer has paused for snapshots since the previous commit.
+    Pauses for snapshots that were dropped are included.
 
     The stall can be computed only when a snapshot becomes a commit. When the snapshot is taken, an earlier one may
-    still be in flight, and it is unknown whether that one will become the commit before.
+    still be in flight, and it is unknown whether that one will become a commit, which would then be the previous
+    commit.
     """
 
     def __init__(self) -> None:

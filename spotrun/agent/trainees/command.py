@@ -22,8 +22,8 @@ class Command:
     """
     A command that `trainer` runs, and whose state spotrun does not save.
 
-    This class is also used for a run that has checkpoints of a training, until its process says hello. From then on,
-    the process counts as the training.
+    Every program starts as a command. So a script with spotrun's callback is also handled by this class until it says
+    hello, even if the run already has checkpoints of a training. From then on, it counts as a training.
     """
 
     def __init__(self, context: AgentContext, trainer: Trainer, journal: AttemptJournal) -> None:
@@ -70,7 +70,8 @@ class Command:
     def _say_that_it_began(self, *, unprotected: bool = False) -> None:
         """
         Write to the ledger when the command began. `unprotected` is True if nothing of the command is saved, because it
-        is a Python program without spotrun's callback, and the job names no state files. Then also warn the user.
+        is a Python program without spotrun's callback, and the job names no state files. In that case, also warn the
+        user.
         """
         if self._has_begun:
             return

@@ -31,8 +31,9 @@ BEGUN_AFTER_S = float(os.environ.get("SPOTRUN_BEGUN_AFTER_S", "60"))
 IMPORTS_SHARE, IMPORTS_AT_MOST = 0.5, 5
 """
 Limits for a longer wait for the hello of a Python process. On a busy machine, the process may still be importing after
-BEGUN_AFTER_S: to import torch and a framework takes 10 to 20 s of processor time. So if the process has used less
-processor time than IMPORTS_SHARE of BEGUN_AFTER_S, the agent waits on, up to IMPORTS_AT_MOST times BEGUN_AFTER_S.
+BEGUN_AFTER_S: to import torch and a framework takes 10 to 20 s of processor time. So as long as the process has used
+less processor time than IMPORTS_SHARE of BEGUN_AFTER_S, the agent continues to wait, but no longer than IMPORTS_AT_MOST
+times BEGUN_AFTER_S in total.
 """
 
 

@@ -59,7 +59,7 @@ class StateWatch:
     def want(self, wish: CopyRequest) -> None:
         """
         Request a copy. When it is made, the thread puts a StateFrozen letter into the agent's inbox, unless the request
-        was dropped before. To repeat a request before its letter has come changes nothing.
+        was dropped before. Repeating a request before its letter has arrived has no effect.
         """
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="state", daemon=True)
@@ -154,8 +154,9 @@ class StateWatch:
 
     def _copied(self, before: TimedSurvey, now: TimedSurvey) -> Frozen | None:
         """
-        Return a copy of the state; None if nothing has changed, or if the state is not at rest. Set `trouble` to the
-        reason, or to None. It is set in one step at the end, because the main loop may read it at any time.
+        Return a copy of the state; None if nothing has changed, or if the state is not at rest. If the state is not at
+        rest, set `trouble` to the reason; otherwise set it to None. `trouble` is assigned only once, at the end,
+        because the main loop may read it at any time.
         """
         state, trouble = None, None
         try:

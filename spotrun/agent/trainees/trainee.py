@@ -46,7 +46,10 @@ class Trainee(Protocol):
         ...
 
     def make_way(self) -> None:
-        """If the program is about to take a last snapshot, stop other uploads, so that it has the whole network."""
+        """
+        If the program is about to take a last snapshot, stop other uploads, so that this snapshot's upload can use the
+        whole network.
+        """
         ...
 
     def leave(self, now_s: float) -> None:

@@ -173,8 +173,8 @@ class Training:
 
     def _let_a_newer_one_in(self, now_s: float) -> None:
         """
-        Drop a held snapshot, so that the trainer can use its arena for a newer one. Do this as late as possible. If the
-        trainer dies between the drop and the newer snapshot, all steps since the last commit are lost.
+        Drop a held snapshot, so that the trainer can use its arena for a newer one. Do this as late as possible,
+        because if the trainer dies between the drop and the newer snapshot, all steps since the last commit are lost.
         """
         snapshot, at, pace = self._saver.held, self._trainer.progress, self._pace
         if snapshot is None or at is None:
@@ -221,9 +221,9 @@ class Training:
 
     def is_done(self, exited: Exited) -> bool:
         """
-        Return True if the run is complete. That is so if the final checkpoint of the last fit() is durable, and the
-        script then ended with exit code 0, or hung at its end. A script that never trained, in a run without training
-        so far, is also done if it ends with exit code 0.
+        Return True if the run is complete: the final checkpoint of the last fit() is durable, and the script has then
+        ended with exit code 0, or has hung at its end. A script that never trained, in a run without training so far,
+        is also done if it ends with exit code 0.
         """
         trainer = self._trainer
         if trainer.finished is not None:
@@ -237,7 +237,10 @@ class Training:
     # -- its figures
 
     def tell_figures(self, epochs_ended: int = 0) -> None:
-        """Send the run's figures to the trainer for the script's loggers, unless a notice has come."""
+        """
+        Send the run's figures to the trainer, for the script's loggers. After a notice, send none: the last seconds are
+        for saving.
+        """
         if self._drain.deadline_s is not None:
             return
         state = self._context.recorder.state
