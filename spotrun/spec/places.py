@@ -4,8 +4,8 @@ trains at other times.
 
     any_of: [{cloud: local, hardware: box}, {cloud: aws, region: us-east-1}]
 
-The keys in the cloud's entry replace the choice, and the name of the machine becomes the key `home`. The order of the
-entries does not matter.
+In `resources`, this module replaces `any_of` by the keys of the cloud's entry, and by the key `home`, which has the
+name of the machine. The order of the entries does not matter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spotrun.units import Unreadable
 HARDWARE = "hardware"
 HOME = "home"
 LOCAL = "local"
-"""The cloud whose instances are processes of this machine."""
+"""The name of the cloud whose instances are processes on this machine."""
 _FORM = "write it like [{cloud: local, hardware: box}, {cloud: aws}]"
 
 

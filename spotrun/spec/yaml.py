@@ -4,7 +4,7 @@ Reads YAML into plain data, the line of each key, and a list of problems in the 
 The reader accepts only YAML that all readers understand in the same way. It refuses, and names the line of: duplicate
 keys, tags, several documents, `.nan`, and values with a surprising meaning in YAML 1.1 (`no` is a boolean, `1:30` is
 90, `010` is 8). With all aliases replaced, a file may not have more than NODES_MAX values. The merge key (`<<:
-*defaults`) adds only the keys that its mapping does not have itself.
+*defaults`) adds only keys that the mapping with the merge key does not have yet.
 """
 
 from __future__ import annotations
@@ -267,8 +267,9 @@ class _Constructor:
 
     def merged(self, pairs: list[tuple[_Node, _Node]], key: Key) -> list[tuple[_Node, _Node]]:
         """
-        Return the pairs of a mapping, followed by the pairs that its merge key `<<` adds. A key that occurs several
-        times has the value of the mapping itself, or else that of the first mapping in `<<` that has the key.
+        Return the pairs of a mapping, followed by the pairs that its merge key `<<` adds. If a key occurs several
+        times, the mapping's own value is used. If the mapping itself does not have the key, the first mapping in `<<`
+        that has the key decides.
         """
         found = [(name, item) for name, item in pairs if not name.merges]
         for count, (name, item) in enumerate(pair for pair in pairs if pair[0].merges):
@@ -319,7 +320,10 @@ class _Constructor:
 
 
 def _surprise(text: str) -> tuple[str, str]:
-    """Return the reason why a number is refused that YAML would read in a surprising way, and what to write instead."""
+    """
+    Return two texts about a number that is refused because YAML would read it in a surprising way: the reason, and what
+    to write instead.
+    """
     if ":" in text:
         length = "".join(f"{part}{unit}" for part, unit in zip(text.lstrip("+-").split(":"), "hms", strict=False))
         advice = f'write "{shown(text)}" in quotes for that time or text, or {shown(length)} for a duration'

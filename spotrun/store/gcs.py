@@ -30,8 +30,8 @@ from spotrun.store.request_counts import count_read, count_write
 _TIMEOUT = (CONNECT_S, READ_S)
 _SEND_TIMEOUT = (READ_S, READ_S)
 """
-Time-outs of an upload: to connect, and to read the answer. urllib3 counts the time of sending the body as part of the
-first, so the first has to be as long as the second.
+Two time-outs of an upload: for connecting, and for reading the answer. urllib3 counts the time for sending the body as
+part of connecting, so the first time-out has to be as long as the second.
 """
 _ABSENT = 0
 _NO_LOOK = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
