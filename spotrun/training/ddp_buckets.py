@@ -35,8 +35,8 @@ PRIVATE_NAMES = (
     "_ddp_init_helper",
 )
 """
-Private names of DDP in torch 2.13. `_ddp_init_helper` makes the buckets; DDP itself also calls it a second time, when a
-DDP is unpickled.
+Private names of DDP in torch 2.13 that this module uses. `_ddp_init_helper` makes the buckets. It can be called a
+second time: DDP itself does that when a DDP is unpickled.
 """
 DECIDES_FROM = 3
 """Minimum number of ranks for which the order matters: the sum of two values is the same in either order."""

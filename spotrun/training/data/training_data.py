@@ -1,6 +1,6 @@
 """
-Replaces each loader of a training, for training data or for validation, by an exact loader, and tells it at which batch
-to start.
+Replaces each loader of a training, for training data or for validation, by an exact loader, and tells the exact loader
+at which batch to start.
 """
 
 from __future__ import annotations
