@@ -18,7 +18,7 @@ from spotrun.units import Unreadable, shown
 LARGEST = Decimal(10) ** 15
 ABOVE_ZERO = "write a number above 0"
 FIGURES = "{purchase_usd: 6500, months: 30, days_per_month: 10}"
-"""An example of the values that are required for a machine, as a user would write them."""
+"""An example for messages: the values that the description of a machine must have, as a user would write them."""
 PLACES = Decimal("1e-6")
 """Unit to which an hourly price is rounded, in dollars."""
 _NUMBER = re.compile(r"\$?(\d[\d,_]{0,30}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,2})?)([kKMG%]?)", re.ASCII)
@@ -109,7 +109,7 @@ class Machine(Model):
     @property
     def power_usd_per_hour(self) -> Decimal:
         """
-        Dollars per hour for power while the machine computes. Outside these hours, the machine is assumed to be
+        Dollars per hour for power while the machine computes. While it does not compute, the machine is assumed to be
         switched off.
         """
         return (self.watts or Decimal(0)) / 1000 * (self.usd_per_kwh or Decimal(0))
@@ -145,7 +145,7 @@ class HardwareSpec(Machine):
     host: fields.CloudName | None = Field(
         default=None,
         description="The name of the machine in its network, as `hostname` prints it. If the runner is on any other "
-        "machine, the run trains in the cloud. Default: the machine that launches.",
+        "machine, the run trains in the cloud. Default: the machine on which the run was launched.",
     )
 
     @property

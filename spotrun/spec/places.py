@@ -45,19 +45,19 @@ def read_places(resources: Mapping[str, Any]) -> Places:
     Read a choice between the user's own machine and a cloud.
 
     Raises:
-        Unreadable: `any_of` is not a choice between one machine of the user and one cloud. `at` is the key at fault,
-            relative to `any_of`.
+        Unreadable: `any_of` is not a choice between one machine of the user and one cloud. The error's `at` is the key
+            at fault, relative to `any_of`.
     """
     entries = [*_entries(resources[ANY_OF])]
     machines = [(at, entry) for at, entry in entries if HARDWARE in entry]
     clouds = [(at, entry) for at, entry in entries if HARDWARE not in entry]
     if len(machines) > 1:
-        reason = "is a second machine of your own, and a job has one home"
+        reason = "is a second machine of your own, and a job can have only one"
         raise Unreadable(reason, "name a cloud in its place", at=machines[1][0])
     if len(clouds) > 1:
         raise Unreadable("is a second cloud, and a job rents on one", "keep one of them", at=clouds[1][0])
     if not clouds:
-        raise Unreadable("names no cloud for when the machine is taken", _FORM)
+        raise Unreadable("names no cloud that trains while the machine is in use", _FORM)
     ((machine_at, machine),), ((cloud_at, cloud),) = machines, clouds
     _require_machine(machine, machine_at)
     if "cloud" not in cloud:

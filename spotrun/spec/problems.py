@@ -89,7 +89,7 @@ OWN_WORDS: Mapping[str, tuple[str, str]] = {
         ("spotrun does not choose this", "remove it, or set it in a launch template (aws.launch_template)"),
     ),
     **dict.fromkeys(("pool", "fleets", "fleet", "priority", "priority_class", "creation_policy", "user"), _ALONE),
-    "utilization_policy": ("a training without progress is ended by policy.hang_after", "write policy.hang_after: 5m"),
+    "utilization_policy": ("policy.hang_after ends a training that makes no progress", "write policy.hang_after: 5m"),
     "type": ("every job is a training", "remove it"),
     "inputs": ("a job states only how much data it reads", "write data: {gb: 40}, or remove it"),
     "config": ("settings of SkyPilot are not read", "remove it"),

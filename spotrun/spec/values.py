@@ -80,7 +80,8 @@ VARIABLE_PATTERN = r"^\$[A-Za-z_][A-Za-z0-9_]*$"
 
 def clean_text(value: object, *, lines: bool = False) -> str:
     """
-    Return text that is not empty and has no characters that control or reorder it. `lines` allows line breaks and tabs.
+    Return `value`, after checking that it is text, is not empty, and has no characters that control or reorder text.
+    `lines` allows line breaks and tabs.
     """
     if not isinstance(value, str):
         quoted = f'write "{shown(value).lower() if isinstance(value, bool) else shown(value)}"'

@@ -1,10 +1,11 @@
 """
 Reads YAML into plain data, the line of each key, and a list of problems in the text. Writes plain data as YAML.
 
-The reader accepts only YAML that all readers understand in the same way. It refuses, and names the line of: duplicate
-keys, tags, several documents, `.nan`, and values with a surprising meaning in YAML 1.1 (`no` is a boolean, `1:30` is
-90, `010` is 8). With all aliases replaced, a file may not have more than NODES_MAX values. The merge key (`<<:
-*defaults`) adds only keys that the mapping with the merge key does not have yet.
+The reader accepts only YAML that all readers understand in the same way. It refuses duplicate keys, tags, several
+documents, `.nan`, and values with a surprising meaning in YAML 1.1 (`no` is a boolean, `1:30` is 90, `010` is 8). Each
+refusal names the line. A file with more than NODES_MAX values is refused too; each use of an alias counts all values
+for which the alias stands. The merge key (`<<: *defaults`) adds only keys that the mapping with the merge key does not
+have yet.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class Document:
 @dataclass(frozen=True)
 class _Node:
     """
-    A part of the file: a scalar (text), a list (nodes), or a mapping (pairs of nodes). In place of an alias, there is
-    the node to which it refers.
+    A part of the file: a scalar (text), a list (nodes), or a mapping (pairs of nodes). An alias is replaced by the node
+    to which the alias refers.
     """
 
     content: str | list[_Node] | list[tuple[_Node, _Node]]

@@ -31,7 +31,7 @@ def race(store: Store, key: str, racers: int = RACERS) -> None:
     answers = _answers(store, key, racers)
     unanswered = [answer for answer in answers if isinstance(answer, StoreUnavailable)]
     if len(unanswered) == racers:
-        why, advice = unanswered[0].message, unanswered[0].hint or "try again, or `spotrun doctor`"
+        why, advice = unanswered[0].message, unanswered[0].hint or "try again, or run `spotrun doctor`"
         raise StoreUnavailable(f"{store.uri} answered none of {racers} writers: {why}", hint=advice) from unanswered[0]
     won = [number for number, answer in enumerate(answers) if answer is True]
     if len(won) > 1:

@@ -42,8 +42,8 @@ would repeat this request with each call.
 """
 _PASSING = (OSError, DataCorruption, urllib3.exceptions.HTTPError, ValueError, KeyError)
 """
-Errors for which a retry may help. Those of urllib3 mean that a download broke off; ValueError and KeyError mean that
-the answer was damaged.
+Errors for which a retry may help. The errors of urllib3 mean that a download broke off; ValueError and KeyError mean
+that the answer was damaged.
 """
 
 _LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"

@@ -35,7 +35,10 @@ which the loss happened, its weight is 1.
 
 
 class Past(msgspec.Struct, frozen=True):
-    """The losses of a zone and the seconds for which it was up, in periods that have ended. Both are faded."""
+    """
+    The losses of a zone and the seconds for which it was up, in periods that have ended. Both numbers are faded: older
+    periods count less.
+    """
 
     losses: float = 0.0
     up_s: float = 0.0
@@ -96,8 +99,8 @@ class MarketHistory(msgspec.Struct, frozen=True):
         cls, pasts: Mapping[str, Past], now_s: float, up: Collection[str] = (), told: dict[str, float] | None = None
     ) -> MarketHistory:
         """
-        Return the history as of `now_s`. `pasts` has the past of each zone, and `up` are the zones that may have spot
-        now.
+        Return the history as of `now_s`. `pasts` has the past of each zone. `up` are the zones that are assumed to have
+        spot now.
         """
         known = {zone: pasts.get(zone, Past()) for zone in {*pasts, *up}}
         records = {zone: ZoneRecord(now_s, zone in up, past.losses, past.up_s) for zone, past in known.items()}

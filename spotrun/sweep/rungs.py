@@ -7,8 +7,8 @@ Decides the next steps of a sweep: which trials begin and with what budgets, whi
 A trial is settled once it has ended and costs nothing more. No run costs more than its budget, so the sweep never costs
 more than its budget.
 
-Optuna chooses the trials' parameters, and which trials are the worst so far (`ask`, `report`, `should_prune`). For each
-decision, spotrun makes a new Optuna study from the runs' ledgers, so no other state is kept.
+Optuna chooses the trials' parameters, and decides which trials are the worst so far (`ask`, `report`, `should_prune`).
+For each decision, spotrun makes a new Optuna study from the runs' ledgers, so no other state is kept.
 
 Once all trials have begun, the rest of the budget can be used to continue trials that were stopped, the most promising
 first.

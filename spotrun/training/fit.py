@@ -1,8 +1,8 @@
 """
 Runs one fit() under an agent. A process may run several fits, one after another.
 
-The order of events. Epoch and batch count from 0. A *boundary* is a point between two optimizer steps. A snapshot is
-*requested* by the agent. A validation is *due* if it runs next.
+This is the order of events. Epochs and batches are counted from 0. A *boundary* is a point between two optimizer steps.
+A snapshot is *requested* by the agent. A validation is *due* if it is about to start.
 
     setup              send Hello (FitBegins for a later fit()). Wait for Resume and the weights. Give the framework
                        its checkpoint. Replace the loaders by exact loaders.

@@ -50,10 +50,13 @@ class Framework(Protocol):
 
     The order of a fit:
 
-    1. spotrun calls `problems`. 2. On a resume, it calls `load`. On a fresh start, it calls `load_file` if there is a
-    file to start from. 3. It calls `open`. 4. The framework calls `Hooks.built`. 5. The framework restores its own
-    state, and calls `Hooks.restore`, which on a resume calls `load_metrics`. 6. The framework makes its loaders, and
-    calls `Hooks.start`, which on a resume calls `enter`. 7. At the end, spotrun calls `close`.
+    1. spotrun calls `problems`.
+    2. On a resume, spotrun calls `load`. On a fresh start, it calls `load_file` if there is a file to start from.
+    3. spotrun calls `open`.
+    4. The framework calls `Hooks.built`.
+    5. The framework restores its own state, and calls `Hooks.restore`. On a resume, that hook calls `load_metrics`.
+    6. The framework makes its loaders, and calls `Hooks.start`. On a resume, that hook calls `enter`.
+    7. At the end, spotrun calls `close`.
     """
 
     # --- what it is

@@ -252,8 +252,8 @@ class Parts:
 
     def put(self, optimizer: Any, number: int) -> None:
         """
-        Restore optimizer `number` in place from its description, if it is odd, and the optimizers in it. Call
-        `Containers.have_again` before.
+        Restore optimizer `number` and the optimizers in it, in place, from the snapshot's description. Do nothing if
+        the optimizer is not odd, because there is then no description. Call `Containers.have_again` before.
         """
         saved = self._by_name[number]
         if saved is None:

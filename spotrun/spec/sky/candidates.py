@@ -113,7 +113,7 @@ class Candidates:
         have the same key.
 
         Raises:
-            Unreadable: a candidate is invalid. `at` is the key at fault, relative to the list.
+            Unreadable: a candidate is invalid. The error's `at` is the key at fault, relative to the list.
         """
         if not isinstance(value, list) or not value:
             said = "is empty" if value == [] else f"must be a list, not {kind_of(value)}"
@@ -152,8 +152,8 @@ class Candidates:
 
     def _require_no_order(self) -> None:
         """
-        Refuse a list in order of preference, because spotrun always rents the cheapest. One order is accepted: spot
-        before on demand, which is the order of `spot_policy: auto`.
+        Refuse a list in order of preference, because spotrun always rents the cheapest instance. One order is accepted:
+        spot before on demand, which is the order of `spot_policy: auto`.
         """
         rest = {(each.place, each.kind) for each in self.each}
         if self.in_order and len(self.each) > 1 and (len(rest) > 1 or self._spots != [True, False]):

@@ -27,7 +27,8 @@ _KEPT = "what the job writes into workdir is stored in the run's folder (`spotru
 
 def no_mount(target: str, source: object, *, own_role: bool = False) -> Unreadable:
     """
-    Return the refusal of one entry of `file_mounts`. If a key of the entry is at fault, `at` is this key.
+    Return the error that refuses one entry of `file_mounts`. If a key of the entry is at fault, the error's `at` is
+    this key.
 
     `own_role` is True if the run uses the role that spotrun makes for it on AWS. This role can read only the run's own
     bucket. If the advice is to copy another bucket, it then also says to name a role that can read that bucket.

@@ -100,7 +100,10 @@ class Watch:
             self.look(worker)
 
     def look(self, worker: int) -> None:
-        """Compare the dataset's facts with those of the last call. The first call only records facts."""
+        """
+        Compare the dataset's facts (`_facts`) with the facts that the last call recorded. The first call only records
+        facts.
+        """
         self._script = self._script or Script.of_this_process()
         now = dict(_facts(self._script, type(self._dataset).__name__, self._dataset))
         if self._before is not None:

@@ -33,7 +33,7 @@ LONG = 64
 """
 Maximum length of a list in a library object that is searched as a list of transforms. A longer list is considered data.
 """
-NOTHING_LIKE_IT = "this process has nothing like it there"
+NOTHING_LIKE_IT = "this process has no such object there"
 
 
 class PythonState:
