@@ -106,7 +106,7 @@ class TurnedAway:
 
 @dataclass(frozen=True, kw_only=True)
 class Hello:
-    """The trainer's first message. `framework` is the package and its version, `pytorch_lightning 2.6.6`."""
+    """The trainer's first message. `framework` is the package and its version, such as `pytorch_lightning 2.6.6`."""
 
     pid: int
     framework: str
@@ -196,9 +196,10 @@ class SnapshotTaken:
     The message that arena `arena` holds a checkpoint image of `size_bytes`. From now on, the arena belongs to the
     agent, until the agent sends `ArenaFree`.
 
-    The image contains `batch` batches of `epoch`. If `epoch_ended` is True, it contains the whole epoch, including its
-    validation and all else that is done at the end of an epoch. `fit` counts the calls of fit() from 1; `epoch` and
-    `step` are counted over all calls. `files` is the number of the `FilesFrozen` that belongs to this snapshot.
+    The image is the state of the training after `batch` batches of epoch `epoch`. If `epoch_ended` is True, it is the
+    state after the whole epoch, including the validation and everything else that is done at the end of an epoch. `fit`
+    counts the calls of fit() from 1; `epoch` and `step` are counted over all calls. `files` is the number of the
+    `FilesFrozen` that belongs to this snapshot.
 
     `final` is True if this process trains no further step. `stall_s` is how many system seconds training paused for the
     snapshot. `finite` is False if the loss or a parameter is NaN or infinite.
@@ -259,8 +260,8 @@ class Refused:
 @dataclass(frozen=True, kw_only=True)
 class Finished:
     """
-    The message that `fit()` is done, and that the final snapshot was taken. `resumed` is True if this process had
-    itself resumed from the final snapshot, so that no step was left.
+    The message that `fit()` is done, and that the final snapshot was taken. `resumed` is True if this process resumed
+    from the final snapshot, so that it had no step left to train.
     """
 
     step: int

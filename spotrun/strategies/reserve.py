@@ -1,6 +1,6 @@
 """
-spotrun's own strategy. It keeps a reserve of slack in proportion to the work left. It compares zones by what an hour of
-progress costs there.
+spotrun's own strategy. It keeps a reserve of slack (time that is left before the deadline, beyond the work left). The
+reserve is in proportion to the work left. The strategy compares zones by what an hour of progress costs there.
 """
 
 from __future__ import annotations
@@ -66,8 +66,9 @@ class Reserve(msgspec.Struct, frozen=True):
 
 def _worth_their_toll(situation: Situation) -> dict[str, float]:
     """
-    Return the prices of the spot zones in which an hour of progress costs less than on demand, even with the tolls. The
-    zone in which the job runs is always included, because its toll has been paid already.
+    Return the prices of the spot zones in which an hour of progress costs less than on demand, even with the toll: the
+    cost of sending the checkpoint to a zone outside the bucket's region. The zone in which the job runs is always
+    included, because its toll has been paid already.
     """
     return {
         zone: usd

@@ -111,7 +111,7 @@ class Attendant:
         self._thread.start()
 
     def carry_on(self) -> None:
-        """Reopen the run of this trial, after the sweep had stopped it."""
+        """Reopen the run of this trial, which the sweep has stopped."""
         self.join(END_WITHIN_S)
         before = self.run.first_sha256
         self.run = OpenRun(self.run.uri, writer("runner"))

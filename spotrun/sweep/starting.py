@@ -73,8 +73,8 @@ class SweepFlags(NamedTuple):
 
 class Outcome(NamedTuple):
     """
-    The result of the command: the report to show, and the error with which it ends. Both are None if another process
-    now attends to the sweep.
+    The result of `spotrun sweep`: the report to show, and the error with which the command ends. Both are None if
+    another process now attends to the sweep.
     """
 
     shown: SweepShown | None

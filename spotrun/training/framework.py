@@ -297,8 +297,8 @@ class Hooks(Protocol):
 
     def exact(self, loader: Any, stage: Stage) -> Any:
         """
-        Return the loader to read instead of `loader`. Its order depends on the seed. Its next pass begins at the
-        training's position.
+        Return the loader to read instead of `loader`. The order of the returned loader depends on the seed, and its
+        next pass begins at the training's position.
         """
 
     def loading(self, stage: Stage, epoch: int) -> AbstractContextManager[None]:

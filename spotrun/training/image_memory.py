@@ -67,8 +67,8 @@ class Arrival:
 
     def ends(self) -> None:
         """
-        Stop waiting for more bytes, because none will arrive. Each present and later `need` of a missing byte raises
-        LinkClosed.
+        Stop waiting for more bytes, because no more bytes will arrive. Each call of `need` for a byte that is missing
+        then raises LinkClosed, also a call that is already waiting.
         """
         with self._changed:
             self._lost = True

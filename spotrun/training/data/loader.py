@@ -307,7 +307,7 @@ class _Pass(Iterator[Any]):
 class _StreamPass(_Pass):
     """
     A pass over a stream. Before each batch is read, the generators are seeded with the batch's number. After the batch
-    is read, the training's generators are set back.
+    is read, the generators get back the states that they had before, because the training uses them too.
 
     `holder` is the object that has the stream's state; None if the stream has no state. `states` has the state of
     `holder` after each of the last KEPT_STATES batches. Without a holder, `marks` has the mark (marks.py) of each of
