@@ -4,9 +4,10 @@ Links the agent and the trainer process that the agent started, by messages on a
 The path of the Unix stream socket is in the environment variable `SPOTRUN_AGENT`. All child processes inherit it, so a
 training finds its agent even if other programs started the training. A message is one JSON object on a line.
 
-File descriptors are sent together with a message (SCM_RIGHTS): those of arenas, and that of a checkpoint to resume
-from. The line says how many there are. So each descriptor can be matched with its message, even if one read returns
-parts of several messages. The trainer's end needs only the standard library.
+File descriptors are sent together with a message (SCM_RIGHTS): the descriptors of arenas, and the descriptor of a
+checkpoint to resume from. The line of the message says how many descriptors belong to it. So the receiver can match
+descriptors with messages even if one read returns parts of several messages. The trainer's end needs only the standard
+library.
 
     trainer                                   agent
     (connects)                  <-            Welcome | TurnedAway
@@ -47,8 +48,9 @@ later see the prefix, and do not try to link themselves.
 """
 GANG = "SPOTRUN_GANG"
 """
-Environment variable with the run, attempt, incarnation and world of a gang's trainer. When the trainers have connected
-to each other, they compare these values.
+Environment variable with the run, the attempt, the incarnation (each start of trainers in an attempt is one) and the
+world (the number of processes) of a gang's trainer. When the trainers have connected to each other, they compare these
+values.
 """
 RANKS_SECRET = "SPOTRUN_RANKS_SECRET"
 """
@@ -104,7 +106,7 @@ class TurnedAway:
 
 @dataclass(frozen=True, kw_only=True)
 class Hello:
-    """The trainer's first message. `framework` is the package and its version, `pytorch_lightning 2.6.6`."""
+    """The trainer's first message. `framework` is the package and its version, such as `pytorch_lightning 2.6.6`."""
 
     pid: int
     framework: str
@@ -134,8 +136,8 @@ class ArenasWanted:
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """
-    The position of the training. `epoch` counts from 0, and `batch` of its `batches` are done. `step` is Lightning's
-    `global_step`.
+    The position of the training. `epoch` is the number of the current epoch, counted from 0. It has `batches` batches,
+    of which `batch` are done. `step` is Lightning's `global_step`.
 
     `epochs` is `max_epochs`. `epochs` and `batches` are 0 if they are unknown. Metrics that are not finite are left
     out. `data_s` is how many system seconds this process has spent so far on waiting for training data. `samples`
@@ -173,8 +175,8 @@ class FilesFrozen:
     next `SnapshotTaken` whose `files` is equal to `number`.
 
     The first file descriptor is a piece of memory that holds the small files and an index of all files. The index
-    begins at `index_at` and has `index_bytes`. `descriptors` is the number of further descriptors. Those that do not
-    fit into this message come with `MoreFiles`.
+    begins at `index_at` and has `index_bytes`. `descriptors` is the number of further file descriptors. If there are
+    too many for one message, `MoreFiles` messages follow with the others.
     """
 
     number: int
@@ -194,9 +196,10 @@ class SnapshotTaken:
     The message that arena `arena` holds a checkpoint image of `size_bytes`. From now on, the arena belongs to the
     agent, until the agent sends `ArenaFree`.
 
-    The image contains `batch` batches of `epoch`. If `epoch_ended` is True, it contains the whole epoch, including its
-    validation and all else that is done at the end of an epoch. `fit` counts the calls of fit() from 1; `epoch` and
-    `step` are counted over all calls. `files` is the number of the `FilesFrozen` that belongs to this snapshot.
+    The image is the state of the training after `batch` batches of epoch `epoch`. If `epoch_ended` is True, it is the
+    state after the whole epoch, including the validation and everything else that is done at the end of an epoch. `fit`
+    counts the calls of fit() from 1; `epoch` and `step` are counted over all calls. `files` is the number of the
+    `FilesFrozen` that belongs to this snapshot.
 
     `final` is True if this process trains no further step. `stall_s` is how many system seconds training paused for the
     snapshot. `finite` is False if the loss or a parameter is NaN or infinite.
@@ -246,8 +249,8 @@ class EpochEnded:
 @dataclass(frozen=True, kw_only=True)
 class Refused:
     """
-    The message that this training cannot be resumed from the checkpoint, or not exactly. After it, the trainer process
-    ends with an error.
+    The message that this training cannot be resumed from the checkpoint, or could not be resumed exactly. After this
+    message, the trainer process ends with an error.
     """
 
     reason: str
@@ -257,8 +260,8 @@ class Refused:
 @dataclass(frozen=True, kw_only=True)
 class Finished:
     """
-    The message that `fit()` is done, and that the final snapshot was taken. `resumed` is True if this process had
-    itself resumed from the final snapshot, so that no step was left.
+    The message that `fit()` is done, and that the final snapshot was taken. `resumed` is True if this process resumed
+    from the final snapshot, so that it had no step left to train.
     """
 
     step: int
@@ -286,8 +289,8 @@ class Resume:
     The message that says where training begins: at a checkpoint, or at its start.
 
     If `size_bytes` > 0, a file descriptor comes with the message. It is the memory that holds the checkpoint image,
-    from `start` on. While the image is still being fetched, only its first `here_bytes` are there. From the second
-    `fit` on, the image is always complete.
+    from `start` on. If the agent is still fetching the image, only the first `here_bytes` bytes of it are in the memory
+    yet. From the second `fit` on, the image is always complete.
 
     `seed` must be the same in every attempt of a run. If `every_steps` is given, the trainer takes a snapshot each time
     this many optimizer steps are done. If `files` is None, no files belong to checkpoints. `epoch` and `step` are
@@ -464,8 +467,8 @@ class TrainerLink:
     """
     One end of the link. Any thread may call `send`, but only one thread at a time may call `receive`.
 
-    The link owns the socket. File descriptors that `receive` returns belong to the caller, who has to close them. Those
-    that are given to `send` still belong to the sender.
+    The link owns the socket. File descriptors that `receive` returns belong to the caller, who has to close them. File
+    descriptors that are given to `send` still belong to the sender.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -576,8 +579,8 @@ def from_environment() -> TrainerLink | None:
     """
     Return the link of a training to its agent. Return None if no agent started this process or an ancestor of it.
 
-    Only the first caller gets the link. After that, it looks to this process and its children as if there were no
-    agent.
+    Only the first caller gets the link. If this process or one of its children calls this function later, the result is
+    None, as if there were no agent.
 
     Raises:
         LinkLost: no agent listens at the address in `SPOTRUN_AGENT`, or the agent turns this process away.

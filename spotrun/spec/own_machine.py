@@ -18,7 +18,7 @@ from spotrun.units import Unreadable, shown
 LARGEST = Decimal(10) ** 15
 ABOVE_ZERO = "write a number above 0"
 FIGURES = "{purchase_usd: 6500, months: 30, days_per_month: 10}"
-"""An example of the values that are required for a machine, as a user would write them."""
+"""An example for messages: the values that the description of a machine must have, as a user would write them."""
 PLACES = Decimal("1e-6")
 """Unit to which an hourly price is rounded, in dollars."""
 _NUMBER = re.compile(r"\$?(\d[\d,_]{0,30}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,2})?)([kKMG%]?)", re.ASCII)
@@ -50,8 +50,8 @@ def read_positive(value: object) -> Decimal:
 
 def _number_in(value: object) -> str:
     """
-    Return advice on how to write the number that the user probably meant. The value was not read as a number: YAML
-    reads `1e9` and a value in quotes as text, and `1M` and `$3` are no numbers in YAML.
+    Return advice for a value that was not read as a number: how to write the number that the user probably meant. For
+    example, YAML reads `1e9`, `1M`, `$3` and a value in quotes as text.
     """
     match = _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
@@ -109,7 +109,7 @@ class Machine(Model):
     @property
     def power_usd_per_hour(self) -> Decimal:
         """
-        Dollars per hour for power while the machine computes. Outside these hours, the machine is assumed to be
+        Dollars per hour for power while the machine computes. While it does not compute, the machine is assumed to be
         switched off.
         """
         return (self.watts or Decimal(0)) / 1000 * (self.usd_per_kwh or Decimal(0))
@@ -127,7 +127,7 @@ class Machine(Model):
 
 
 class HardwareSpec(Machine):
-    """A machine that the user owns and that trains: its cost, and its hardware."""
+    """A machine that the user owns, and on which runs can train. Describes its cost and its hardware."""
 
     accelerators: fields.AcceleratorCount | None = Field(
         default=None, description="The machine's GPUs, by name and number: RTX4090:1."
@@ -139,18 +139,18 @@ class HardwareSpec(Machine):
     speed: Positive = Field(
         default=Decimal(1),
         description="The training speed compared with the cloud's instance: at 0.5, training takes twice as long. "
-        "spotrun measures the speed as soon as both have trained. If this machine is too slow for the deadline, the "
-        "cloud trains.",
+        "spotrun measures the speed as soon as runs have trained on both. If this machine is too slow for the "
+        "deadline, the cloud trains.",
     )
     host: fields.CloudName | None = Field(
         default=None,
         description="The name of the machine in its network, as `hostname` prints it. If the runner is on any other "
-        "machine, the run trains in the cloud. Default: the machine that launches.",
+        "machine, the run trains in the cloud. Default: the machine on which the run was launched.",
     )
 
     @property
     def price_usd_per_hour(self) -> Decimal:
-        """Dollars for an hour of use, for wear and power."""
+        """The price of an hour of training on this machine, in dollars. It covers the purchase, upkeep and power."""
         return self.usd_per_hour().quantize(PLACES)
 
     @property

@@ -23,13 +23,13 @@ from spotrun.units import Unreadable, shown
 LENGTH_MAX = 500
 PATHS_MAX = 1 << 14
 """
-Maximum number of paths for which the decision is cached. The cache helps because the same folder is scanned again and
-again.
+Maximum number of paths for which a function of `chooser` remembers whether they are chosen. The cache helps because the
+same folder is scanned again and again.
 """
 _OPEN = re.compile(r"\[(?!!?\]?[^\]]*\])")
 """
-An opening bracket that is never closed. Such a pattern is refused, because fnmatch does not always treat this bracket
-as an ordinary character.
+Pattern of an opening bracket that is never closed. A file pattern with such a bracket is refused, because fnmatch does
+not always treat this bracket as an ordinary character.
 """
 
 
@@ -70,8 +70,8 @@ def chooser(patterns: Sequence[str]) -> Callable[[str], bool]:
 
 def _fits(pattern: str) -> Callable[[str], bool]:
     """
-    Return a function that tests whether one pattern matches a path. A pattern with brackets also matches a file whose
-    name has these same brackets.
+    Return a function that tests whether one pattern matches a path. Brackets in a pattern stand for a choice of
+    characters. But a pattern with brackets also matches the one path that is spelled exactly like the pattern.
     """
     plain = pattern.removeprefix("./")
     parts = [part for part in plain.split("/") if part not in ("", ".")]
@@ -89,8 +89,8 @@ def _fits(pattern: str) -> Callable[[str], bool]:
 
 def _lead(parts: Sequence[str], names: Sequence[str], left: int) -> bool:
     """
-    Return True if the pattern matches the beginning of a path, and at least `left` names of the path come after that
-    beginning.
+    Return True if the pattern `parts` matches the beginning of the path `names`, and the path has at least `left` more
+    names after that beginning.
     """
     if not parts:
         return len(names) >= left

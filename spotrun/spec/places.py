@@ -4,8 +4,8 @@ trains at other times.
 
     any_of: [{cloud: local, hardware: box}, {cloud: aws, region: us-east-1}]
 
-The keys in the cloud's entry replace the choice, and the name of the machine becomes the key `home`. The order of the
-entries does not matter.
+In `resources`, this module replaces `any_of` by the keys of the cloud's entry, and by the key `home`, which has the
+name of the machine. The order of the entries does not matter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spotrun.units import Unreadable
 HARDWARE = "hardware"
 HOME = "home"
 LOCAL = "local"
-"""The cloud whose instances are processes of this machine."""
+"""The name of the cloud whose instances are processes on this machine."""
 _FORM = "write it like [{cloud: local, hardware: box}, {cloud: aws}]"
 
 
@@ -45,19 +45,19 @@ def read_places(resources: Mapping[str, Any]) -> Places:
     Read a choice between the user's own machine and a cloud.
 
     Raises:
-        Unreadable: `any_of` is not a choice between one machine of the user and one cloud. `at` is the key at fault,
-            relative to `any_of`.
+        Unreadable: `any_of` is not a choice between one machine of the user and one cloud. The error's `at` is the key
+            at fault, relative to `any_of`.
     """
     entries = [*_entries(resources[ANY_OF])]
     machines = [(at, entry) for at, entry in entries if HARDWARE in entry]
     clouds = [(at, entry) for at, entry in entries if HARDWARE not in entry]
     if len(machines) > 1:
-        reason = "is a second machine of your own, and a job has one home"
+        reason = "is a second machine of your own, and a job can have only one"
         raise Unreadable(reason, "name a cloud in its place", at=machines[1][0])
     if len(clouds) > 1:
         raise Unreadable("is a second cloud, and a job rents on one", "keep one of them", at=clouds[1][0])
     if not clouds:
-        raise Unreadable("names no cloud for when the machine is taken", _FORM)
+        raise Unreadable("names no cloud that trains while the machine is in use", _FORM)
     ((machine_at, machine),), ((cloud_at, cloud),) = machines, clouds
     _require_machine(machine, machine_at)
     if "cloud" not in cloud:

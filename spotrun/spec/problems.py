@@ -26,7 +26,10 @@ SHORTHANDS = {
     "resources.infra": "resources.cloud",
     "resources.any_of": "resources.home",
 }
-"""Keys that a file may use, and the key of the model that they become (see `spotrun.spec.file`)."""
+"""
+Keys that a file may use as a shorthand, each with the key of the model to which it is converted (see
+`spotrun.spec.file`).
+"""
 ELSEWHERE = {
     "gpu": "resources.accelerators",
     "gpus": "resources.accelerators",
@@ -86,9 +89,9 @@ OWN_WORDS: Mapping[str, tuple[str, str]] = {
         ("spotrun does not choose this", "remove it, or set it in a launch template (aws.launch_template)"),
     ),
     **dict.fromkeys(("pool", "fleets", "fleet", "priority", "priority_class", "creation_policy", "user"), _ALONE),
-    "utilization_policy": ("a training without progress is ended by policy.hang_after", "write policy.hang_after: 5m"),
+    "utilization_policy": ("policy.hang_after ends a training that makes no progress", "write policy.hang_after: 5m"),
     "type": ("every job is a training", "remove it"),
-    "inputs": ("a job gives only the amount of data that it reads", "write data: {gb: 40}, or remove it"),
+    "inputs": ("a job states only how much data it reads", "write data: {gb: 40}, or remove it"),
     "config": ("settings of SkyPilot are not read", "remove it"),
     "experimental": ("settings of SkyPilot are not read", "remove it"),
 }
@@ -171,7 +174,7 @@ def _number_in(value: object) -> str:
 
 def unknown_key(key: Key, model: type[BaseModel]) -> Problem:
     """
-    Return the problem of a key that the model does not have. The problem says whether the key is planned, has another
+    Return a `Problem` for a key that the model does not have. Its message says whether the key is planned, has another
     name in spotrun, was probably misspelt, or is unknown.
     """
     section = _section(key[:-1], model)
@@ -202,8 +205,8 @@ def _section(key: Key, model: type[BaseModel]) -> str:
 
 def _meant(section: str, name: str, known: list[str]) -> str:
     """
-    Suggest the key that the user probably meant: the counterpart of another tool's key, a similar key in this section,
-    or the same key in another section.
+    Suggest the key that the user probably meant. That is spotrun's key with the same meaning if `name` is a key of
+    another tool; otherwise a similar key in this section, or the same key in another section.
     """
     if ELSEWHERE.get(name) in known:
         return f"did you mean {ELSEWHERE[name]}?"

@@ -59,8 +59,8 @@ _SHELL = ("", ".sh", ".bash", ".zsh")
 
 class Finding(NamedTuple):
     """
-    A word of the job which shows that its state is spread over processes, with the file and line of the word. `path` is
-    "" if the word is in the job's command.
+    A word which shows that the job spreads its state over processes, with the file and the line in which the word
+    occurs. `path` is "" if the word is in the job's command or variables.
     """
 
     what: str
@@ -73,8 +73,8 @@ class Finding(NamedTuple):
 
 def require_whole_state(spec: RunSpec) -> None:
     """
-    Refuse a job on several instances if its code spreads the state of the training over them. The check sees only what
-    the text of the code shows.
+    Refuse a job on several instances if its code spreads the state of the training over them. The check only reads the
+    text of the code, so it does not find out what happens only while the code runs.
 
     Raises:
         SpecInvalid: the command or a file uses something that spreads state.
@@ -200,8 +200,9 @@ def _is_switch(name: str, envs: Mapping[str, str]) -> bool:
 
 class _Names(ast.NodeVisitor):
     """
-    The names in a Python file that show spread state (those in MODULES and NAMES), with their lines. In addition, the
-    modules that the file imports, each with the level of its relative import.
+    Collects from a Python file the names which show that a training spreads its state (those in the constants MODULES
+    and NAMES), each with its line. Also collects the modules that the file imports, each with the number of dots before
+    a relative import.
     """
 
     def __init__(self, tree: ast.AST) -> None:

@@ -61,8 +61,8 @@ def first_job(script: Path, arguments: Sequence[str], job: Path) -> str:
 
 def written(text: str) -> str:
     """
-    Return a text as a value in YAML. It is written without quotes if every reader of YAML takes it for this same text,
-    and in double quotes otherwise.
+    Return a text as a value in YAML. Leave out the quotes if every YAML reader then still reads the same text;
+    otherwise put the text in double quotes.
     """
     plain = re.fullmatch(r"(?:--?)?[A-Za-z_][A-Za-z0-9_./=-]*", text, re.ASCII)
     word = text.lower() in ("null", "true", "false", "yes", "no", "on", "off", "y", "n")

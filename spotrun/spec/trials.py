@@ -133,7 +133,7 @@ def _with_args(spec: RunSpec, args: Sequence[str]) -> RunSpec:
 
 
 def _added(spec: RunSpec, script: Script, name: str, value: str) -> tuple[str, ...]:
-    """Return the words to add to the job's `args`, so that the script gets an argument that is not among them yet."""
+    """Return the words to add to the job's `args` for a parameter that `args` does not contain yet."""
     if (flag := script.flag_for(name)) is not None:
         return _flag_with(flag, value)
     if script.is_hydra:
@@ -172,10 +172,11 @@ def trial_spec(
     spec: RunSpec, name: str, budget_usd: Decimal, work: timedelta | None = None, time_left: timedelta | None = None
 ) -> RunSpec:
     """
-    Return the job of the trial called `name`. The trial may spend `budget_usd` and train for `time_left`.
+    Return the job of the trial called `name`. The trial can spend up to `budget_usd`, and is expected to train for
+    `work`.
 
-    The run ends in any case when the sweep's time is over. If the job may have a deadline, that time is also its
-    deadline.
+    `time_left` is the time until the sweep's deadline, and becomes the maximum duration of the run. If a deadline is
+    allowed for this job, `time_left` also becomes its deadline.
     """
     policy, budget = spec.policy, BudgetSpec(max_usd=budget_usd, warn_at=spec.budget.warn_at)
     update: dict[str, object] = {"name": name, "budget": budget}
@@ -190,7 +191,7 @@ def trial_spec(
 
 def may_have_deadline(spec: RunSpec) -> bool:
     """
-    Return True if a job may have a deadline. A job that uses only spot may not, because it could not guarantee to meet
-    it.
+    Return True if a deadline is allowed for a job. It is not allowed if the job uses only spot, because the job could
+    then not guarantee to meet it. The strategy `spot_only` is an exception.
     """
     return spec.resources.spot_policy != "spot" or spec.policy.strategy == "spot_only"

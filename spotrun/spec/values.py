@@ -80,7 +80,8 @@ VARIABLE_PATTERN = r"^\$[A-Za-z_][A-Za-z0-9_]*$"
 
 def clean_text(value: object, *, lines: bool = False) -> str:
     """
-    Return text that is not empty and has no characters that control or reorder it. `lines` allows line breaks and tabs.
+    Return `value`, after checking that it is text, is not empty, and has no characters that control or reorder text.
+    `lines` allows line breaks and tabs.
     """
     if not isinstance(value, str):
         quoted = f'write "{shown(value).lower() if isinstance(value, bool) else shown(value)}"'
@@ -167,8 +168,8 @@ PRIVATE_FOLDER = ".spotrun"
 STATE_PATH_MAX = 500
 STATE_FILES_MAX = 100_000
 """
-Maximum number of files that a list of stored files can have. The limit is that of spotrun/folder/stored_files.py; it is
-repeated here, because that module must not be imported with jobs.
+Maximum number of files in a list of stored files. spotrun/folder/stored_files.py defines the same limit. It is repeated
+here, because reading a job must not import that module.
 """
 
 
@@ -259,8 +260,8 @@ def read_envs(value: object) -> dict[str, str]:
 
 def read_secrets(value: object) -> dict[str, str]:
     """
-    Read the names of secrets, each with the place of its value. The place is "" if the job does not give it. No message
-    quotes a value.
+    Read the names of secrets, each with the place where its value is stored, such as `ssm:/spotrun/wandb`. The place is
+    "" if the job names no place. No message quotes a value, because the user may have written the secret itself.
     """
     if isinstance(value, list | tuple):
         if any(isinstance(item, dict) for item in value):

@@ -1,6 +1,6 @@
 """
-Changes the arguments of a script that a bench varies: batch size, precision and number of devices. Scripts use
-different names for them.
+Changes those arguments of a script that `spotrun bench` varies: batch size, precision and number of devices. Scripts
+use different names for them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,15 @@ from spotrun.spec.model import RunSpec, TrainSpec
 BATCH = ("batch_size", "per_device_train_batch_size", "train_batch_size", "batch", "bs")
 PRECISION = ("precision", "mixed_precision", "dtype")
 DEVICES = ("devices", "gpus", "num_devices", "nproc_per_node")
-"""Names that scripts use for these three arguments, the most common names first. `-` and `_` make no difference."""
+"""
+BATCH, PRECISION and DEVICES have the names that scripts use for these arguments, the most common names first. `-` and
+`_` in a name count as the same.
+"""
 GONE = "\0"
-"""A value that no real argument can have. It marks arguments that are then removed."""
+"""
+A value that no real argument can have. `unvaried` first gives this value to the arguments to be removed, and then
+removes all arguments that have it.
+"""
 
 
 def unvaried(spec: RunSpec) -> RunSpec:
@@ -39,8 +45,8 @@ def with_argument(
     train: TrainSpec, script: Script, flag: str, named: str | None, names: Sequence[str], value: str
 ) -> TrainSpec:
     """
-    Return `train` with `value` for one argument. If the user has named the argument (`named`), it is that one.
-    Otherwise it is the one that has one of the usual `names`.
+    Return `train` with the value of one argument replaced by `value`. `named` is the name of this argument if the user
+    gave it. Otherwise the argument is found by `names`, the usual names for it.
     """
     wanted = names if named is None else (named.lstrip("-"),)
     if train.run is not None:
@@ -60,8 +66,8 @@ def with_argument(
 
 def _given(train: TrainSpec, names: Sequence[str]) -> Iterator[str]:
     """
-    Yield `names`, and then longer names that the job uses for the same argument: in `data.batch_size=64`, the name is
-    `data.batch_size`.
+    Yield `names`. Then yield longer names in the job's arguments that end with one of `names`, such as
+    `data.batch_size` in `data.batch_size=64`.
     """
     yield from names
     last = {plain(name) for name in names}

@@ -1,10 +1,11 @@
 """
 Reads YAML into plain data, the line of each key, and a list of problems in the text. Writes plain data as YAML.
 
-The reader accepts only YAML that all readers understand in the same way. It refuses, and names the line of: duplicate
-keys, tags, several documents, `.nan`, and values with a surprising meaning in YAML 1.1 (`no` is a boolean, `1:30` is
-90, `010` is 8). With all aliases replaced, a file may not have more than NODES_MAX values. The merge key (`<<:
-*defaults`) adds only the keys that its mapping does not have itself.
+The reader accepts only YAML that all readers understand in the same way. It refuses duplicate keys, tags, several
+documents, `.nan`, and values with a surprising meaning in YAML 1.1 (`no` is a boolean, `1:30` is 90, `010` is 8). Each
+refusal names the line. A file with more than NODES_MAX values is refused too; each use of an alias counts all values
+for which the alias stands. The merge key (`<<: *defaults`) adds only keys that the mapping with the merge key does not
+have yet.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class Document:
 @dataclass(frozen=True)
 class _Node:
     """
-    A part of the file: a scalar (text), a list (nodes), or a mapping (pairs of nodes). In place of an alias, there is
-    the node to which it refers.
+    A part of the file: a scalar (text), a list (nodes), or a mapping (pairs of nodes). An alias is replaced by the node
+    to which the alias refers.
     """
 
     content: str | list[_Node] | list[tuple[_Node, _Node]]
@@ -267,8 +268,9 @@ class _Constructor:
 
     def merged(self, pairs: list[tuple[_Node, _Node]], key: Key) -> list[tuple[_Node, _Node]]:
         """
-        Return the pairs of a mapping, followed by the pairs that its merge key `<<` adds. A key that occurs several
-        times has the value of the mapping itself, or else that of the first mapping in `<<` that has the key.
+        Return the pairs of a mapping, followed by the pairs that its merge key `<<` adds. If a key occurs several
+        times, the mapping's own value is used. If the mapping itself does not have the key, the first mapping in `<<`
+        that has the key decides.
         """
         found = [(name, item) for name, item in pairs if not name.merges]
         for count, (name, item) in enumerate(pair for pair in pairs if pair[0].merges):
@@ -319,7 +321,10 @@ class _Constructor:
 
 
 def _surprise(text: str) -> tuple[str, str]:
-    """Return the reason why a number is refused that YAML would read in a surprising way, and what to write instead."""
+    """
+    Return two texts about a number that is refused because YAML would read it in a surprising way: the reason, and what
+    to write instead.
+    """
     if ":" in text:
         length = "".join(f"{part}{unit}" for part, unit in zip(text.lstrip("+-").split(":"), "hms", strict=False))
         advice = f'write "{shown(text)}" in quotes for that time or text, or {shown(length)} for a duration'

@@ -1,8 +1,8 @@
 """
-Tests whether a store's put-if-absent creates an object only if it is absent. The documentation of stores is not
-reliable on this point. So the test lets several writers create one object at the same time.
+Tests whether a store's put-if-absent creates an object only if no object has its name. The documentation of stores is
+not reliable on this point. So the test lets several writers create one object at the same time.
 
-The ledger relies on this: runners and agents that write the next entry at the same time do the same. If the store let
+The ledger relies on this, because runners and agents may try to write the same entry at the same time. If the store let
 two of them succeed, both would act on their entry, and both would spend money.
 """
 
@@ -31,7 +31,7 @@ def race(store: Store, key: str, racers: int = RACERS) -> None:
     answers = _answers(store, key, racers)
     unanswered = [answer for answer in answers if isinstance(answer, StoreUnavailable)]
     if len(unanswered) == racers:
-        why, advice = unanswered[0].message, unanswered[0].hint or "try again, or `spotrun doctor`"
+        why, advice = unanswered[0].message, unanswered[0].hint or "try again, or run `spotrun doctor`"
         raise StoreUnavailable(f"{store.uri} answered none of {racers} writers: {why}", hint=advice) from unanswered[0]
     won = [number for number, answer in enumerate(answers) if answer is True]
     if len(won) > 1:
@@ -47,7 +47,8 @@ def race(store: Store, key: str, racers: int = RACERS) -> None:
 
 def _answers(store: Store, key: str, racers: int) -> list[bool | StoreUnavailable]:
     """
-    Return what the store answered each writer. A writer that got a StoreUnavailable may have created the object or not.
+    Return the store's answer to each writer. If the answer is a StoreUnavailable, the writer may have created the
+    object or not.
     """
     start = Barrier(racers, timeout=START_WITHIN_S)
 

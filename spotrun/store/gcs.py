@@ -30,8 +30,8 @@ from spotrun.store.request_counts import count_read, count_write
 _TIMEOUT = (CONNECT_S, READ_S)
 _SEND_TIMEOUT = (READ_S, READ_S)
 """
-Time-outs of an upload: to connect, and to read the answer. urllib3 counts the time of sending the body as part of the
-first, so the first has to be as long as the second.
+Two time-outs of an upload: for connecting, and for reading the answer. urllib3 counts the time for sending the body as
+part of connecting, so the first time-out has to be as long as the second.
 """
 _ABSENT = 0
 _NO_LOOK = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
@@ -42,8 +42,8 @@ would repeat this request with each call.
 """
 _PASSING = (OSError, DataCorruption, urllib3.exceptions.HTTPError, ValueError, KeyError)
 """
-Errors for which a retry may help. Those of urllib3 mean that a download broke off; ValueError and KeyError mean that
-the answer was damaged.
+Errors for which a retry may help. The errors of urllib3 mean that a download broke off; ValueError and KeyError mean
+that the answer was damaged.
 """
 
 _LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"

@@ -30,8 +30,8 @@ versions of an object (protocol 28).
 """
 _CHECKED_BYTES = 64 << 10
 """
-Number of bytes at a time for which the checksum is computed. They have to be copied, because the function accepts only
-`bytes`. This many fit into the processor's cache.
+Number of bytes in each piece from which the checksum is computed. Each piece is copied, because the function for the
+checksum accepts only `bytes`. A piece of this size fits into the processor's cache.
 """
 FULL = 507
 _NEVER_PASSES = (501, FULL)
@@ -40,9 +40,11 @@ _NEVER_PASSES = (501, FULL)
 
 def passes(status: int) -> bool:
     """
-    Return True if the same request may succeed later. The store may have carried out this request or not.
+    Return True if the same request may succeed later. After such a status, it is unknown whether the store has carried
+    out the request.
 
-    409 is such a status. S3 sends it if two conditional writes met; it has then not stored this one.
+    409 is an exception: S3 sends it if two conditional writes of one object collided, and S3 has then not carried out
+    this one. The same request may succeed later.
     """
     return status in (408, 409, 425, 429) or (status >= 500 and status not in _NEVER_PASSES)
 

@@ -32,8 +32,8 @@ it can become the target by a link or a rename, which are possible only within o
 """
 WRITE_TRIES = 1000
 """
-Maximum number of tries to write an object. A try fails if another process deletes the folder in the meantime, because
-it has deleted the last object in it. On a busy machine, this happens often.
+Maximum number of tries to write an object. Another process that deletes the last object in a folder deletes the folder
+too. If this happens during a try, the try fails. On a busy machine, this happens often.
 """
 
 
@@ -151,7 +151,7 @@ class LocalStore:
             if (fix := NO_ROOM.get(error.errno or 0)) is not None:
                 raise WritesRefused(
                     f"{self._folder} takes no writes: {error.strerror}",
-                    hint=f"{fix}; its runs then continue without a command",
+                    hint=f"{fix}; the runs in it then continue by themselves",
                 ) from error
             raise StoreUnavailable(
                 f"{key}: {error.strerror or error}", hint="check the disk of the folder that checkpoint.uri names"

@@ -135,7 +135,9 @@ class CopiesItself(Protocol):
 
 
 class UnknownFact(msgspec.Struct, frozen=True):
-    """A fact that is unknown because the store does not report it, or because this account may not read it."""
+    """
+    A fact that is unknown because the store does not report it, or because this account is not allowed to read it.
+    """
 
     reason: str
 
@@ -147,8 +149,9 @@ class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
     `expiries` describes the store's rules that would delete or archive objects below its prefix. `region` is None if
     the store has no regions. `free_bytes` is None if its space has no limit.
 
-    `versioned` is True if the store keeps objects that were overwritten or deleted. These cost money. The store deletes
-    them after `older_versions_days`; None means that no rule is known that deletes all of them.
+    `versioned` is True if the store keeps old versions: the objects that were overwritten or deleted. Old versions cost
+    money. `older_versions_days` is the age at which a rule of the store deletes all old versions; None if no such rule
+    is known.
     """
 
     region: str | UnknownFact | None

@@ -29,8 +29,8 @@ def through_faults(for_s: float) -> Retrying:
 
 def persist(act: Callable[[], T]) -> T:
     """
-    Call `act` at most TRIES times, and return its result. A user waits for the result, so all pauses together take only
-    some seconds.
+    Call `act` at most TRIES times, and return its result. The pauses between the tries take only a few seconds in
+    total, because a user is waiting for the result.
 
     Raises:
         StoreUnavailable: the fault did not pass.
@@ -40,8 +40,8 @@ def persist(act: Callable[[], T]) -> T:
 
 def _passes(error: BaseException) -> bool:
     """
-    Return True if the fault may pass soon without any action of the user. It will not if a login has expired or the
-    store is full, so these are reported to the user immediately.
+    Return True if the fault may pass soon without any action of the user. An expired login or a full store does not
+    become usable by itself, so these two faults are reported to the user immediately.
     """
     return isinstance(error, StoreUnavailable) and not isinstance(error, LoginExpired | WritesRefused)
 

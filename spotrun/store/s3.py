@@ -96,8 +96,8 @@ _PASSING_CODES = {
     *("IncompleteBody", "BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"),
 }
 """
-Error codes of faults for which a retry may help, whatever the HTTP status. Those in the last row mean that the data was
-damaged on its way to S3.
+Error codes of faults for which a retry may help, whatever the HTTP status. The codes in the last row mean that the data
+was damaged on its way to S3.
 """
 _PASSING = (
     BrokenBody,
@@ -204,8 +204,8 @@ class S3Store(BucketStore):
 
 class _Body:
     """
-    The payload of a request as a file object. urllib3 reads 16 KiB at a time, but sends whatever a read returns. So
-    each read returns a much larger piece, without copying it.
+    The payload of a request as a file object. urllib3 asks for 16 KiB in each read, but would send as much as it gets.
+    So `read` ignores the requested size and returns a much larger piece, without copying it.
     """
 
     def __init__(self, data: bytes | memoryview) -> None:
@@ -249,9 +249,10 @@ def _from_answer(error: sdk.ClientError, what: str) -> StoreError:
 
 def _is_vague(status: int, code: str) -> bool:
     """
-    Return True if an answer does not clearly come from the store: it is damaged, or a server in front of the store may
-    have sent it. The object or the bucket may be missing, or the connection too slow. A retry does less harm than a
-    wrong guess. If an answer has no error code, botocore gives its status as the code.
+    Return True if it is not clear what an answer means: the answer is damaged, or a server in front of the store may
+    have sent it. The real cause may be that the object or the bucket is missing, or that the connection is too slow.
+    The caller then retries, because a retry does less harm than a wrong guess. (If an answer has no error code,
+    botocore uses its HTTP status as the code.)
     """
     return (status == _NOT_FOUND and code not in _HINTS) or (status == _BAD_REQUEST and code == str(status))
 

@@ -37,7 +37,7 @@ def facts_of(client: Any, place: BucketAddress) -> StoreFacts:
 
 
 def region_of(client: Any, bucket: str) -> str | UnknownFact:
-    """Return the bucket's region, with one call. Raise the same errors as `facts_of`."""
+    """Return the bucket's region, with one request to S3. Raise the same errors as `facts_of`."""
     answer = _ask(client.head_bucket, "HeadBucket", bucket)
     if isinstance(answer, UnknownFact):
         return answer
@@ -74,8 +74,8 @@ def _ask(question: Any, name: str, bucket: str) -> dict[str, Any] | UnknownFact:
 
 def answered(error: ClientError) -> str:
     """
-    Describe an answer with an error, for example `S3 answered 403 AccessDenied`. If the answer has no error code,
-    botocore gives its status as the code, or no code; then only the status is shown.
+    Describe an answer with an error, for example `S3 answered 403 AccessDenied`. If the answer has no error code, show
+    only its HTTP status. (For such an answer, botocore uses the status as the code, or leaves out the code.)
     """
     status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     code = str(error.response.get("Error", {}).get("Code", ""))

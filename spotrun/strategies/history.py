@@ -1,6 +1,6 @@
 """
-Records for each zone how long it has had spot capacity and how often it has lost it. Estimates from this how long spot
-will last. Older observations count less and less: they fade.
+Records for each zone how long it has had spot capacity, and how often its spot capacity has ended. Estimates from this
+record how long spot will last. An observation counts less and less as it gets older: it fades.
 
 Capacity depends more on the region than on the zone. In the first half of the 2023 V100 trace, spot in us-west-2a
 lasted 1.7 h while no other zone of the region had spot, 4.4 h while one other zone had it, and 6.3 h while two had it.
@@ -24,15 +24,21 @@ next three constants on half of the 2023 V100 trace.
 LOSSES_PRIOR = 0.9
 UP_PRIOR_S = 1800.0
 """
-For a zone that was never observed, the number of losses that is assumed, and the seconds that it had spot. A zone is
-`up` while it has spot.
+Assumptions about a zone before it is observed: it was `up` (had spot) for UP_PRIOR_S seconds, and lost spot
+LOSSES_PRIOR times.
 """
 REGION_SHARE = 1 / 3
-"""Weight of a loss in the estimate for another zone of the same region. In the zone itself, a loss has the weight 1."""
+"""
+Weight of a loss in one zone when the life of spot in another zone of the same region is estimated. For the zone in
+which the loss happened, its weight is 1.
+"""
 
 
 class Past(msgspec.Struct, frozen=True):
-    """The losses of a zone and the seconds for which it was up, in periods that have ended. Both are faded."""
+    """
+    The losses of a zone and the seconds for which it was up, in periods that have ended. Both numbers are faded: older
+    periods count less.
+    """
 
     losses: float = 0.0
     up_s: float = 0.0
@@ -63,8 +69,8 @@ class ZoneRecord(msgspec.Struct, frozen=True):
 
     def up_until(self, now_s: float) -> float:
         """
-        Return the faded seconds up as of `now_s`. With time, they change by u' = -u / FADING_S. While the zone is up,
-        one per second is added.
+        Return the faded number of seconds for which the zone was up, as of `now_s`. This number u decays by u' = -u /
+        FADING_S. While the zone is up, it also grows by 1 per second.
         """
         keep = exp((self.at_s - now_s) / FADING_S)
         return self.up_s * keep + (FADING_S * (1 - keep) if self.up else 0.0)
@@ -80,8 +86,8 @@ class MarketHistory(msgspec.Struct, frozen=True):
     All observations of the market, summed up in one record per zone. `now_s` must not go back from one call to the
     next.
 
-    `told` says how often a zone loses spot according to the cloud. The figure is a multiple of LOSSES_PRIOR. It is 1
-    for a zone on which the cloud says nothing.
+    `told` has, for each zone, how often spot is lost there according to the cloud. The figure is a multiple of
+    LOSSES_PRIOR. It is 1 for a zone about which the cloud says nothing.
     """
 
     records: dict[str, ZoneRecord] = {}
@@ -93,8 +99,8 @@ class MarketHistory(msgspec.Struct, frozen=True):
         cls, pasts: Mapping[str, Past], now_s: float, up: Collection[str] = (), told: dict[str, float] | None = None
     ) -> MarketHistory:
         """
-        Return the history as of `now_s`. `pasts` has the past of each zone, and `up` are the zones that may have spot
-        now.
+        Return the history as of `now_s`. `pasts` has the past of each zone. `up` are the zones that are assumed to have
+        spot now.
         """
         known = {zone: pasts.get(zone, Past()) for zone in {*pasts, *up}}
         records = {zone: ZoneRecord(now_s, zone in up, past.losses, past.up_s) for zone, past in known.items()}
@@ -102,8 +108,8 @@ class MarketHistory(msgspec.Struct, frozen=True):
 
     def observed(self, up: Collection[str], now_s: float) -> MarketHistory:
         """
-        Return the history after an observation: the zones in `up` have spot, and no others. Return the same object if
-        that was so before.
+        Return the history after an observation: exactly the zones in `up` have spot. If these zones also had spot at
+        the previous observation, nothing changes, and the same object is returned.
         """
         if len(up) == len(self.up) and self.up.issuperset(up):
             return self

@@ -73,8 +73,8 @@ class Strategy(Protocol):
     """
     Chooses where to run for the coming tick.
 
-    A strategy has no state: in equal situations, it makes equal choices. If it chooses a zone, the zone must be in
-    `situation.spot`. If the job is to stay where it runs, it returns `situation.running`.
+    A strategy has no state: in equal situations, it makes equal choices. A zone that is chosen must be in
+    `situation.spot`. The choice `situation.running` lets the job stay where it runs.
     """
 
     def choose(self, situation: Situation) -> Choice: ...

@@ -1,6 +1,6 @@
 """
-spotrun's own strategy. It keeps a reserve of slack in proportion to the work left. It compares zones by what an hour of
-progress costs there.
+spotrun's own strategy. It keeps a reserve of slack (time that is left before the deadline, beyond the work left). The
+reserve is in proportion to the work left. The strategy compares zones by what an hour of progress costs there.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ on half of the 2023 V100 trace.
 RESERVE_CHANGEOVERS = 1.5
 SCARCITY = 2.0
 MOVE_SHARE = 0.25
-"""
-Fraction of the expected life of spot in a new zone. The lower price of the new zone is assumed to last for that long.
-"""
+"""Fraction of the expected life of spot in a new zone for which the new zone is assumed to stay cheaper."""
 
 
 class Reserve(msgspec.Struct, frozen=True):
     """
-    Waits for spot while the slack exceeds the reserve, then switches to on-demand. Some slack is then left, with which
-    spot can still be used later. Must be wrapped in a SafetyNet.
+    Waits for spot while the slack exceeds the reserve, then switches to on-demand. The slack that is left then allows a
+    return to spot later. Must be wrapped in a SafetyNet.
 
     With work left C, changeover d and margin m, the reserve is r = RESERVE_CHANGEOVERS * d + RESERVE_SHARE * C + m.
     Dynamic programming over a semi-Markov market gives a threshold of this form for the slack s. The threshold rises
@@ -68,8 +66,9 @@ class Reserve(msgspec.Struct, frozen=True):
 
 def _worth_their_toll(situation: Situation) -> dict[str, float]:
     """
-    Return the prices of the spot zones in which an hour of progress costs less than on demand, even with the tolls. The
-    zone in which the job runs is always included, because its toll has been paid already.
+    Return the prices of the spot zones in which an hour of progress costs less than on demand, even with the toll: the
+    cost of sending the checkpoint to a zone outside the bucket's region. The zone in which the job runs is always
+    included, because its toll has been paid already.
     """
     return {
         zone: usd
@@ -139,8 +138,8 @@ def _changeover_cost_s(zone: str, situation: Situation) -> float:
 
 def _may_pay_to_move(here: str, situation: Situation) -> bool:
     """
-    Return False if no move can pay: not even a move to the cheapest other zone would pay if spot there lasted forever.
-    This simple check comes first, because it usually makes it unnecessary to compute the expected life of every zone.
+    Return False if no move to another zone can pay. To find this out cheaply, assume that spot in the cheapest other
+    zone lasts forever. If a move does not pay even then, the expected lives of the zones need not be computed.
     """
     cheapest = min(usd for zone, usd in situation.spot.items() if zone != here)
     gain = _price_of_progress(here, situation) - cheapest

@@ -102,8 +102,8 @@ class Attendant:
 
     def start(self) -> None:
         """
-        Start a thread that attends to the run. Do nothing if there is one already, or if the trial has ended and costs
-        nothing more.
+        Start a thread that attends to the run. Do nothing if such a thread is running already, or if the trial has
+        ended and costs nothing more.
         """
         if self.seen().settled or self.attends:
             return
@@ -111,7 +111,7 @@ class Attendant:
         self._thread.start()
 
     def carry_on(self) -> None:
-        """Reopen the run of this trial, after the sweep had stopped it."""
+        """Reopen the run of this trial, which the sweep has stopped."""
         self.join(END_WITHIN_S)
         before = self.run.first_sha256
         self.run = OpenRun(self.run.uri, writer("runner"))
@@ -146,8 +146,8 @@ class Attendant:
 
     def seen(self) -> TrialProgress:
         """
-        Return the progress of the trial according to its ledger. If this process could not attend to it because of an
-        error, report the trial as failed, and its whole budget as spent, because the run may still spend it.
+        Return the progress of the trial according to its ledger. If an error has ended the thread that attended to the
+        run, report the trial as failed. Then also report its whole budget as spent, because the run may still spend it.
         """
         state = self.run.ledger.state
         changed = self._last is None or state.next_number != self._seen or not self._last.settled
@@ -182,7 +182,8 @@ class Attendant:
 
 def decided(sweep_name: str, reason: str) -> str:
     """
-    Return the name under which the ledger of a run records that the sweep itself requested the stop, with the `reason`.
+    Return the name that a run's ledger records for a stop request from the sweep itself, with the `reason` of the stop.
+    For a stop by a user, the ledger records the user in its place.
     """
     return f"sweep {sweep_name}: {reason}"
 
@@ -408,8 +409,8 @@ class Sweeping:
 
     def _take_up_the_last(self) -> None:
         """
-        If a run was just being created when the sweep was stopped, and its entry 0 was already written, take it over
-        like the other runs, and stop it.
+        Take over the run that this process was creating when the sweep was stopped, and stop that run. Do nothing if
+        there is no such run, or if its entry 0 was not written yet.
         """
         new, number = self._new, len(self._attendants) + 1
         if new is None or new.created.name != self._sweep.record.run_name(number):
@@ -461,7 +462,7 @@ class Sweeping:
         if not going:
             return f"nothing of {self._record_name} is left running; the same command continues the sweep"
         return (
-            f"{', '.join(going)} may go on without this process; the same command continues the sweep, "
+            f"{', '.join(going)} may still be running; the same command continues the sweep, "
             f"`spotrun down {self._sweep.typed}` ends it"
         )
 

@@ -7,8 +7,8 @@ Decides the next steps of a sweep: which trials begin and with what budgets, whi
 A trial is settled once it has ended and costs nothing more. No run costs more than its budget, so the sweep never costs
 more than its budget.
 
-Optuna chooses the trials' parameters, and which trials are the worst so far (`ask`, `report`, `should_prune`). For each
-decision, spotrun makes a new Optuna study from the runs' ledgers, so no other state is kept.
+Optuna chooses the trials' parameters, and decides which trials are the worst so far (`ask`, `report`, `should_prune`).
+For each decision, spotrun makes a new Optuna study from the runs' ledgers, so no other state is kept.
 
 Once all trials have begun, the rest of the budget can be used to continue trials that were stopped, the most promising
 first.
@@ -57,7 +57,9 @@ LEAST = Decimal("1.3")
 SPARE = 1.3
 """Minimum time until the deadline, as a multiple of a trial's expected time. With less, no further trial begins."""
 START = timedelta(minutes=5)
-"""Time from the request for an instance to its first step that is expected as long as no trial has measured it."""
+"""
+The expected time from the request for an instance to its first step. It is used until a trial has measured this time.
+"""
 ALONE = timedelta(minutes=30)
 """
 Maximum time for which the first trial runs alone. It runs alone until its first epoch shows what a trial needs, for two
@@ -81,8 +83,8 @@ probably wrong.
 """
 ALIKE = 0.8
 """
-Minimum similarity between the metric that the user names and one that the trials log, such as val_los and val_loss. If
-no trial logs the former, it is then taken for a misspelling of the latter.
+Minimum similarity between the metric that the user names, such as val_los, and a metric that the trials log, such as
+val_loss. If no trial logs the user's metric, a similar one is assumed to be what the user meant.
 """
 CENT = Decimal("0.01")
 _STARTING = (Activity.WAIT, Activity.BOOT, Activity.SETUP, Activity.RESTORE)
@@ -249,7 +251,7 @@ def trial_of(
 ) -> TrialProgress:
     """
     Return the progress of a trial, from the ledger of its run, at run time `now`. `epochs_total` is the number of
-    epochs that the agent reports; None if it is not known. `judged` is that of `TrialProgress`.
+    epochs that the agent reports; None if it is not known. `judged` becomes the attribute `judged` of the result.
     """
     created = state.created
 
@@ -375,9 +377,9 @@ def _share(plan: SweepPlan, need: Need | None, left: Decimal, wanted_by: int, to
     """
     Return the budget of the next trial; None if `left` is too little for one.
 
-    `left` is divided equally among the next `wanted_by` trials, or among fewer if it is not enough for all of these. If
-    the need of a trial is known, there is an upper limit: `AMPLE` times the need. The limit is up to `GENEROUS` times
-    the need if `left` is enough for all trials `to_begin`.
+    `left` is divided equally among the next `wanted_by` trials, or among fewer if that would be too little for each. If
+    the need of a trial is known, a trial gets at most `AMPLE` times the need. If `left` would give each of the
+    `to_begin` trials that have not begun more than that, a trial gets up to `GENEROUS` times the need.
     """
     least = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
     if plan.most_usd is not None:
@@ -394,7 +396,7 @@ def _all_fail(trials: Sequence[TrialProgress]) -> str | None:
     failed = sum(each.outcome == "failed" for each in trials)
     if failed < FAILED_MAX or any(each.epochs or each.outcome == "completed" for each in trials):
         return None
-    return f"{failed} trials have failed before an epoch has ended in any"
+    return f"{failed} trials have failed, and no trial has completed an epoch"
 
 
 # -- the worst trials ------------------------------------------------------------------------------------------------
@@ -416,14 +418,15 @@ def metric_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> str | None:
 
 def unknown_metric(plan: SweepPlan, trials: Sequence[TrialProgress]) -> Unknown | None:
     """
-    Return `Unknown` if trials should be compared now, but none has logged the metric that the user names; otherwise
-    None.
+    Return `Unknown` if trials should be compared now, but no trial has logged the metric that the user names. Otherwise
+    return None.
 
-    At least two trials have to have come as far as the first comparison, because the metric of one trial may have
-    become NaN. One trial is enough if it logs a metric with a similar name: then the user has probably misspelled it.
+    Before that is reported, at least two trials have to reach the first comparison. With only one trial, its metric may
+    be missing because it became NaN. But one trial is enough if it logs a metric with a similar name, because the user
+    has then probably misspelled the name.
 
-    If the user names no metric, return `Unknown` if no trial has logged any loss, provided that trials are compared at
-    all.
+    If the user names no metric, return `Unknown` if no trial has logged any loss. If trials are not compared at all,
+    return None.
     """
     far = [trial for trial in trials if trial.last_epoch >= (plan.grace_epochs or 1)]
     if plan.metric is None:
@@ -514,8 +517,8 @@ def _pruned(
 ) -> dict[int, tuple[int, ...]]:
     """
     Give Optuna the logged values, each as trial number, epoch and value, in the order in which they were logged. Return
-    the trials that Optuna wants to stop, each with all epochs after which it wants to. There can be several epochs,
-    because a trial may be continued and is then compared again.
+    the trials that Optuna wants to stop, each with the epochs after which Optuna wants to stop it. There can be several
+    epochs, because a stopped trial may be continued, and is then compared again.
     """
     pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=grace_epochs, reduction_factor=keep_one_in)
     study = optuna.create_study(direction="maximize" if maximize else "minimize", pruner=pruner)
@@ -557,11 +560,11 @@ def _waiting(trials: Iterable[TrialProgress]) -> list[TrialProgress]:
 
 def _makes_way(plan: SweepPlan, trials: Sequence[TrialProgress], stop: Stop) -> bool:
     """
-    Return True if it is worth stopping this trial when all trials have begun.
+    Return True if it is worth stopping this trial although no more trials will begin.
 
-    If stopped trials are not continued, its money is simply not spent, so it is. If they are continued, it is worth it
-    only if a more promising stopped trial can use the money. Otherwise the sweep would continue this same trial
-    immediately.
+    If stopped trials are not continued, the stop saves money, so it is worth it. If stopped trials are continued, the
+    stop is worth it only if a more promising stopped trial can use the money. Otherwise the sweep would immediately
+    continue the trial that it has just stopped.
     """
     metric = metric_of(plan, trials)
     if not plan.resume_stopped or metric is None:

@@ -73,8 +73,8 @@ class SweepFlags(NamedTuple):
 
 class Outcome(NamedTuple):
     """
-    The result of the command: the report to show, and the error with which it ends. Both are None if another process
-    now attends to the sweep.
+    The result of `spotrun sweep`: the report to show, and the error with which the command ends. Both are None if
+    another process now attends to the sweep.
     """
 
     shown: SweepShown | None
@@ -253,7 +253,7 @@ def _checked(spec_path: Path, asked: RequestedSweep, deadline_s: float | None) -
     completed with the current prices.
 
     Raises:
-        SpecInvalid, CloudError, StoreError: no trial could begin, or not as requested.
+        SpecInvalid, CloudError, StoreError: the first trial could not begin as requested.
     """
     wanted = asked.wanted
     with placed(spec_path):
@@ -313,16 +313,16 @@ def _found(asked: RequestedSweep) -> NamedSweep | None:
 
 def _was_removed(sweep: NamedSweep, runs: Sequence[OpenRun]) -> bool:
     """
-    Return True if the sweep began a while ago and has no runs. The user has then deleted its runs, and its name can be
-    used for a new sweep.
+    Return True if the sweep began longer than FORGOTTEN_AFTER ago and has no runs. The user has then deleted its runs,
+    and its name can be used for a new sweep.
     """
     return not runs and datetime.now(UTC) - sweep.record.began_at > FORGOTTEN_AFTER
 
 
 def _wanted_by(asked: RequestedSweep, wish: SweepFlags) -> dict[str, Any]:
     """
-    Return the values that must be the same when the sweep is continued, by the names of their flags. Any other flag may
-    then have another value.
+    Return the values that must stay the same when the sweep is continued, by the names of their flags. The values of
+    all other flags are allowed to change.
     """
     return {"--grid": list(wish.grid), "--sample": wish.sample, "--seed": wish.seed, "the job": asked.digest}
 
@@ -378,11 +378,12 @@ def _carry_on(
     sweep: NamedSweep, runs: Sequence[OpenRun], asked: RequestedSweep, wish: SweepFlags, deadline_s: float | None
 ) -> None:
     """
-    Continue the sweep with the current flags. If the deadline is the same as before, it still counts from the beginning
-    of the sweep.
+    Continue the sweep with the current flags. If `--deadline` has the same value as before, the deadline stays where it
+    was. It is not counted again from now.
 
-    If the sweep has runs that are not known on this machine, the user has to confirm that they are their own. `--yes`
-    is not enough for that, because anyone with access to the store could have changed the record that names the runs.
+    If the sweep has runs that are not known on this machine, the user has to confirm that these runs are their own.
+    `--yes` is not enough for that, because anyone with access to the store could have changed the record that names the
+    runs.
 
     Raises:
         SpecInvalid: the existing sweep of this name is a different one, or one of its runs belongs to another user.

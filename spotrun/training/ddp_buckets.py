@@ -35,8 +35,8 @@ PRIVATE_NAMES = (
     "_ddp_init_helper",
 )
 """
-Private names of DDP in torch 2.13. `_ddp_init_helper` makes the buckets; DDP itself also calls it a second time, when a
-DDP is unpickled.
+Private names of DDP in torch 2.13 that this module uses. `_ddp_init_helper` makes the buckets. It can be called a
+second time: DDP itself does that when a DDP is unpickled.
 """
 DECIDES_FROM = 3
 """Minimum number of ranks for which the order matters: the sum of two values is the same in either order."""
@@ -120,8 +120,9 @@ class _Recorder:
 
 def _wrappers_of(module: nn.Module) -> list[Any]:
     """
-    Find the DDPs that train parameters of `module` and rebuild their buckets. Return them in the order of their first
-    parameters. All Python objects are searched, because each framework stores its DDPs in a different place.
+    Find the DDPs that train parameters of `module`, and that rebuild their buckets after the first backward pass.
+    Return them in the order of their first parameters. All Python objects are searched, because each framework stores
+    its DDPs in a different place.
     """
     place = {id(parameter): number for number, parameter in enumerate(module.parameters())}
     found = {}

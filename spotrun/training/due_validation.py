@@ -75,8 +75,8 @@ class DueValidation:
         """
         Prepare for a validation that is about to start. `last` says that nothing is trained after this validation.
         """
-        # Other ranks would have to stop for a snapshot during the validation, so none is taken then. Without an agent,
-        # no snapshot is requested at all.
+        # With several ranks, no snapshot is taken during a validation, because the other ranks would have to stop for
+        # it. Without an agent, no snapshot is requested at all.
         alone = self._ranks.size == 1 and isinstance(self._agent, Session)
         self._patient_until_s = time.monotonic() + LAST_IS_LONG_S if last and alone else 0.0
         if not self._is_patient:

@@ -1,8 +1,8 @@
 """
 Runs one fit() under an agent. A process may run several fits, one after another.
 
-The order of events. Epoch and batch count from 0. A *boundary* is a point between two optimizer steps. A snapshot is
-*requested* by the agent. A validation is *due* if it runs next.
+This is the order of events. Epochs and batches are counted from 0. A *boundary* is a point between two optimizer steps.
+A snapshot is *requested* by the agent. A validation is *due* if it is about to start.
 
     setup              send Hello (FitBegins for a later fit()). Wait for Resume and the weights. Give the framework
                        its checkpoint. Replace the loaders by exact loaders.
@@ -139,7 +139,8 @@ class Fit:
     @classmethod
     def begin(cls, framework: Framework) -> Fit | None:
         """
-        Create the fit of a training, which the framework then restores and starts. Return None if there is no agent.
+        Create the fit of a training. The framework then calls the fit's methods to restore and start the training.
+        Return None if there is no agent.
         """
         ranks, agent = _agent_of(framework)
         return None if agent is None else cls.under(framework, ranks, agent)
@@ -273,8 +274,8 @@ class Fit:
 
     def _load_averages(self, own: State) -> None:
         """
-        Restore the averages of weights that exist already. `PythonState` reports an average that does not exist yet,
-        because the script makes it only during a batch.
+        Restore the averages of weights whose modules exist already. If the script makes an average only during a batch,
+        it does not exist yet and is not restored here. `PythonState` reports to the user what cannot be restored.
         """
         averages = self._framework.averages
         older = dict(zip(averages, own.get("callbacks", ()), strict=False))  # an older snapshot has a list
@@ -471,7 +472,10 @@ class Fit:
 
 
 def _agent_of(framework: Framework) -> tuple[Ranks, session.Agent | None]:
-    """Return the agent of each rank; None on all of them if there is no agent."""
+    """
+    Return this process's ranks and its agent, which is a stand-in on ranks other than 0. If rank 0 has no agent, return
+    None in place of the agent on all ranks.
+    """
     ranks = Ranks(framework.rank, framework.ranks)
     ranks.compare()
     agent = claim() if ranks.rank == 0 else session.Follower()

@@ -50,10 +50,13 @@ class Framework(Protocol):
 
     The order of a fit:
 
-    1. spotrun calls `problems`. 2. On a resume, it calls `load`. On a fresh start, it calls `load_file` if there is a
-    file to start from. 3. It calls `open`. 4. The framework calls `Hooks.built`. 5. The framework restores its own
-    state, and calls `Hooks.restore`, which on a resume calls `load_metrics`. 6. The framework makes its loaders, and
-    calls `Hooks.start`, which on a resume calls `enter`. 7. At the end, spotrun calls `close`.
+    1. spotrun calls `problems`.
+    2. On a resume, spotrun calls `load`. On a fresh start, it calls `load_file` if there is a file to start from.
+    3. spotrun calls `open`.
+    4. The framework calls `Hooks.built`.
+    5. The framework restores its own state, and calls `Hooks.restore`. On a resume, that hook calls `load_metrics`.
+    6. The framework makes its loaders, and calls `Hooks.start`. On a resume, that hook calls `enter`.
+    7. At the end, spotrun calls `close`.
     """
 
     # --- what it is
@@ -100,8 +103,9 @@ class Framework(Protocol):
     @property
     def base(self) -> Mapping[str, str]:
         """
-        The weights that the script makes in each process and never trains, such as a pretrained base model: a digest by
-        name of each. Checkpoints do not include these weights. Empty if all weights are trained.
+        A digest of each weight that the script makes in each process and never trains, such as the weights of a
+        pretrained base model. The digests are by the names of the weights. Checkpoints do not include these weights.
+        Empty if all weights are trained.
         """
 
     @property
@@ -136,7 +140,7 @@ class Framework(Protocol):
 
     @property
     def epoch(self) -> int:
-        """The current epoch; after its end, the next epoch."""
+        """The number of the current epoch. As soon as an epoch has ended, this is the number of the next epoch."""
 
     @property
     def batch(self) -> int:
@@ -228,9 +232,10 @@ class Framework(Protocol):
         The framework must copy the weights in `state`, because their memory is freed later. As soon as the framework
         has made its optimizers, it calls `optimizers` to load their states.
 
-        `weights` are the module's own weights, whereas `state[WEIGHTS]` is what the script's `state_dict` made of them.
-        Whatever the framework restores from `state[WEIGHTS]`, spotrun restores `weights` before the first batch.
-        `weights` is None if the checkpoint was saved by a spotrun version that did not save them.
+        `weights` are the module's own weights. `state[WEIGHTS]` may differ from them, because it is what the script's
+        `state_dict` returned. The framework restores `state[WEIGHTS]` as usual. After that, and before the first batch,
+        spotrun restores `weights`. `weights` is None if the checkpoint was saved by a spotrun version that did not save
+        them.
         """
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
@@ -284,16 +289,16 @@ class Hooks(Protocol):
     `optimizer_steps` before each step of an optimizer; `batch_ends`; then, after the validation if one is due,
     `step_ends`.
 
-    If the script has its own training loop, its epoch code makes passes over data. The framework calls `pass_begins`
-    before the first batch of a pass and `pass_ends` after the last. If a training resumes within a pass, the epoch's
-    code before that pass has to run again to get there. It runs between `epoch_begins_again` and `epoch_begins`, and
-    then `epoch_begins` undoes its effects.
+    If the script has its own training loop, its code for an epoch makes one or more passes over data. The framework
+    calls `pass_begins` before the first batch of a pass, and `pass_ends` after its last batch. To resume within a pass,
+    the epoch's code before that pass has to run again. This happens between `epoch_begins_again` and `epoch_begins`.
+    Then `epoch_begins` undoes the effects of that code.
     """
 
     def exact(self, loader: Any, stage: Stage) -> Any:
         """
-        Return the loader to read instead of `loader`. Its order depends on the seed. Its next pass begins at the
-        training's position.
+        Return the loader to read instead of `loader`. The order of the returned loader depends on the seed, and its
+        next pass begins at the training's position.
         """
 
     def loading(self, stage: Stage, epoch: int) -> AbstractContextManager[None]:

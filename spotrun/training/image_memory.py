@@ -1,12 +1,12 @@
 """
 Manages the memory that holds the checkpoint from which a trainer resumes.
 
-The trainer copies most tensors to other memory, and this memory is then freed. Large tensors that optimizers and
-callbacks use are not copied. They stay where they are, and only the memory around them is freed.
+The trainer copies most tensors out of this memory. Large tensors that optimizers and callbacks use are not copied: they
+stay where they are. Then the memory is freed, except the parts with these large tensors.
 
-The reason is that new memory is the most expensive part of a restore. Touching a page for the first time takes several
-times as long as copying into it. On a virtual machine whose host has not allocated that page yet, it takes many times
-as long.
+Large tensors are not copied because new memory is the most expensive part of a restore. Touching a page for the first
+time takes several times as long as copying into it. On a virtual machine whose host has not allocated that page yet, it
+takes many times as long.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Arrival:
 
     def ends(self) -> None:
         """
-        Stop waiting for more bytes, because none will arrive. Each present and later `need` of a missing byte raises
-        LinkClosed.
+        Stop waiting for more bytes, because no more bytes will arrive. Each call of `need` for a byte that is missing
+        then raises LinkClosed, also a call that is already waiting.
         """
         with self._changed:
             self._lost = True

@@ -1,9 +1,9 @@
 """
 Finds late parts: parts of a model that a batch makes or removes, rather than the script's setup or its start hooks.
 
-A resume runs the script's start hooks again, but not the batch. So it lacks a part that a batch made. It can make such
-a part only by copying another part of the model that is built in the same way. A training is refused as soon as its
-model has a late part for which this is not possible.
+A resume runs the script's start hooks again, but not the batches before the snapshot. So a part that a batch made is
+missing after a resume. spotrun can make such a part only by copying another part of the model that is built in the same
+way. A training is refused as soon as its model has a late part for which this is not possible.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LateParts:
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._kinds: dict[str, str] = {}
-        """The kind of each part that a resumed process makes too, by the part's name."""
+        """The kind of each part that a resumed process also makes by itself, by the part's name."""
         self._before: dict[str, str] | None = None
         self._judges = False
 
@@ -46,8 +46,8 @@ class LateParts:
 
     def misfit(self, modules: Mapping[str, str]) -> str:
         """
-        Name the late parts because of which a resumed process could not make the model. `modules` has the kind of each
-        of the model's parts, by name. Return "" if there are no such parts.
+        Name the late parts that a resumed process could not make or remove as the batches have done. `modules` has the
+        kind of each of the model's parts, by name. Return "" if there are no such late parts.
         """
         if not self._judges:
             return ""

@@ -49,9 +49,9 @@ def described(optimizers: Iterable[Any], module: nn.Module) -> list[State]:
 
 def by_name(optimizers: Sequence[Any], module: nn.Module) -> list[State | None] | None:
     """
-    Return a description of each odd optimizer (`is_odd`), and None for each other one: the states, groups and plain
-    attributes of the optimizer and of the optimizers in it. Return just None if no optimizer is odd. Tensors are not
-    copied.
+    Return a list with a description of each odd optimizer (`is_odd`), and with None in place of each other optimizer. A
+    description has the states, groups and plain attributes of the optimizer and of the optimizers in it. If no
+    optimizer is odd, return None instead of a list. Tensors are not copied.
     """
     if not any(map(is_odd, optimizers)):
         return None
@@ -110,8 +110,8 @@ def _node(optimizer: Any, names: Mapping[Any, str]) -> State:
 
 def _is_whole(optimizer: Any, state: Mapping[Any, Any], names: Mapping[Any, str]) -> bool:
     """
-    Return whether the description by `by_name` contains everything of `optimizer`. If so, a restore does not need the
-    optimizer's `load_state_dict`.
+    Return whether the description that `by_name` makes contains the whole state of `optimizer`. If so, a restore does
+    not need the optimizer's `load_state_dict`.
     """
     if len(state) < len(optimizer.state) or not all(isinstance(key, str) or key in names for key in state):
         return False
@@ -231,17 +231,18 @@ class Parts:
 
     def has_whole(self, number: int) -> bool:
         """
-        Return whether the snapshot's description of optimizer `number` contains everything, also of the optimizers in
-        it. If so, `put` restores it, and `load_state_dict` is not needed.
+        Return whether the snapshot's description of optimizer `number` contains its whole state, and that of the
+        optimizers in it. If so, `put` restores the whole state, and `load_state_dict` is not needed.
         """
         saved = self._by_name[number]
         return saved is not None and all(node["whole"] for node in saved.values())
 
     def regroup(self, optimizer: Any, number: int, hyper: Sequence[State] | None) -> None:
         """
-        Give `optimizer` the groups that optimizer `number` has in the snapshot. `hyper` has each group's other values,
-        such as its learning rate; for an odd optimizer, the snapshot's own description is used instead. The list of
-        groups, and the groups in it, are changed in place, because other code may refer to them.
+        Give `optimizer` the groups that optimizer `number` has in the snapshot. `hyper` has the values of each group
+        other than its parameters, such as the learning rate. For an odd optimizer, `hyper` is not used, because the
+        snapshot's description has these values. The list of groups, and the groups in it, are changed in place, because
+        other code may refer to them.
         """
         groups = self._described[number]["groups"]
         if (saved := self._by_name[number]) is not None:
@@ -251,8 +252,8 @@ class Parts:
 
     def put(self, optimizer: Any, number: int) -> None:
         """
-        Restore optimizer `number` in place from its description, if it is odd, and the optimizers in it. Call
-        `Containers.have_again` before.
+        Restore optimizer `number` and the optimizers in it, in place, from the snapshot's description. Do nothing if
+        the optimizer is not odd, because there is then no description. Call `Containers.have_again` before.
         """
         saved = self._by_name[number]
         if saved is None:

@@ -55,11 +55,12 @@ class OptimizerStates:
 
     def load(self, optimizers: Sequence[Optimizer]) -> None:
         """
-        Load the states of `optimizers` that are of torch's classes. Their groups are loaded now, and each state only
-        when code first reads it.
+        Load the states of those `optimizers` whose classes are torch's. Their groups are loaded now. The state of each
+        optimizer is loaded only when code first reads it.
 
-        An optimizer of another class may behave differently without its whole state, so `put_back` loads it. `put_back`
-        also loads all optimizers if they do not have the classes and parameters of the snapshot yet.
+        An optimizer of another class may behave differently without its whole state, so this method leaves it to
+        `put_back`. This method also leaves all optimizers to `put_back` if they do not have the classes and parameters
+        of the snapshot yet.
         """
         for optimizer, _, _ in self._waiting:
             optimizer.state = defaultdict(dict)  # another optimizer takes its place
@@ -216,8 +217,9 @@ class _Awaited(MutableMapping[Any, Any]):
     def __len__(self) -> int:
         return len(self._true())
 
-    # MutableMapping implements the following three by calling `__getitem__`. That would add missing keys to a
-    # defaultdict, which its own methods do not do.
+    # MutableMapping would implement the following three methods by calling `__getitem__`. If the true state is a
+    # defaultdict, `__getitem__` adds each missing key that is looked up. These three methods of a defaultdict itself
+    # add no keys.
 
     def __contains__(self, key: object) -> bool:
         return key in self._true()

@@ -32,8 +32,9 @@ PROBE_EVERY = 32
 
 class Overlap:
     """
-    Decides which tensors of a snapshot are copied while training continues. There are none if the framework does not
-    report when optimizers step (`steps_optimizers`), because an optimizer could then write at any time.
+    Decides which tensors of a snapshot are copied while training continues. If the framework does not report when
+    optimizers step (`steps_optimizers`), no tensors are copied at that time, because an optimizer could write at any
+    time.
     """
 
     def __init__(self, framework: Framework) -> None:

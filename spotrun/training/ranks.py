@@ -56,7 +56,7 @@ class Ranks:
 
     def compare(self) -> None:
         """
-        Check that all processes of the group are ranks of this training and attempt, before anything else is exchanged
+        Check that all processes of the group are ranks of this training and attempt, before they exchange anything else
         (protocol 37). The check runs in spotrun's group. If torch's default group is a gloo group, the check runs there
         too, because frameworks exchange objects in that group.
 
@@ -64,8 +64,8 @@ class Ranks:
         the secret, its gang and the random bytes of all ranks.
 
         Raises:
-            RanksUnrelated: a process does not know the secret; or a process that came too late has met ranks of another
-                attempt or incarnation.
+            RanksUnrelated: a process does not know the secret; or a process came too late, and has connected to ranks
+                of another attempt, or of a later start of trainers in the same attempt.
         """
         if self._group is None:
             return

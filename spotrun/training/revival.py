@@ -36,8 +36,9 @@ def revived(value: Any, standing: Any = _NOBODY) -> Any:
     Return `value` with each `SavedObject` in it replaced by an object. If it contains no `SavedObject`, return `value`
     itself.
 
-    `standing` is the script's present value at the same path. Its objects are filled and used where they fit. Some
-    kinds of `SavedObject` can only be filled into an existing object; without `standing`, these are not replaced.
+    `standing` is the script's present value at the same path. Where its objects fit, they are filled and used in the
+    result. Some kinds of `SavedObject` can only be filled into an existing object. Without `standing`, these stay in
+    the result as they are.
 
     Raises:
         NotRevived: the script no longer has such a class or object.

@@ -168,10 +168,7 @@ class Session:
         return not self.closed.is_set()
 
     def end(self) -> None:
-        """
-        End the fit(). If the agent is lost from now on, this process does not end because of it, until the next fit()
-        begins.
-        """
+        """End the fit(). Until the next fit() begins, a loss of the agent does not end this process."""
         self._over.set()
 
     # --- files

@@ -1,8 +1,9 @@
 """
 Takes snapshots of a training: decides when one is due, collects the state, and writes it into an arena.
 
-A snapshot is the framework's own checkpoint with two further entries. The entry `weights.BESIDE` has those weights of
-the model that the framework's checkpoint lacks (weights.py). The entry "spotrun" has all other state that it lacks.
+A snapshot is the framework's own checkpoint with two further entries. The entry `weights.BESIDE` has the weights of the
+model that the framework's checkpoint lacks (weights.py). The entry "spotrun" has all other state that the framework's
+checkpoint lacks.
 """
 
 from __future__ import annotations
@@ -88,8 +89,9 @@ class _Pending:
 
     def done(self) -> bool:
         """
-        Return whether the snapshot is complete and can be reported now. A snapshot with probes can be reported only by
-        a `settle` that waits: just before the next optimizer step, its copies are compared with the tensors.
+        Return whether the snapshot is complete and can be reported now. The answer is always False for a snapshot with
+        probes. It is reported by the call of `settle` just before the next optimizer step, which first compares the
+        snapshot's copies with the tensors.
         """
         return self.staged.done() and self.finite.done() and not self.watch.probes
 
@@ -224,7 +226,9 @@ class Snapshots:
     def _told(
         self, arena: int, plan: ImagePlan, place: Boundary, files: Frozen | None, *, final: bool
     ) -> SnapshotTaken:
-        """Return the agent's report of a snapshot. Its `stall_s` and `finite` are not known yet; `settle` sets them."""
+        """
+        Return the report of a snapshot to the agent. Its `stall_s` and `finite` are not known yet; `settle` sets them.
+        """
         return SnapshotTaken(
             arena=arena,
             size_bytes=plan.size_bytes,
@@ -296,18 +300,18 @@ class Snapshots:
 
     def state(self, place: Boundary) -> State:
         """
-        Return everything that the further training depends on. Report each changed value that it does not contain.
-        Tensors are not copied.
+        Return everything that the further training depends on. Report each value that has changed but that snapshots
+        cannot contain. Tensors are not copied.
 
         Raises:
-            TrainingUnsupported: no resume could rebuild the model as it is; or the job requires that each resume is
-                exact, and a changed value cannot be saved.
+            TrainingUnsupported: no resume could rebuild the model as it is now; or the job requires that each resume is
+                exact, and a value that has changed cannot be saved.
         """
         framework, orders = self._framework, self._buckets.dump()
         state = framework.dump()
         beside = weights.beside(framework.module, state.get(WEIGHTS), framework.base)
         if not place.finished and (misfit := self._late.misfit(beside["modules"])):
-            reason = f"only an earlier batch could make the model as it is now: {misfit}"
+            reason = f"a resume could not make the model as it is now, because a batch changed it: {misfit}"
             unsupported.reject(self._agent, reason, framework.way_out)
         state[weights.BESIDE] = beside
         state[KEY] = {

@@ -49,7 +49,10 @@ def test_module_that_no_resume_could_make_is_refused_when_it_appears(zygote, tmp
     agent = Agent(zygote, {"variant": variant, "patient": True, "scheduler": "epoch"}, tmp_path, every_steps=1)
     assert agent.attempt() == "refused", agent.log.read_text()[-3000:]
     (refused,) = agent.told(Refused)
-    assert refused.reason == f"only an earlier batch could make the model as it is now: {COME_OR_GO[variant]}"
+    assert (
+        refused.reason
+        == f"a resume could not make the model as it is now, because a batch changed it: {COME_OR_GO[variant]}"
+    )
     assert refused.hint
     assert not [taken for taken in agent.told(SnapshotTaken) if taken.step > 8], "no checkpoint has it"
 

@@ -96,7 +96,7 @@ SAID: dict[str, Taken | Refused] = {
     "any-of-gpus": taken(
         resources__accelerators={"any_of": ["L4:1", "A10G:1", "p3.2xlarge"]}, resources__region="us-east-1"
     ),
-    "any-of-clouds": refused((5, "resources.any_of[1].infra", "this is gcp next to aws; keep one cloud")),
+    "any-of-clouds": refused((5, "resources.any_of[1].infra", "the candidates name aws and gcp; keep one cloud")),
     "any-of-pairs": refused((2, "resources.any_of", "would also rent aws us-west-2 A100:8 on demand, which no")),
     "spot-before-on-demand": taken(resources__spot_policy="auto", resources__region="us-east-2"),
     "regions-in-order": refused((3, "resources.ordered", "in no other order; write any_of in place of ordered")),
@@ -137,7 +137,7 @@ SAID: dict[str, Taken | Refused] = {
     "volumes": refused((2, "resources.infra", "k8s is not supported"), (4, "volumes", "nothing is mounted; read data")),
     "several-nodes": taken(num_nodes=2, resources__accelerators="V100:2"),
     "values-of-secrets": refused(
-        (7, "envs.DATASET", "has no value; give one by `--env DATASET=…`"),
+        (7, "envs.DATASET", "has no value; give a value by `--env DATASET=…`"),
         (9, "secrets.HF_TOKEN", "a value does not belong in a file; write ssm:/spotrun/NAME"),
     ),
     "autostop": taken(resources__accelerators="A10G:1", resources__cloud="aws"),
@@ -259,7 +259,7 @@ def test_a_copy_from_a_bucket_asks_for_a_role_that_reads_it(tmp_path: Path, text
     path.write_text(f"{text}\nfile_mounts: {{/data: s3://acme/data}}\nrun: 'true'\n")
     (row,) = [row for row in read_sky(path, STORE).rows if row.problem is not None]
     assert "write `aws s3 sync s3://acme/data /data` into run" in str(row)
-    assert ("aws: {instance_profile: NAME} of a role that reads it" in str(row)) == told
+    assert ("name a role that can read it: aws: {instance_profile: NAME}" in str(row)) == told
 
 
 def test_a_command_may_have_a_default_for_what_is_not_here_and_write_a_dollar_for_later(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_the_report_of_a_sweep_is_found_by_its_name(begun: NamedSweep, spotrun: 
     assert refused.code == 2
     assert "name a trial: net-1" in refused.err
     begun.keep(replace(begun.record, budget_usd=None))
-    assert "the command that began the sweep shows its report" in spotrun("report", "net", *where).err
+    assert "to see its report, give the command that began the sweep again" in spotrun("report", "net", *where).err
     begun.keep(replace(begun.record, budget_usd=Decimal(40), wanted={}))
     assert "does not say which trials there are" in spotrun("report", "net", *where).err
 

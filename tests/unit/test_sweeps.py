@@ -138,7 +138,7 @@ def test_no_trial_begins_that_would_not_be_done_by_the_deadline_and_none_runs_be
 def test_a_job_that_fails_three_times_before_an_epoch_is_not_tried_on() -> None:
     failing = [ended(number, outcome="failed") for number in (1, 2, 3)]
     (over,) = next_actions(PLAN, failing)
-    assert over == Over("3 trials have failed before an epoch has ended in any")
+    assert over == Over("3 trials have failed, and no trial has completed an epoch")
     assert begun(next_actions(PLAN, [*failing, ended(4, 0.5)])), "then it is a matter of parameters"
 
 

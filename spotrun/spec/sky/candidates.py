@@ -24,11 +24,11 @@ REGIONS_OF = tuple(path.removesuffix(".regions") for path in keys_of(RunSpec) if
 """The clouds for which a job can name several `regions`."""
 ELSEWHERE = ("k8s", "kubernetes", "ssh")
 """
-Names that SkyPilot uses in place of a cloud. The text after their first slash is not a region, and may have further
-slashes.
+Names that SkyPilot accepts where the name of a cloud usually stands, as in `k8s/CONTEXT`. The text after the first
+slash is not a region, and can contain more slashes.
 """
 OWN = ("infra", "cloud", "region", "zone", "accelerators", "instance_type", "use_spot")
-"""Keys whose values may differ between candidates. All other keys belong next to the list."""
+"""Keys that can have a different value in each candidate. All other keys belong next to the list of candidates."""
 PARTS = ("cloud", "region", "zone")
 _ANY = "*"
 _Item = TypeVar("_Item", bound=Hashable)
@@ -74,10 +74,10 @@ def read_place(value: object) -> CandidatePlace:
 @dataclass(frozen=True)
 class JobValue:
     """
-    A value to set for one of spotrun's keys; None means that the key is to be removed.
+    A value for one of spotrun's keys. None means that the key is to be removed.
 
-    `spelled` is for messages about a part of the value. It has pairs of keys: the key of the part below spotrun's key,
-    and the key that the user wrote, below the list of candidates.
+    `spelled` lets a message about a part of this value name the key that the user wrote. Each pair contains the key of
+    the part, relative to spotrun's key, and the user's key, relative to the list of candidates.
     """
 
     section: str
@@ -113,7 +113,7 @@ class Candidates:
         have the same key.
 
         Raises:
-            Unreadable: a candidate is invalid. `at` is the key at fault, relative to the list.
+            Unreadable: a candidate is invalid. The error's `at` is the key at fault, relative to the list.
         """
         if not isinstance(value, list) or not value:
             said = "is empty" if value == [] else f"must be a list, not {kind_of(value)}"
@@ -145,15 +145,15 @@ class Candidates:
         for at, each in enumerate(self.each):
             first, other = self.each[0].place.cloud or "any", each.place.cloud or "any"
             if other != first:
-                reason = f"a run stays on one cloud, and this is {shown(other)} next to {shown(first)}"
+                reason = f"a run stays on one cloud, but the candidates name {shown(first)} and {shown(other)}"
                 raise Unreadable(
                     reason, "keep one cloud, or write a job for each cloud", at=self._key(at, "infra", "cloud")
                 )
 
     def _require_no_order(self) -> None:
         """
-        Refuse a list in order of preference, because spotrun always rents the cheapest. One order is accepted: spot
-        before on demand, which is the order of `spot_policy: auto`.
+        Refuse a list in order of preference, because spotrun always rents the cheapest instance. One order is accepted:
+        spot before on demand, which is the order of `spot_policy: auto`.
         """
         rest = {(each.place, each.kind) for each in self.each}
         if self.in_order and len(self.each) > 1 and (len(rest) > 1 or self._spots != [True, False]):
@@ -178,7 +178,7 @@ class Candidates:
             return [self._of_one_place(name, getattr(places[0], name)) for name in PARTS]
         cloud, regions = places[0].cloud, _distinct(place.region for place in places)
         if any(place.zone for place in places):
-            raise Unreadable("names zones of several candidates", "name one zone, or only the regions")
+            raise Unreadable("names different zones in different candidates", "name one zone, or only the regions")
         if None in regions:
             raise Unreadable("names regions only for some candidates", "name all regions, or none")
         if cloud is None:
@@ -196,8 +196,8 @@ class Candidates:
 
     def _key(self, at: int, *names: str) -> At:
         """
-        Return the key of the candidate that has one of `names`, the first that it has. If it has none of them, return
-        the key of the whole candidate.
+        Return the key of the first of `names` that the candidate contains. If the candidate contains none of them,
+        return the key of the whole candidate.
         """
         return (at, *[name for name in names if name in self.listed[at]][:1])
 
@@ -220,8 +220,8 @@ class Candidates:
 
     def _name_of_kind(self, at: int) -> str | None:
         """
-        Return the key with which the candidate itself names a kind of instance; None if only the keys above the list
-        do.
+        Return the key with which the candidate itself names a kind of instance. Return None if the candidate has no
+        such key, so that only the keys above the list can name a kind.
         """
         return next((name for name in ("instance_type", "accelerators") if name in self.listed[at]), None)
 
@@ -263,8 +263,8 @@ def _place(item: dict[str, Any], above: dict[str, Any], at: int) -> CandidatePla
 
 def _own_kind(item: dict[str, Any], at: int) -> str | None:
     """
-    Return the kind of instance that the candidate itself names; None if only the keys above the list name one. A
-    candidate's instance type determines its accelerators too.
+    Return the kind of instance that the candidate itself names; None if it names no kind. An instance type is preferred
+    to accelerators, because the type determines the accelerators too.
     """
     if "instance_type" in item:
         return _text(item["instance_type"])
@@ -278,8 +278,8 @@ def _own_kind(item: dict[str, Any], at: int) -> str | None:
 
 def _kind_above(above: dict[str, Any]) -> str | None:
     """
-    Return the kind of instance that the keys above the list name, as text. Whether that is valid is checked elsewhere,
-    where the error can name the right key.
+    Return the kind of instance that the keys above the list name, as text. This function does not check the text. Later
+    code checks it, and that code's error can name the right key.
     """
     return _text(above.get("instance_type", above.get("accelerators")))
 

@@ -9,8 +9,8 @@ from spotrun.spec.sky.translation import Translation
 
 SET_IN_RUN = frozenset(f"SKYPILOT_{name}" for name in ("NUM_NODES", "NODE_RANK", "NODE_IPS", "NUM_GPUS_PER_NODE"))
 """
-SkyPilot's variables that spotrun sets for a training (spotrun/agent/gang/rendezvous.py). In addition, it sets
-SET_EVERYWHERE for each command.
+SkyPilot's variables that spotrun sets only for a training (spotrun/agent/gang/rendezvous.py). The variable in
+SET_EVERYWHERE is set for every command.
 """
 SET_EVERYWHERE = "SKYPILOT_TASK_ID"
 _VARIABLE = re.compile(r"(?<!\\)\$(?:\{[!#]?(\w+)([^}]*)\}|(\w+))", re.ASCII)

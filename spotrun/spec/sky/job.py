@@ -38,7 +38,7 @@ def translate(data: dict[str, Any], unreadable: set[Key]) -> Translation:
 
 
 def _take_nothings(found: Translation) -> None:
-    """Remove keys that ask only for something that spotrun does in any case."""
+    """Remove keys that request only what spotrun does in any case."""
     if found.data.get("api_server_access") is False:
         del found.data["api_server_access"]
         found.say(("api_server_access",), "what happens anyway: a training gets no credentials of a server")
@@ -46,8 +46,8 @@ def _take_nothings(found: Translation) -> None:
 
 def _take_envs(found: Translation) -> None:
     """
-    Refuse a variable in `envs` that has no value; in SkyPilot, the user gives the value at the launch. A secret is
-    accepted, because a job gives only its name.
+    Refuse a variable in `envs` that has no value. (SkyPilot accepts it, and the user gives the value at the launch.)
+    Accept a secret without a value, because a job contains only the names of secrets.
     """
     for section in ("envs", "secrets"):
         values = found.data.get(section)
@@ -63,7 +63,7 @@ def _take_envs(found: Translation) -> None:
 
 
 def _value_for(name: str) -> str:
-    given = f"give one by `--env {shown(name)}=…`, or write it"
+    given = f"give a value by `--env {shown(name)}=…`, or write it here"
     return f"remove it, and write secrets: [{shown(name)}]" if names_secret(name) else given
 
 

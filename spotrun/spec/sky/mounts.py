@@ -27,14 +27,15 @@ _KEPT = "what the job writes into workdir is stored in the run's folder (`spotru
 
 def no_mount(target: str, source: object, *, own_role: bool = False) -> Unreadable:
     """
-    Return the refusal of one entry of `file_mounts`. If a key of the entry is at fault, `at` is this key.
+    Return the error that refuses one entry of `file_mounts`. If a key of the entry is at fault, the error's `at` is
+    this key.
 
     `own_role` is True if the run uses the role that spotrun makes for it on AWS. This role can read only the run's own
-    bucket, so the advice to copy another bucket then includes a role that can read it.
+    bucket. If the advice is to copy another bucket, it then also says to name a role that can read that bucket.
     """
     refused = _no_mount(target, source)
     if own_role and COPIES["s3"] in (refused.suggestion or ""):
-        more = f"{refused.suggestion}, and on AWS aws: {{instance_profile: NAME}} of a role that reads it"
+        more = f"{refused.suggestion}, and on AWS name a role that can read it: aws: {{instance_profile: NAME}}"
         return Unreadable(refused.message, more, at=refused.at)
     return refused
 
@@ -96,8 +97,8 @@ def _out_of_reach(source: str) -> Unreadable:
 
 def _word(text: str) -> str:
     """
-    Return a word for a shell command, in quotes if it needs them. If a word needs them only because of variables or
-    `~/`, it stays without quotes, so that the shell replaces these.
+    Return `text` as a word of a shell command, in quotes if the shell needs them. A word with variables or `~/` gets no
+    quotes if nothing else in it needs them, so that the shell replaces the variables and `~/`.
     """
     plain = text.removeprefix("~/").replace("${", "").replace("}", "").replace("$", "")
     return _told(text) if quote(plain) == plain else _told(quote(text))

@@ -50,8 +50,8 @@ class SkyKey:
 @dataclass(frozen=True)
 class Reading:
     """
-    The result of reading a SkyPilot task file. `job` has spotrun's keys, as far as the file was accepted. `spec` is
-    None if any row has a problem.
+    The result of reading a SkyPilot task file. `job` is the translated job, without the keys that were refused. `spec`
+    is None if any row has a problem.
     """
 
     rows: tuple[SkyKey, ...]
@@ -69,8 +69,8 @@ class Reading:
 
     def text(self) -> str:
         """
-        Return the text of a job file that means the same as SkyPilot's file, if it is put in the same folder under any
-        name.
+        Return the text of a job file that means the same as SkyPilot's file. The job file must be in the same folder as
+        SkyPilot's file, and can have any name.
         """
         assert self.spec is not None
         job = {"name": self.spec.name, **self.job}

@@ -116,7 +116,7 @@ def _take_image(found: Translation, key: Key, resources: dict[str, Any]) -> None
         if value.startswith(pattern):
             del resources["image_id"]
             if _rents_elsewhere(resources, cloud):
-                found.refuse(key, f"{shown(value)} is an image of {cloud}", "name one of your cloud, or remove it")
+                found.refuse(key, f"{shown(value)} is an image of {cloud}", "name an image of your cloud, or remove it")
             elif found.put((cloud, ours), value, key):
                 found.say(key, f"{cloud}.{ours}")
             return
@@ -220,8 +220,8 @@ def _take_strategy(found: Translation, key: Key, value: object) -> None:
 
 def _take_candidates(found: Translation, key: Key, resources: dict[str, Any]) -> None:
     """
-    Translate `any_of` and `ordered`. Refuse a list that spotrun cannot express as a choice of places and a choice of
-    kinds, which it combines freely.
+    Translate `any_of` and `ordered`. spotrun has one list of places and one list of kinds, and combines them freely.
+    Refuse candidates that cannot be expressed in this way.
     """
     listed = resources.pop(str(key[-1]))
     if "ordered" in resources:
@@ -272,8 +272,8 @@ _KEYS: dict[str, _Take] = {
     "ordered": _take_candidates,
 }
 """
-The functions that translate SkyPilot's keys, in the order in which they are called. Those for candidates come last,
-because they need the translated values of the keys next to the list.
+The functions that translate SkyPilot's keys, in the order in which they are called. The functions for `any_of` and
+`ordered` come last, because they need the translated values of the keys next to the list.
 """
 
 
@@ -289,8 +289,8 @@ def take_resources(found: Translation) -> None:
 
 def _read(found: Translation, key: Key, resources: dict[str, Any]) -> bool:
     """
-    Return True if YAML could read the whole value at `key`. If not, a problem is already recorded for it; then remove
-    the key, unless spotrun has a key of the same name.
+    Return True if YAML could read the whole value at `key`. If YAML could not, the problem is already recorded, so
+    remove the key. Keep it only if spotrun has a key of the same name.
     """
     unread = any(key[: len(above)] == above or above[: len(key)] == key for above in found.unreadable)
     if unread and key[-1] not in OURS:

@@ -15,7 +15,7 @@ class Translation:
     whose values YAML could not read.
 
     `taken` maps a SkyPilot key to the description of its translation, and `spelled` maps a spotrun key to the key that
-    the user wrote. YAML's problems with the keys in `cleared` are ignored.
+    the user wrote. `cleared` has the keys for which the problems that YAML reported are to be ignored.
     """
 
     data: dict[str, Any]

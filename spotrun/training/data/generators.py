@@ -26,8 +26,8 @@ NO_HOLDERS = (type, ModuleType, torch.Tensor, torch.nn.Module)
 DEPTH = 5
 LONG = 64
 """
-Maximum length of a list whose items are searched for generators, as a list of transforms may hold some. A longer list
-is considered data and is not searched.
+Maximum length of a list whose items are searched for generators. In a list of transforms, for example, some transforms
+may have a generator. A longer list is considered data and is not searched.
 """
 
 

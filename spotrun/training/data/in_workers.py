@@ -31,8 +31,8 @@ from spotrun.training.python_state.values import SCALARS, name_of, same
 ROW_BYTES = 4096
 PLACES_MAX, PLACE_MAX = 10, 200
 """
-Maximum number of changed attributes that a worker reports, and maximum characters of an attribute's path. The bytes of
-a row always suffice for at least one path.
+Maximum number of changed attributes that a worker reports, and maximum characters of an attribute's path. If the paths
+do not fit into a row, some are left out. At least one path always fits.
 """
 LOOK_EVERY = 1024
 """Number of batches between two comparisons. Early in training, a worker compares after batches 1, 2, 4, 8, …"""
@@ -100,7 +100,10 @@ class Watch:
             self.look(worker)
 
     def look(self, worker: int) -> None:
-        """Compare the dataset's facts with those of the last call. The first call only records facts."""
+        """
+        Compare the dataset's facts (`_facts`) with the facts that the last call recorded. The first call only records
+        facts.
+        """
         self._script = self._script or Script.of_this_process()
         now = dict(_facts(self._script, type(self._dataset).__name__, self._dataset))
         if self._before is not None:

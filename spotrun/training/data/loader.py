@@ -39,8 +39,8 @@ class LoaderProxy(Proxy):
     def __len__(self) -> int:
         return len(self._inner)
 
-    # Lightning warns about resuming within an epoch if a loader lacks this method. The state that Lightning would save
-    # is not used, because Lightning has then already read one batch more than it has trained.
+    # Without this method, Lightning would warn about a resume within an epoch. The state that the method returns is
+    # empty, because Lightning asks for it too late: it has then already read one batch more than it has trained.
     def state_dict(self) -> dict[str, Any]:
         return {}
 
@@ -122,8 +122,8 @@ class ExactLoader:
 
     def resume(self, state: dict[str, Any] | None) -> None:
         """
-        Let the next pass continue from `state`, which the method `state` returned during the same pass of an earlier
-        process.
+        Let the next pass continue from `state`. In an earlier process, the method `state` has returned it during the
+        same pass.
         """
         if self.order is None:
             self._resumed = StreamPosition(**state) if state else None
@@ -197,9 +197,10 @@ class ExactLoader:
         """
         Begin a pass, and draw its order.
 
-        To draw an order, generators are seeded. Some of them may also be used elsewhere in the script: the sampler and
-        the dataset may share one. At a resume (the pass begins after its first batch), such a generator already has the
-        state that the checkpoint restored. So this state is set again after the order is drawn.
+        To draw an order, generators are seeded. Some of these generators may also be used elsewhere in the script: for
+        example, the sampler and the dataset may share a generator. If the pass continues after a resume, the checkpoint
+        has already restored the state of such a shared generator, and seeding overwrites this state. So the state is
+        restored a second time after the order is drawn.
         """
         shared = {path: one for path, one in self._own.items() if self._first and self._is_carried(one)}
         before = generators.states(shared)
@@ -306,10 +307,11 @@ class _Pass(Iterator[Any]):
 class _StreamPass(_Pass):
     """
     A pass over a stream. Before each batch is read, the generators are seeded with the batch's number. After the batch
-    is read, the training's generators are set back.
+    is read, the generators get back the states that they had before, because the training uses them too.
 
-    `states` has the state of `holder` after each of the last KEPT_STATES batches. If there is no holder, `marks` has
-    the mark (marks.py) of each of these batches instead.
+    `holder` is the object that has the stream's state; None if the stream has no state. `states` has the state of
+    `holder` after each of the last KEPT_STATES batches. Without a holder, `marks` has the mark (marks.py) of each of
+    these batches instead.
     """
 
     def __init__(self, batches: Iterator[Any], root: int, rank: int, holder: Any, number: int) -> None:

@@ -81,8 +81,8 @@ class Samplers:
 
     def drawn(self) -> None:
         """
-        Record the samplers' values right after a pass's order is drawn. If the pass is resumed, then also set the
-        values that hooks had changed between the draw and the snapshot.
+        Record the samplers' values right after a pass's order is drawn. If the pass is resumed, then also restore the
+        values that hooks in the earlier process had changed after the order was drawn and before the snapshot.
         """
         self._drawn, self._held = self._copies(), dict(self._living())
         if self._resumed is not None:
@@ -242,8 +242,8 @@ class Drawn:
 
     def samples(self, batches: int) -> int:
         """
-        Return the number of samples in the first `batches` batches, each of which is a list. The training calls this
-        after each batch, so only the batches since the previous call are counted again.
+        Return the number of samples in the first `batches` batches. Each batch must be a list of indices. The training
+        calls this after each batch, so only the batches since the previous call are counted.
         """
         counted, samples = self._counted if self._counted[0] <= batches else (0, 0)
         samples += sum(len(batch) for batch in islice(self.known, counted, batches))

@@ -113,8 +113,8 @@ class SeededStatefulStream(SeededStream):
 @dataclass(frozen=True)
 class Stream:
     """
-    A loader, and the two objects whose `state_dict` has the position in it: `inside` during a pass, and `between` from
-    one pass to the next.
+    A loader, and the two objects whose `state_dict` contains the loader's position: `inside` is used during a pass, and
+    `between` is used from one pass to the next.
 
     Both are None if the loader has no state. A training that resumes within a pass then rereads the pass from its first
     batch.

@@ -1,6 +1,6 @@
 """
-Replaces each loader of a training, for training data or for validation, by an exact loader, and tells it at which batch
-to start.
+Replaces each loader of a training, for training data or for validation, by an exact loader, and tells the exact loader
+at which batch to start.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ class TrainingData:
         """
         Restart the loaders if they began at a wrong position, and restore their states.
 
-        A framework may begin to read its loaders before it has restored its own position, so that they start at the
-        first batch. (Lightning does if a script reads `estimated_stepping_batches` in configure_optimizers,
+        A framework may begin to read its loaders before it has restored its own position. The loaders then start at the
+        first batch. (Lightning does this if a script reads `estimated_stepping_batches` in configure_optimizers,
         Lightning#20550.)
         """
         here = self._framework.pass_begins_at

@@ -50,8 +50,8 @@ def _dump(logger: Any, pattern: str) -> State:
 
 def _extent(path: Path) -> int:
     """
-    Return a file's length, by which the file is later cut: in bytes, or in rows for a CSV file. When a CSV file gets a
-    new column, every row is rewritten with more bytes, so only the number of rows still fits.
+    Return the length to which the file may later be cut: in bytes, or in rows for a CSV file. When a CSV file gets a
+    new column, every row is rewritten with more bytes, so the number of bytes would no longer be right.
     """
     return len(path.read_bytes().splitlines()) if path.name == CSV else path.stat().st_size
 
@@ -123,8 +123,8 @@ def _left_here(logger: Any, extents: dict[str, int]) -> dict[str, torch.Tensor]:
 
 def _move(logger: Any, pattern: str, version: int | str) -> None:
     """
-    Make the logger use `version`. If it has just opened the folder of another version, remove its files there, and then
-    the folder if it is empty.
+    Make the logger use `version`. If the logger has just opened the folder of another version, remove its files from
+    that folder, and then the folder if it is empty.
     """
     opened = Path(logger.log_dir)
     _close(logger)

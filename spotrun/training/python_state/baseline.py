@@ -44,8 +44,8 @@ class _BaselineObject(NamedTuple):
 
 class Change(NamedTuple):
     """
-    The part of a changed object that snapshots contain. Only for a holder (an object with named parts) is this a part:
-    those that changed, and the names of those that are gone. Any other object is saved whole.
+    The content of a changed object that snapshots contain. For a holder (an object with named parts), the content is
+    only the parts that changed, and the names of the parts that are gone. For any other object, it is the whole object.
     """
 
     parts: dict[str, Any]

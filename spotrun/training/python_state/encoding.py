@@ -41,8 +41,8 @@ HARMLESS = (
     "lightning_fabric",
 )  # fmt: skip
 """
-Packages whose objects are not reported if they cannot be saved. There are two reasons. Locks, logs, progress bars and
-pictures have no influence on a training step. Other objects save their own state.
+Packages whose objects are not reported if they cannot be saved. Some of these objects, such as locks, logs, progress
+bars and pictures, have no influence on a training step. The state of the other objects is saved by their packages.
 """
 
 

@@ -128,7 +128,7 @@ def _small_tensor(tensor: Tensor) -> Unchanged:
     bits = _bits(tensor.detach())
     if not tensor.is_contiguous():
         return lambda probe: _bits(tensor.detach()) == bits
-    # To get a view of the memory from torch takes longer than to compare the bytes. So the view is made here once, and
+    # Getting a view of the memory from torch takes longer than comparing the bytes. So the view is made here once, and
     # each comparison uses it.
     memory, address = memory_of(tensor.detach()), tensor.data_ptr()
 

@@ -138,11 +138,11 @@ class Before(NamedTuple):
 
 class Walk:
     """
-    The objects that one walk finds, by `id`. `nodes` are those that the walk enters.
+    The objects that one walk finds, by `id`. `nodes` are the objects that the walk enters.
 
-    `others` are those that it does not enter, including those in `stops`. Each has its path in two parts, which are
-    joined only when needed. The first walk has no `before`; in it, every container of more than TABLE_ITEMS items is a
-    table.
+    `others` are the objects that the walk does not enter, including `stops`, which are objects that the caller
+    excludes. Each object has its path in two parts, which are joined only when needed. The first walk has no `before`;
+    in the first walk, every container of more than TABLE_ITEMS items is a table.
     """
 
     def __init__(self, script: Script, stops: Mapping[int, object], before: Before | None) -> None:

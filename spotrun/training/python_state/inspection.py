@@ -1,8 +1,9 @@
 """
-Finds out whether an object has changed that checkpoints do not contain, without calling the object's code.
+Finds out, without calling an object's code, whether the object has changed. This is used for objects that checkpoints
+do not contain.
 
-For this, it collects facts about the object. For an iterator, the fact is its position. For an object that is partly
-outside the process, such as a file, the facts are counts (outside.py). For a library's object, the facts are the
+For this, the module collects facts about the object. For an iterator, the fact is its position. For an object that is
+partly outside the process, such as a file, the facts are counts (outside.py). For a library's object, the facts are the
 numbers, arrays and further objects in its attributes. Private attributes, dicts and texts are mostly caches. They are
 ignored, unless they contain a generator, a connection or a process.
 """
@@ -172,7 +173,7 @@ def _counts_anyway(cls: type) -> bool:
 
 def _is_shadowed(cls: type) -> bool:
     """
-    Return whether instances of `cls` are proxies for another object. To read their attributes could create that object.
+    Return whether instances of `cls` are proxies for another object. Reading their attributes could create that object.
     """
     return any(isinstance(vars(base).get("__dict__"), property) for base in cls.__mro__)
 

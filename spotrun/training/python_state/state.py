@@ -33,7 +33,7 @@ LONG = 64
 """
 Maximum length of a list in a library object that is searched as a list of transforms. A longer list is considered data.
 """
-NOTHING_LIKE_IT = "this process has nothing like it there"
+NOTHING_LIKE_IT = "this process has no such object there"
 
 
 class PythonState:
@@ -152,8 +152,9 @@ class PythonState:
 
     def load(self, image: State, *, last: bool) -> None:
         """
-        Restore `image`, which `dump` returned in an earlier process. After the load with `last`, `news` has the values
-        that could not be restored because this process has no object for them.
+        Restore `image`, which `dump` returned in an earlier process. `last` is True in the second of the two calls of a
+        resume. After that call, the method `news` returns the values that could not be restored because this process
+        has no object for them.
 
         Raises:
             CheckpointDamaged: the image is malformed or of an unknown format.
@@ -186,7 +187,10 @@ class PythonState:
         return walk
 
     def news(self) -> list[UntrackedChange]:
-        """Return the changes found since the last call that snapshots do not contain or that could not be restored."""
+        """
+        Return the changes that were found since the last call and that snapshots do not contain, or that could not be
+        restored.
+        """
         found, self._news = self._news, []
         return found
 

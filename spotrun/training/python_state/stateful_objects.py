@@ -2,8 +2,8 @@
 Saves and loads objects that can export their own state: generators, and the learning-rate schedulers, optimizers and
 gradient scalers that a script keeps in its own objects.
 
-An exported state is saved as nested values. So an object inside it is restored as a copy of its own, even if the script
-used the same object elsewhere.
+An exported state is saved as nested values. If an object inside it is also used elsewhere in the script, the two uses
+no longer share the object after a restore: the restored state contains a copy of it.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def is_asked(cls: type) -> bool:
 
 def parts_of(asked: object) -> Iterable[tuple[str, object]]:
     """
-    Return the objects that have a part of the state of `asked` which its exported state lacks. (A scheduler's learning
-    rates are in its optimizer.)
+    Return the objects that hold a part of the state of `asked` which the exported state of `asked` lacks. (For example,
+    the learning rates of a scheduler are in its optimizer.)
     """
     return [("optimizer", asked.optimizer)] if isinstance(asked, LRScheduler) else []
 

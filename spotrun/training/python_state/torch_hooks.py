@@ -24,9 +24,9 @@ OF_PARAMETERS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 PUT_BACK = (*HARMLESS, "torch.nn.utils.prune", "transformers.", "peft.")
 """
-Prefixes of the names of Python modules whose hooks are not reported. For some of them, no training step depends on the
-hook. The other hooks are registered at each resume, by `weights.prune_again` or by the framework when training starts.
-(When training is over, the Trainer of transformers removes its own hooks.)
+Prefixes of the names of Python modules whose hooks are not reported. Some of these hooks have no influence on a
+training step. The others are registered again at each resume, by `weights.prune_again` or by the framework when
+training starts. (When training is over, the Trainer of transformers removes its own hooks.)
 """
 
 Hooks = Mapping[str, tuple[str, ...]]

@@ -137,8 +137,8 @@ def _look_at_arrays(values: list[Any]) -> Look:
 
 def _look_at_tensors(values: list[Any]) -> Look:
     """
-    Read the bytes of the tensors. For this, a view of each tensor's memory is made once, here: to get a view from torch
-    takes longer than to compare the bytes.
+    Return a function that reads the bytes of the tensors. It uses views of their memory that are made only once, here,
+    because getting a view from torch takes longer than comparing the bytes.
     """
     memories: list[Any] = [memory_of(value.detach()) for value in values]
 

@@ -21,8 +21,8 @@ Maximum facts of all objects together. Once this number is reached, the parts of
 """
 FEW = 1000
 """
-Maximum number of facts up to which all are compared at each snapshot. If there are more, only every `PROBE_EVERY`-th
-snapshot compares them.
+Maximum number of facts that are compared at each snapshot. If there are more facts, they are compared only at every
+`PROBE_EVERY`-th snapshot.
 """
 OF_DATA = "data["
 """
