@@ -1,5 +1,5 @@
 """
-The events that only the owner of a run may write: the command line and the runners (protocol 31).
+The events that only the owner of a run is allowed to write: the command line and the runners (protocol 31).
 
 These events decide which instances are rented and ended. The run's training code can write to the same folder, and must
 not be able to forge such an event. So the owner signs the entries of these events. An agent's reports are not signed,
@@ -34,8 +34,8 @@ OF_OWNER: frozenset[type[ev.Event]] = frozenset(
 
 def is_of_owner(event: ev.AnyEvent) -> bool:
     """
-    Return True if only the owner may write this event. If a checkpoint is retired after the run's end, only the owner
-    may write that; during the run, the agent writes it.
+    Return True if only the owner is allowed to write this event. For the event that retires a checkpoint, this depends
+    on the time: during the run the agent writes it, and after the run's end only the owner is allowed to.
     """
     return type(event) in OF_OWNER or (isinstance(event, ev.CheckpointRetired) and event.attempt is None)
 
