@@ -62,7 +62,7 @@ def _of_command(row: dict[str, Any]) -> Iterator[str]:
     an hour of work whose result was kept cost. Another note warns if the run stores no files.
     """
     if row.get("usd_per_kept_hour"):
-        yield f"an hour of work whose result was kept cost {dollars(Decimal(row['usd_per_kept_hour']))}"
+        yield f"{dollars(Decimal(row['usd_per_kept_hour']))} for each hour of work whose result was kept"
     if row.get("unprotected"):
         yield f"unprotected: {UNPROTECTED}; {PROTECT}"
     elif row.get("keeps_nothing") and row.get("next"):

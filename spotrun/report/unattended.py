@@ -18,7 +18,7 @@ from spotrun.run.state import Launch, RunState
 def attended_to(run: str, state: RunState, runner: str = "a runner") -> str:
     """Describe in one line a run that a runner attends to. `run` is what users type for the run."""
     if state.stop_requested:
-        return f"{run} was told to stop, and {runner} is stopping it. `spotrun down {run}` ends it now"
+        return f"{run} has a stop request, and {runner} is stopping it. `spotrun down {run}` ends it now"
     return (
         f"{run} has not ended ({status_word(state)}), and {runner} attends to it. "
         f"`spotrun logs {run} -f` shows it, `spotrun stop {run}` ends it"
@@ -44,7 +44,7 @@ def left_alone(run: str, state: RunState) -> str:
             f"`spotrun down {run}` checks that no instance is left",
         )
     elif state.stop_requested:
-        what = f"{run} was told to stop, but has no runner that stops it"
+        what = f"{run} has a stop request, but no runner that stops it"
         advice = f"`spotrun down {run}` ends it now"
     else:
         what = f"{run} has not ended, and no runner attends to it"

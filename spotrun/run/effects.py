@@ -265,8 +265,8 @@ def _epochs_until(epochs: PVector[Epoch], step: int) -> PVector[Epoch]:
     """
     Return the epochs whose last step is at most `step`.
 
-    To save time, the function looks at the newest epochs first, and stops at an epoch whose `step_reached` is at most
-    `step`. `step_reached` is the largest last step of this epoch and all earlier ones, so all of these are returned.
+    To save time, the search begins with the newest epoch, and stops at an epoch whose `step_reached` is at most `step`.
+    `step_reached` is the largest last step of this epoch and all earlier ones, so all of these are returned.
     """
     undecided = list(takewhile(lambda epoch: epoch.step_reached > step, reversed(epochs)))
     kept = epochs[: len(epochs) - len(undecided)]
