@@ -44,5 +44,5 @@ def about_forged(count: int, found_by: str) -> str:
     """Return a warning about entries that lack the owner's signature; "" if there are none."""
     if not count:
         return ""
-    what = "1 entry of the ledger is forged and counts" if count == 1 else f"{count} entries are forged and count"
-    return f"{what} for nothing: see `spotrun events {found_by}`"
+    what = "1 entry of the ledger is forged and has" if count == 1 else f"{count} entries are forged and have"
+    return f"{what} no effect: see `spotrun events {found_by}`"

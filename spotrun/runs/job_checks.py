@@ -153,7 +153,7 @@ def about_home(spec: RunSpec) -> str | None:
     name, home = spec.resources.home, spec.home
     if home is None:
         return None
-    elsewhere = "" if home.host in (None, this_host()) else f" It is {home.host}; a runner on this one cannot use it."
+    elsewhere = "" if home.host in (None, this_host()) else f" It is {home.host}; only a runner there can use it."
     return f"{name} costs ${home.price_usd_per_hour} an hour: {home.price_in_words}.{elsewhere}"
 
 

@@ -73,8 +73,8 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
             the instances.
         NotInstalled: this machine has no container engine, and the job would train here: always, or while this machine
             is free.
-        RegistryUnavailable: the job names the image by a tag, and the registry does not tell the tag's digest; or the
-            job trains on this machine, which does not have the image and cannot reach its registry.
+        RegistryUnavailable: the job names the image by a tag, and the registry cannot be asked for the tag's digest; or
+            the job trains on this machine, which does not have the image and cannot reach its registry.
     """
     image, here = spec.image, spec.cloud.here
     if image is None:

@@ -80,7 +80,7 @@ class NamedSweep:
         if other is not None:
             raise SpotrunError(
                 f"another process has begun trial {number} of the sweep {self.record.name} as {other.id}",
-                hint=f"if that run is yours, leave the sweep to that process; `spotrun down {other.typed}` ends it",
+                hint=f"if that run is yours, let that process continue the sweep; `spotrun down {other.typed}` ends it",
             )
         record_trial(self.store, self.record, number, run.created.uid, anyway=True)
 

@@ -37,9 +37,9 @@ class ExactValues:
         self._ways = [(way, _written(way, known)) for way in ways.read if known]
         self._broken = {way.without(each) for way in ways.read for each in known if way.breaks(each)}
         """
-        Values, as they are read, from which reading drops some characters because they look like a break. If such a
-        value is found in a text, all characters between its first and its last letter are hidden, so that the dropped
-        ones are hidden too.
+        The results of reading those values that themselves contain what looks like a break, which reading drops. If
+        such a result is found in a text, all characters between its first and its last letter are hidden, so that the
+        dropped ones are hidden too.
         """
         longest = max((len(each) for way, values in self._ways for each in values if way.decodes), default=0)
         self.reach = max([*map(len, known), longest * WRITTEN_MAX]) + BREAKS_MAX if known else 0

@@ -73,7 +73,7 @@ _OF_TEXT = re.compile(
     re.IGNORECASE,
 )
 """
-Words that show, if they come right before `token`, that it means a token of text, as in `pad_token`, and therefore no
+Words that, right before `token`, show that the name is about a token of text, as in `pad_token`. Such a token is not a
 secret.
 """
 _WORD = re.compile(
