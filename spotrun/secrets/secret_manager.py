@@ -40,7 +40,7 @@ waits for.
 """
 _OK, _SERVER = 200, 500
 _PASSING = (408, 429)
-_LOG_IN = "log in with `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
+_LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 _ENABLE = f"turn it on: gcloud services enable {NAME}.googleapis.com"
 _RIGHT = (
     f"ask for {NAME}.versions.access (roles/{NAME}.secretAccessor); in a project with infra/gcp, the service account "

@@ -46,7 +46,7 @@ Errors for which a retry may help. Those of urllib3 mean that a download broke o
 the answer was damaged.
 """
 
-_LOG_IN = "log in with `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
+_LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 _HINTS = {
     401: _LOG_IN,
     403: "allow storage.objects.get, list, create and delete on the bucket (role Storage Object User)",
