@@ -146,7 +146,7 @@ class NightRecord:
         except ObjectMissing:
             raise RunNotFound(
                 f"no night {self._name!r} is installed in {self.store.uri.rpartition('/')[0]}",
-                hint="see `spotrun night ls`, or name another store by --store",
+                hint="see `spotrun night ls`, or use --store to name another store",
             ) from None
         if self._sha256 not in (None, found := hashlib.sha256(data).hexdigest()):
             what = f"{self.store.uri}/{_NIGHT} is not what was installed (its sha256 is {found[:12]}…)"

@@ -39,7 +39,10 @@ class Bytes:
 
 
 def kept_back(files: Sequence[OutputFile]) -> list[Fetched]:
-    """Return the files that `spotrun fetch` does not write to any folder, because of their names."""
+    """
+    Return the files that `spotrun fetch` refuses to write to any folder, because a program could execute a file with
+    such a name, or obey its contents.
+    """
     reasons = [(file, unfetched(file.path)) for file in files]
     return [
         Fetched(file, Outcome.REFUSED if reason.is_refused else Outcome.LEFT, reason)
@@ -128,9 +131,11 @@ def _amount(files: Sequence[OutputFile]) -> str:
 
 def _left_out(outputs: Outputs, listing: Listing, patterns: Sequence[str]) -> list[str]:
     """
-    Return a line for each file that the run did not store, and a line that counts further ones.
+    Return a line for each of the first `SHOWN_MAX` files that the run did not store. If there are more such files, a
+    last line says how many.
 
-    `listing` may name only some of these files. If there are `patterns`, only files that match one are counted.
+    `listing` does not always name all of these files, so without `patterns` the ledger's count is used. With
+    `patterns`, only listed files that match a pattern are shown and counted.
     """
     asked = chooser(patterns or ["**"])
     found = [left for left in listing.left_out if asked(left.path)]
@@ -180,7 +185,7 @@ def as_json(
 
 
 def why_nothing(state: RunState, typed: str) -> str:
-    """Return advice for the user of a run that has no stored files."""
+    """Return a hint that tells the user how this run, or another run of the job, can get stored files."""
     if state.terminal is None:
         return f"try later: spotrun stores files minutes after the script has written them (`spotrun logs {typed}`)"
     return "let the script write into its work folder, and let `outputs` of the job name the files"

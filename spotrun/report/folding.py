@@ -67,8 +67,8 @@ def _folded(text: str, width: int, indent: int) -> Iterator[str]:
 
 def _end(line: str, width: int) -> int:
     """
-    Return the number of characters of `line` that fit into `width` columns. The result is never so small that only
-    spaces fit.
+    Return the number of characters of `line` that fit into `width` columns. The result always includes the first
+    character after the leading spaces, even if it does not fit.
     """
     end = len(line) - len(line.lstrip()) + 1
     while end < len(line) and cell_len(line[: end + 1]) <= width:

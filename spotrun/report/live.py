@@ -40,7 +40,10 @@ BAR_WIDTH, BAR_WIDTH_MIN = 40, 10
 PLAIN_EVERY_S = 10.0
 """Seconds of system time after which a progress line is printed, even if nothing has happened."""
 NEWS_EVERY_S = 1.0
-"""Minimum seconds of system time between two progress lines if the run now waits for another reason than before."""
+"""
+Minimum seconds of system time between two progress lines. A line follows this soon only if the reason for which the run
+waits has changed.
+"""
 
 
 def view_for(ledger: Ledger, clock: Clock, spec: RunSpec, run_id: str) -> View[Tick]:
@@ -87,7 +90,7 @@ class PlainView(_Watching, View[Tick]):
 
 class LiveView(_Watching, Screen[Tick]):
     """
-    A screen that is redrawn all the time: the progress, the instance that trains, the bill so far, and the newest
+    A continuously updated screen that shows the progress, the instance that trains, the bill so far, and the newest
     events.
     """
 

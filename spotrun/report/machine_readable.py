@@ -1,8 +1,8 @@
 """
 Formats a run's account for programs, as JSON and CSV. The keys do not change, because other programs read them.
 
-Dollars are decimal strings, times are in seconds, and epochs count from 1. `attempt` is the number of the attempt's
-entry in the ledger, while texts for people number attempts 1, 2, 3.
+Dollars are decimal strings, times are in seconds, and epochs count from 1. `attempt` is the number of the ledger entry
+with which the attempt began. (Texts for people number attempts 1, 2, 3 instead.)
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def report(summary: RunSummary) -> dict[str, Any]:
     """
     Return the part of `spotrun report --json` that is computed from the ledger, as plain values.
 
-    `unfinished` has the figures that belong to no completed epoch. Even a completed run has some, for the time after
-    its last epoch.
+    `unfinished` has the cost and time that belong to no completed epoch. Even in a completed run they are not zero,
+    because the run takes some time to end after its last epoch.
     """
     return json_object(
         run=summary.run,
@@ -78,8 +78,8 @@ def figures(account: Account) -> dict[str, Any]:
 
 def _interruption(found: Interruption) -> dict[str, Any]:
     """
-    Return an interruption's figures. A figure is None if it cannot be given: because there was no notice, no commit
-    before the loss, or no new step after it.
+    Return an interruption's figures. A figure is None if it does not exist, because there was no notice, no commit
+    before the loss, or no new step after the loss.
     """
     return {
         "attempt": found.attempt,

@@ -34,8 +34,8 @@ class MemberNow(NamedTuple):
 
 def members_now(state: RunState, status_of: StatusOf) -> Iterator[MemberNow]:
     """
-    Yield the members of a gang that may still be billed. They are read from the ledger, and what they are doing from
-    their agents' status.
+    Yield the members of a gang that might still be billed. The ledger says which members these are; the status objects
+    of their agents say what each member is doing.
     """
     if not state.of_gangs:
         return
@@ -75,6 +75,6 @@ def _does_in(attempt: Attempt, name: MemberName, status: AgentStatus | None) -> 
     told = None if status is None else status.trainer
     newest = len(attempt.trainers) - 1
     if told is not None and (told.attempt, told.incarnation) == (attempt.number, newest) and told.exit_code is not None:
-        return f"has ended its process (exit code {told.exit_code}), and waits for the lead's word"
+        return f"has ended its process (exit code {told.exit_code}), and waits for the lead's decision"
     trains = bool(attempt.trainers) and attempt.trainers[-1].started_at is not None
     return "trains" if trains else "begins to train"

@@ -25,8 +25,8 @@ from spotrun.spec.model import RunSpec
 
 def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = "") -> str:
     """
-    Return the next step of a run as the second half of a sentence; "" if the run has ended. If a quota is full, its
-    name follows.
+    Return the next step of a run as the second half of a sentence, whose first half is the run's name. If a quota is
+    full, the text ends with its name. Return "" if the run has ended.
 
     `no_room` is the reason why the store accepts no more data; "" if it accepts data.
     """
@@ -37,8 +37,8 @@ def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = 
 
 def left_undone(coming: str, run: str, created: RunCreated) -> str:
     """
-    Return the second half of a sentence for a run that has no runner: the command that gives it one, and what the run
-    does then (`coming`). `run` is what users type for the run.
+    Return the second half of a sentence for a run that has no runner. The text says which command starts a runner, and
+    what the run does then (`coming`). `run` is what users type for the run.
     """
     if created.is_bench:
         return f"has no runner, and the bench that it measured for is over: `spotrun down {run}` ends it"
@@ -86,7 +86,7 @@ def _without_an_instance(state: RunState, spec: RunSpec) -> str:
     if state.of_gangs and (there := len(available(state))):
         return _with_some(there, state.created.size)
     if spec.resources.spot_policy == "spot":
-        return "asks each spot pool again when the pool has rested"
+        return "asks each spot pool again, some time after the pool's last refusal"
     if spec.resources.spot_policy == "on-demand":
         return "asks each on-demand pool in turn"
     if spec.policy.deadline is not None:
@@ -99,7 +99,8 @@ def _with_some(there: int, size: int) -> str:
     """Describe the next step of a gang that lacks members, or that has members which are not ready yet."""
     if there >= size:
         return f"trains once all of its {size} members are ready"
-    return f"asks for the missing members: {there} of {size} wait as long as a start takes, and are then released"
+    waiting = f"{there} of {size} wait for them as long as a start takes, and are then released"
+    return f"asks for the missing members; {waiting}"
 
 
 def _back_to_spot(state: RunState, spec: RunSpec, current: Attempt) -> str:
@@ -118,8 +119,8 @@ def _back_to_spot(state: RunState, spec: RunSpec, current: Attempt) -> str:
 
 def _sums(state: RunState, running: Launch) -> str | None:
     """
-    Describe how much spot would save per hour, at the newest spot price in the ledger, and after what time this pays
-    for a changeover. Return None if the ledger has no spot price.
+    Describe how much spot would save per hour, at the newest spot price in the ledger, and how long spot has to last
+    until these savings exceed the cost of a changeover. Return None if the ledger has no spot price.
     """
     known = spot_launches(state)
     if not known:

@@ -58,11 +58,11 @@ def _members(found: Rows) -> list[str]:
 
 def _of_command(row: dict[str, Any]) -> Iterator[str]:
     """
-    Yield notes about a run that is a command. Such a run has no epochs, so one note is its price per hour. Another note
-    warns if the run stores no files.
+    Yield notes about a run that is a command. Such a run has no epochs whose cost could be shown, so one note says what
+    an hour of work whose result was kept cost. Another note warns if the run stores no files.
     """
     if row.get("usd_per_kept_hour"):
-        yield f"a kept hour cost {dollars(Decimal(row['usd_per_kept_hour']))}"
+        yield f"{dollars(Decimal(row['usd_per_kept_hour']))} for each hour of work whose result was kept"
     if row.get("unprotected"):
         yield f"unprotected: {UNPROTECTED}; {PROTECT}"
     elif row.get("keeps_nothing") and row.get("next"):

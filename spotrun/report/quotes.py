@@ -43,8 +43,8 @@ _FIGURES = [
 
 def ordered(quotes: Sequence[Quote], order: Order) -> list[Quote]:
     """
-    Return the quotes with the lowest price first: the price per hour or, for "compute", the price of an hour at a
-    certain computing speed. Quotes without such a price come last.
+    Return the quotes with the lowest price first: the price per hour if `order` is "usd", and the price per hour and
+    PFLOPS of computing speed if it is "compute". Quotes without such a price come last.
     """
 
     def by(quote: Quote) -> tuple[bool, Decimal, str, str]:
@@ -96,8 +96,8 @@ def quotes_table(found: Quotes, order: Order) -> FiguresTable:
 
 def _alike(quotes: Sequence[Quote]) -> list[list[Quote]]:
     """
-    Group the quotes that share a row. On demand, all zones of a region with the same price share one; each spot quote
-    has its own.
+    Group the quotes that share a row of the table. On-demand quotes of one type share a row if they are in the same
+    region and have the same price. Each spot quote has a separate row.
     """
     groups: dict[object, list[Quote]] = {}
     for quote in quotes:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 NOTHING = "-"
 FOLDED_MIN = 12
-"""The width below which a text column is narrowed only if no other column can be narrowed any more."""
+"""Usual minimum width of a text column. It is narrowed further only if no other column can be narrowed any more."""
 
 
 def plain(text: str, limit: int = 2000) -> str:
@@ -50,7 +50,9 @@ def decimals(amount_usd: Decimal) -> int:
 
 
 def short_duration(duration: timedelta) -> str:
-    """Format a duration with at most six characters, up to ten years: `4.2s`, `45s`, `3m05s`, `2h10m`, `5d03h`."""
+    """
+    Format a duration. Up to ten years, the text has at most six characters: `4.2s`, `45s`, `3m05s`, `2h10m`, `5d03h`.
+    """
     seconds = duration.total_seconds()
     if seconds < 0.05:
         return NOTHING

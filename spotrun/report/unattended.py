@@ -18,7 +18,7 @@ from spotrun.run.state import Launch, RunState
 def attended_to(run: str, state: RunState, runner: str = "a runner") -> str:
     """Describe in one line a run that a runner attends to. `run` is what users type for the run."""
     if state.stop_requested:
-        return f"{run} has to stop, and {runner} stops it. `spotrun down {run}` ends it now"
+        return f"{run} has a stop request, and {runner} is stopping it. `spotrun down {run}` ends it now"
     return (
         f"{run} has not ended ({status_word(state)}), and {runner} attends to it. "
         f"`spotrun logs {run} -f` shows it, `spotrun stop {run}` ends it"
@@ -44,7 +44,7 @@ def left_alone(run: str, state: RunState) -> str:
             f"`spotrun down {run}` checks that no instance is left",
         )
     elif state.stop_requested:
-        what = f"{run} has to stop, and no runner attends to it"
+        what = f"{run} has a stop request, but no runner that stops it"
         advice = f"`spotrun down {run}` ends it now"
     else:
         what = f"{run} has not ended, and no runner attends to it"
@@ -54,8 +54,8 @@ def left_alone(run: str, state: RunState) -> str:
 
 def _carried_on(run: str, created: RunCreated) -> str:
     """
-    Return the first half of a sentence, with the command that continues the run. The second half names another command,
-    which ends it.
+    Return the first half of a sentence: the command that continues the run. The caller adds the second half, the
+    command that ends the run.
     """
     if created.is_bench:
         return "The bench that it measured for is over: "

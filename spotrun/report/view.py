@@ -1,4 +1,4 @@
-"""Shows work in progress: on one screen that is redrawn on a terminal, as plain lines elsewhere."""
+"""Shows work in progress. On a terminal this is one continuously updated screen, elsewhere it is plain lines."""
 
 from __future__ import annotations
 

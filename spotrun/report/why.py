@@ -130,8 +130,8 @@ Narrated = tuple[str, str]
 
 class _Narrator:
     """
-    Describes the entries of a ledger one by one, from the first one on. `end` is the state after the last entry. It is
-    needed to tell what an entry led to later.
+    Describes the entries of a ledger one by one, beginning with the first one. `end` is the state after the last entry.
+    The descriptions use it to say what an early entry led to later.
     """
 
     def __init__(self, spec: RunSpec, end: RunState) -> None:
@@ -188,7 +188,7 @@ class _Narrator:
             return "; ".join(told)
         if isinstance(self._newest, ev.InstanceGone) and before.created.budget_usd is not None:
             return "the budget was reserved until the previous instance had ended"
-        return "the ledger does not say why: perhaps no runner attended, or no runner could reach the cloud"
+        return "the ledger does not say why: perhaps there was no runner, or none that could reach the cloud"
 
     def _closed(self, before: RunState, entry: Entry, event: ev.LaunchClosed) -> Narrated:
         offering = before.launches[event.launch].intent.offering
@@ -227,7 +227,10 @@ class _Narrator:
         return "give-up", f"{what} {how} before it took over ({event.evidence}){self._pause(before)}"
 
     def _pause(self, before: RunState) -> str:
-        """Describe the pause before the next standby that this failure causes; "" if it causes none."""
+        """
+        Describe how long spotrun will wait before it launches another standby, because several standbys have failed in
+        a row. Return "" if this entry has not changed that pause.
+        """
         failing = failing_standbys(self._after)
         if failing is None or failing == failing_standbys(before):
             return ""
@@ -288,8 +291,8 @@ def _kind_of_launch(before: RunState, event: ev.LaunchIntended) -> str:
 
 def _refusals(before: RunState, since: datetime) -> Iterator[str]:
     """
-    Describe the refusals since `since`. Each text has one kind of refusal, the pools that refused for this reason, and
-    the time for which such a pool is not requested again.
+    Describe the refusals since `since`, in one text for each reason. The text names the reason, the pools that refused
+    for this reason, and how long spotrun waits before it asks such a pool again.
     """
     refused: dict[str, dict[str, None]] = {}
     for launch in before.launches.values():
@@ -297,7 +300,7 @@ def _refusals(before: RunState, since: datetime) -> Iterator[str]:
             refused.setdefault(why, {})[offering_text(launch.intent.offering)] = None
     for why, pools in refused.items():
         rest = to_the_second(POOL_REST) if why == NO_CAPACITY else f"{to_the_second(LASTING_REST)} at least"
-        yield f"{why}: {', '.join(pools)}; a pool that refuses rests for {rest}"
+        yield f"{why}: {', '.join(pools)}; such a pool is not asked again for {rest}"
 
 
 def _how_it_ended(before: RunState, event: ev.InstanceGone) -> str:
@@ -342,8 +345,8 @@ def _who_took_over(end: RunState, attempt: Attempt, successor: Attempt) -> str:
 
 def _time_lost(end: RunState, stopped_at: datetime, number: int | None) -> str:
     """
-    Describe how much time of work a command lost: the time since its state was last copied. The next attempt begins
-    with that copy, which is commit `number`.
+    Describe how much work a command lost, as a time: the time from the last copy of its state to the moment at which it
+    stopped. That copy is commit `number`, with which the next attempt began.
     """
     commit = None if number is None else end.commit(number)
     if commit is None:

@@ -1,6 +1,7 @@
 """
-Computes the dollars for the seconds that an instance was used, by a cloud's rule as of a certain date. The results are
-exact, in whole nano-dollars. No function has side effects.
+Computes what an instance costs for the seconds for which it was used. The billing rule is that of the instance's cloud,
+as the cloud had published it on a certain date. The results are exact, in whole nano-dollars. No function has side
+effects.
 
 Only cumulative costs are rounded. The cost of a period is the difference of two of them, so the costs of all periods
 always add up to the total.
@@ -54,11 +55,12 @@ def aws_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
     "charged for the seconds used" if you ended it. The volume is charged in both cases:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html.
 
-    Only the state `running` is billed
-    (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html). EC2 does not report when this
-    state began. So the seconds in the state `pending` may be counted too: they are, unless a runner observed the
-    instance in that state. The spot price is the price in effect (https://aws.amazon.com/ec2/spot/pricing). The rule
-    does not cover SUSE, which is billed by the hour.
+    EC2 bills only the state `running`
+    (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html), but does not report when this
+    state began. If a runner observed the instance in the earlier state `pending`, spotrun does not count the seconds
+    before that. Otherwise, the seconds in the state `pending` are counted too. A spot instance is billed at the spot
+    price that is in effect at the time (https://aws.amazon.com/ec2/spot/pricing). The rule does not cover SUSE, which
+    is billed by the hour.
     """
     gp3, address = listed.list_prices("gp3"), listed.list_prices("address of EC2")
     volume = listed.volume_price(gp3.prices, regions)
@@ -82,8 +84,8 @@ def gcp_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
     machine that Google preempts in its first minute is free (https://cloud.google.com/compute/docs/instances/spot). The
     disk is billed until it is deleted, and the ephemeral address while the machine runs.
 
-    Some machine families have no Persistent Disk. Their machines get a Hyperdisk, which is only as fast as the included
-    price allows. It costs less than the table of prices says.
+    Some machine families have no Persistent Disk. Their machines get a Hyperdisk instead, with only the speed that is
+    included in its price. Such a disk costs less than this rule says.
     """
     disk, address = listed.list_prices("pd-balanced"), listed.list_prices("address of Compute Engine")
     volume = listed.volume_price(disk.prices, regions)
@@ -125,8 +127,8 @@ def hourly(price_usd_per_hour: Decimal, duration: timedelta) -> Decimal:
 
 def metered(prices: Sequence[PriceSegment], start: datetime, end: datetime) -> Decimal:
     """
-    Return the cost from `start` to `end`. At each moment, the price in effect then applies. Before the first price
-    began, the first price applies.
+    Return the cost from `start` to `end`. Each moment is billed at the price that was in effect at that moment. Moments
+    before the first price began are billed at the first price.
     """
     total = ZERO
     for index, segment in enumerate(prices):
@@ -149,7 +151,7 @@ class Meter:
     """
     The bill of one instance, including its disk and address, up to any moment. It never decreases as time passes.
 
-    `ended_at` is when the disk ended. The machine may have ended earlier (`switched_off_at`).
+    `ended_at` is when the disk was deleted. If the machine ended earlier, `switched_off_at` says when.
     """
 
     def __init__(
@@ -200,8 +202,8 @@ class Meter:
 
     def _until(self, moment: datetime, end: datetime | None) -> datetime:
         """
-        Return up to which time the bill counts at `moment`. While the instance runs, this is `moment`. After `end`, it
-        is `end` or, if that is later, the time at which the billed minimum is over.
+        Return the end of the time that is billed by `moment`. Before `end`, this is `moment` itself. From `end` on, it
+        is `end`; but if the instance ran for less than the minimum that is billed, it is the end of that minimum.
         """
         assert self.billed_from is not None
         if end is None or moment < end:

@@ -2,8 +2,8 @@
 Limits for all values that are read from a store, and the decoder that checks them. They are necessary because any
 program with write access to the store can write any value.
 
-All sums, products and times of an account can be computed as long as values are within these limits. The type of a
-field tells its limit (`Count`, `Seconds`). All other times, dollar amounts and whole numbers are limited too.
+As long as all values are within these limits, no sum, product or time of an account overflows. The type of a field
+tells its limit (`Count`, `Seconds`). All other times, dollar amounts and whole numbers are limited too.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def decode(data: bytes | bytearray, kind: type[T]) -> T:
 
 def prepare(kind: Any) -> None:
     """
-    Build the decoder for `kind`. A module calls this while it is imported: an import never runs in two threads at once.
+    Build the decoder for `kind` early. Modules call this while they are imported, because an import never runs in two
+    threads at once (see `_decoder`).
     """
     _decoder(kind)
 

@@ -40,8 +40,8 @@ def _with_launch(state: RunState, number: int, **changes: Any) -> RunState:
 
 def _with_member(state: RunState, name: MemberName, **changes: Any) -> RunState:
     """
-    Apply `changes` to one instance. After that, its launch may no longer be pending, because all of its members are
-    ready, released or gone.
+    Apply `changes` to one instance. If after that all members of its launch are ready, released or gone, the launch is
+    no longer pending.
     """
     launch = state.launches[name.launch].with_member(name.member, **changes)
     state = replace(state, launches=state.launches.changed(launch))
@@ -53,7 +53,7 @@ def _with_attempt(state: RunState, number: int, **changes: Any) -> RunState:
 
 
 def _end_attempt(state: RunState, number: int, end: AttemptEnd) -> RunState:
-    """End the attempt with the current entry."""
+    """Record that the current entry has ended the attempt."""
     return replace(_with_attempt(state, number, end=end), current_attempt=None, last_end=state.next_number - 1)
 
 
@@ -165,8 +165,8 @@ def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> Run
 
 def _cause_of_loss(member: Member, event: ev.InstanceGone) -> Cause:
     """
-    Return the reason why an instance was lost: the reason for which it was condemned or, if it was not, what follows
-    from the cloud's record of who ended it (failures.md P27, R15).
+    Return the reason why an instance was lost. If it was condemned, this is the reason for which it was condemned.
+    Otherwise, it depends on who ended the instance according to the cloud (failures.md P27, R15).
     """
     if member.condemned is not None:
         return member.condemned.cause
@@ -265,8 +265,8 @@ def _epochs_until(epochs: PVector[Epoch], step: int) -> PVector[Epoch]:
     """
     Return the epochs whose last step is at most `step`.
 
-    The search goes backwards. It stops at the first epoch whose `step_reached` is at most `step`, because no epoch
-    before that one ends later.
+    To save time, the search begins with the newest epoch, and stops at an epoch whose `step_reached` is at most `step`.
+    `step_reached` is the largest last step of this epoch and all earlier ones, so all of these are returned.
     """
     undecided = list(takewhile(lambda epoch: epoch.step_reached > step, reversed(epochs)))
     kept = epochs[: len(epochs) - len(undecided)]
@@ -320,8 +320,8 @@ def _notice_seen(state: RunState, entry: Entry, event: ev.NoticeSeen) -> RunStat
 
 def _comes_later(event: ev.NoticeSeen, known: ev.NoticeSeen | None) -> bool:
     """
-    Return True if the earlier notice stays in force, and `event` does not. This is so if the earlier notice is for
-    another member and its deadline is not later.
+    Return True if the notice `event` is ignored, because another member of the gang has a notice (`known`) whose
+    deadline is at least as early.
     """
     if known is None or known.member == event.member or known.deadline_at is None:
         return False

@@ -32,8 +32,8 @@ LEDGER_VERSION = 3
 GANG_LEDGER_VERSION = 4
 OLD_LEDGER_VERSION = 2
 """
-The version of the ledger of runs without a key. In such a run, any program that can write to the run's folder can pose
-as the runner (protocol 31).
+The version of the ledger in old runs, whose entries are not signed with a key. In such a run, any program that can
+write to the run's folder can pose as the runner (protocol 31).
 """
 READABLE_VERSIONS = (OLD_LEDGER_VERSION, LEDGER_VERSION, GANG_LEDGER_VERSION)
 
@@ -47,7 +47,7 @@ def version_for(instances: int) -> int:
 
 
 ENTRY_SIZE_MAX = SMALL_BYTES
-"""Maximum size of an entry, in bytes. If a content is larger, it is stored as a separate object."""
+"""Maximum size of an entry, in bytes. Content that would make an entry larger is stored as a separate object."""
 HOURS_PER_VOLUME_MONTH = 30 * 24
 """
 Number of hours in a month when the monthly price of a volume is converted to an hourly price. It is the number in the
@@ -75,8 +75,8 @@ class Cause(StrEnum):
 
 class EpochsEnd(StrEnum):
     """
-    The moment at which the account of an epoch is closed (protocol 26). The default is the rule of earlier versions, so
-    that the figures of their runs stay the same.
+    The moment at which the account of an epoch is closed (protocol 26). A run without this field was created by an
+    earlier version, so the default is that version's rule: the figures of old runs stay the same.
     """
 
     FINISHED = "finished"
@@ -208,10 +208,10 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
     `region` is the bucket's region. It is "" for a folder, or if the region is unknown; then no traffic counts as
     traffic between regions.
 
-    The price per GB that is sent to another region depends on the sending region. `egress_elsewhere` has the price for
-    some sending regions; for all others it is `egress_usd_per_gb`. On some clouds, the price depends on the receiving
-    region too. Then it is in `between`, whose keys are the regions of instances, or the first word of their names, such
-    as `europe`.
+    The price of a GB that is sent to another region depends on the sending region. It is `egress_elsewhere[region]` or,
+    if the region is not a key there, `egress_usd_per_gb`. On some clouds, the price depends on the receiving region
+    too. On those clouds, `between` has the prices of traffic between the bucket and an instance. Its keys are the
+    instance's region, or the first word of the region's name, such as `europe`.
     """
 
     usd_per_gb_month: Decimal
@@ -269,8 +269,8 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     `free_if_interrupted_within_s` of its start, the instance costs nothing. Its disk of `volume_gib` and its public
     address are billed even then.
 
-    On some clouds, the disk remains after the machine has shut down, and is billed until it is deleted. The last of the
-    instance's prices is then 0.
+    On some clouds, the disk remains after the machine has shut down, and is billed until it is deleted. On these
+    clouds, the last of the instance's recorded prices is 0: it is the machine's price from its shutdown on.
     """
 
     minimum_s: Seconds
@@ -294,15 +294,15 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def attached_usd_per_hour(self) -> Decimal:
         """
-        The hourly cost of an instance's disk and address, which is added to the instance's price. For a spot instance
-        it may be lower.
+        The hourly cost of an instance's disk and address, which is added to the instance's price. A rule from
+        `attached_to` gives the cost for a certain capacity type: for spot, the address can be cheaper.
         """
         return self.volume_usd_per_hour + self.address_usd_per_hour
 
     def attached_to(self, capacity_type: CapacityType) -> BillingRule:
         """
-        Return the rule for instances of a capacity type, which may have another price for the address. On the user's
-        own machine, there is no minimum, no disk and no address.
+        Return the rule for instances of one capacity type. For spot instances, the price of the address can differ. On
+        the user's own machine, no minimum is billed, and no disk or address.
         """
         if capacity_type is CapacityType.OWN:
             alone = replace(self, minimum_s=0, volume_gib=0, address_usd_per_hour=Decimal(0))
@@ -331,8 +331,8 @@ class PruneRequested(Event, frozen=True, kw_only=True):
 
 class EndCorrected(Event, frozen=True, kw_only=True):
     """
-    The end of an instance is corrected, because no runner had observed it. The cloud's bill, which `evidence` names,
-    now shows the time.
+    The end of an instance is corrected, because no runner had observed it. The time is now known from the cloud's bill,
+    which `evidence` names.
 
     `ended_at` replaces the estimated time in `InstanceGone`. `member` is as in `LaunchRecorded`.
     """
@@ -353,9 +353,10 @@ class LaunchIntended(Event, frozen=True, kw_only=True):
     longer allowed, and runners only check whether the instance exists. For a gang, `count` instances are requested, and
     the cloud starts either all or none of them.
 
-    The budget reserves `time_to_live_s` at `price_ceiling_usd_per_hour` for each instance, and `egress_usd` for the
-    traffic between regions of all of them together. `on_demand_usd_per_hour` is the on-demand price of the same type in
-    the same place, with which the cost of spot is compared.
+    Two amounts are reserved in the budget: for each instance, what `time_to_live_s` costs at
+    `price_ceiling_usd_per_hour`, and for all instances together, `egress_usd` for traffic between regions.
+    `on_demand_usd_per_hour` is the on-demand price of the same type in the same place. The cost of spot is compared
+    with this price.
 
     `standby_for` is the attempt whose instance will be replaced. `for_gang` is the attempt whose missing members will
     be replaced; if it is None, the instances form a new gang.
@@ -418,8 +419,8 @@ class LaunchClosed(Event, frozen=True, kw_only=True):
     """
     The launch is given up: no attempt will start from it, and every runner terminates its instance. Irrevocable.
 
-    `refused` is True if the cloud refused the request, so that no instance exists. If it is False, the cloud may not
-    have answered, and there may be an instance that no runner has observed yet.
+    `refused` is True if the cloud refused the request, so that no instance exists. If it is False, possibly the cloud
+    did not answer, and an instance exists that no runner has observed yet.
     """
 
     launch: Count
@@ -461,9 +462,9 @@ class InstanceGone(Event, frozen=True, kw_only=True):
     """
     The instance of a launch has ended, as `evidence` shows. The event contains all that is needed to compute the bill.
 
-    `ended_at` is the time that the cloud reports; `bounded_by` is then "". If the cloud reports no time and no runner
-    has observed the end, `ended_at` is the earliest time by which the instance may have ended, and `bounded_by` says
-    from what it was estimated.
+    If the cloud reports when the instance ended, or a runner observed the end, `ended_at` is that time and `bounded_by`
+    is "". Otherwise `ended_at` is the earliest time by which the instance must have ended, and `bounded_by` says what
+    this estimate is based on.
 
     `last_step_seen` is the newest step in the agent's heartbeat, from which the number of lost steps is computed; None
     if no heartbeat could be read. `stopped_at` is the time of the agent's last heartbeat, if that is before `ended_at`.
@@ -519,7 +520,7 @@ class RunFailed(Event, frozen=True, kw_only=True):
     detail: str
 
 
-# -- written by an opened launch, then by the current attempt --------------------------------------------------------
+# -- written by agents: that of a new instance, then that of the current attempt -------------------------------------
 
 
 class AttemptStarted(Event, frozen=True, kw_only=True):
@@ -566,9 +567,10 @@ class MemberReady(Event, frozen=True, kw_only=True):
     """
     A member of a launch is ready to take part in the next attempt: nothing of an earlier attempt is left on it.
 
-    The other members reach this one at `address`. To test the connection, they use its port `door`; None if it has no
-    such port open. `accelerators` is the number of its accelerators. `holds` is the newest commit whose image it still
-    has in memory. `setup` is None if the set-up failed, or if an earlier event contains it.
+    The other members reach this one at `address`. To test whether they can connect, they use its port `door`, which is
+    None if this member has opened no such port. `accelerators` is the number of its accelerators. `holds` is the newest
+    commit whose image this member still has in memory. `setup` is None if the set-up failed, or if an earlier event
+    contains it.
 
     `after` is the entry that ended the newest attempt; None if no attempt has ended. Once a later attempt ends, this
     event no longer counts.
@@ -612,8 +614,8 @@ class TrainingStarted(Event, frozen=True, kw_only=True):
     A trainer has completed its first new step. The time before this counts as restore, the time after it as training.
 
     If the trainer is a command that reports no steps, this event is written when it starts, and `began_at` is that
-    time. For a training that has completed a step, `began_at` is None. `unprotected` is True if a command runs Python,
-    stores no state, and has been running for a minute or more without a training in it that is connected to the agent.
+    time. For a training that has completed a step, `began_at` is None. `unprotected` is True for a command that runs
+    Python and stores no state, if no training in it has connected to the agent within its first minute.
     """
 
     attempt: Count
@@ -648,9 +650,9 @@ class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
     The files of the work folder as they were at a checkpoint, between two steps. They are listed in the object at
     `key`, each with the digest of its content.
 
-    The list contains `files` files with `size_bytes` in total. `left_out` further files are not in it. For this
-    checkpoint, `objects` new objects with `sent_bytes` were written, including the list. All files that the run has
-    stored so far have `stored_bytes`.
+    The list contains `files` files with `size_bytes` in total. `left_out` counts further files, which are not in the
+    list. `objects` counts the new objects that were written for this checkpoint, including the list, and `sent_bytes`
+    is their total size. `stored_bytes` is the total size of all files that the run has stored so far.
     """
 
     key: str
@@ -674,15 +676,16 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     True, it is the last of its attempt, and no step follows it. `fit` numbers the calls of fit() from 1; epochs and
     steps are counted over all calls.
 
-    Objects: the checkpoint has `size_bytes`. Only `sent_bytes` of them are in objects of its own; if `sent_bytes` is
-    None, all are. The others are in objects of other commits, whose prefixes are `borrows`. `files` is None if the
-    checkpoint has no files, for example in a run that an earlier version created.
+    Objects: the checkpoint's size is `size_bytes`. Of these bytes, `sent_bytes` were stored in new objects for this
+    checkpoint; if `sent_bytes` is None, all were. The other bytes are in the objects of earlier commits, whose prefixes
+    are listed in `borrows`. `files` is None if the checkpoint has no files, for example in a run that an earlier
+    version created.
 
     The checkpoint of a command has only files. It has no image and no epoch, and its step is 0.
 
     For a gang, `shards` describes the parts that the ranks stored, in the order of the ranks, and `layout` defines
-    which ranks store a part. `manifest_blake3` is then the digest of rank 0's manifest, and sizes and numbers of
-    objects are totals.
+    which ranks store a part. `manifest_blake3` is then the digest of rank 0's manifest, and all sizes and numbers of
+    objects are totals over the ranks.
     """
 
     attempt: Count
@@ -782,9 +785,10 @@ class OutputsStored(Event, frozen=True, kw_only=True):
     none), and `step` was the step that the trainer had reached. If `final` is True, the trainer had already ended, so
     the event covers all of its files.
 
-    The list contains `files` files with `size_bytes` in total, and the reasons why `left_out` further files were not
-    stored. This time, `objects` new objects with `sent_bytes` were written, including the list. All files that the run
-    has stored so far have `stored_bytes`.
+    The list contains `files` files with `size_bytes` in total. It also names files that were not stored, with the
+    reason; `left_out` counts these. `objects` counts the new objects that were written for this event, including the
+    list, and `sent_bytes` is their total size. `stored_bytes` is the total size of all files that the run has stored so
+    far.
     """
 
     attempt: Count
@@ -804,8 +808,9 @@ class OutputsStored(Event, frozen=True, kw_only=True):
 
 class EpochCompleted(Event, frozen=True, kw_only=True):
     """
-    The last step of an epoch is done, and the epoch's validation has ended at `ended_at`. The event is provisional: it
-    counts for good once there is a commit at or after `step` that is not cut off later (protocol 24).
+    The last step of an epoch is done, and the epoch's validation has ended at `ended_at`. The event is provisional: if
+    the run resumes from a checkpoint before `step`, the epoch has to be repeated. The event is final once a commit at
+    or after `step` exists, and no resume discards that commit (protocol 24).
     """
 
     attempt: Count
@@ -953,8 +958,8 @@ _SEAL_SIZE = len(_SEAL) + 64 + len(_AFTER_SEAL)
 
 def encode_entry(entry: Entry, sign: Sign | None = None) -> bytes:
     """
-    Encode an entry as the object to store: its JSON with, if `sign` is given, its signature, and with the sha256 of all
-    this as its first field.
+    Encode an entry as the object to store. This is the entry's JSON with the entry's signature (if `sign` is given),
+    preceded by a first field that contains the sha256 of all this.
 
     Without the sha256, a flipped bit could change a price or a step unnoticed. It could also make an accepted entry
     void for all processes that read the entry later, while those that read it before still count it.
@@ -1006,8 +1011,8 @@ def decode_entry(data: bytes) -> Entry | None:
     entry is void.
 
     Raises:
-        LedgerDamaged: the bytes do not match their checksum. No writer stores such an object. So this was an accepted
-            entry, which can no longer be decoded, and which must not be skipped.
+        LedgerDamaged: the bytes do not match their checksum. No writer stores such an object, so this is an entry that
+            was damaged after it was stored. It has to count, so it must not be skipped.
     """
     if not is_whole(data):
         raise LedgerDamaged("an entry does not match its checksum", hint=RESTORE)

@@ -4,7 +4,8 @@ The fold that computes the state of a run from its entries, and from nothing els
 `begin` makes the first state from entry 0, and `apply` adds one entry. `apply` checks the preconditions of the entry's
 event. The program that wrote the entry has checked them before (protocol 3), but another program may have written an
 entry in between. An entry that breaks a precondition is *void*: it stays in the ledger, and has no effect. All programs
-check the same entries in the same order. So if two writers raced, both find the same winner.
+check the same entries in the same order. So if two programs write conflicting entries, all programs agree on which of
+the two is void.
 
 Folding a ledger in two parts gives the same state as folding it all at once.
 """
@@ -82,7 +83,7 @@ def refusal(state: RunState, entry: Entry) -> str | None:
 def replay(entries: Iterable[Entry]) -> Iterator[tuple[RunState, Entry, RunState]]:
     """
     Yield three things for each entry that has an effect: the state before it, the entry, and the state after it. There
-    is no state before entry 0, so entry 0 comes with the state after it twice.
+    is no state before entry 0, so for entry 0 the state after it is yielded in both places.
     """
     state: RunState | None = None
     for entry in entries:

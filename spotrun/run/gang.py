@@ -15,9 +15,9 @@ from spotrun.run.bounds import Count
 
 MEMBERS_MAX = 16
 """
-Maximum members of a gang. It is small, because all members report at about the same time that they are ready. Each
-tries to write its report under the ledger's next number. Only one member can have that number, and all others have to
-retry with the number after it.
+Maximum number of members in a gang. It is small, because all members report at about the same time that they are ready.
+Each tries to write its report under the ledger's next number. Only one member can have that number, and all others have
+to retry with the number after it.
 """
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
@@ -37,8 +37,8 @@ class MemberName(msgspec.Struct, frozen=True, order=True, array_like=True, forbi
     @property
     def place(self) -> str:
         """
-        The member's name in the keys of its log and status in the store. Member 0 has the same keys as an instance
-        without a gang.
+        The text that stands for the member in the store's keys of its log and its status object. For member 0, this is
+        only the launch's number, as for an instance without a gang.
         """
         return str(self) if self.member else str(self.launch)
 

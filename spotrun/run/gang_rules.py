@@ -3,8 +3,8 @@ The additional preconditions for entries of a gang's run (protocol 32 to 48), wi
 
 `GANG_CHECKS` has the preconditions of each event. They apply only in the run of a gang.
 
-In a run without a gang, an entry that has a field for gangs is void. So the programs of all versions agree on that
-entry: a spotrun from before gangs cannot read it, and treats it as void as well.
+In a run without a gang, an entry that has a field for gangs is void. The reason is that versions of spotrun from before
+gangs cannot read such an entry and treat it as void. So all versions agree.
 """
 
 from __future__ import annotations
@@ -82,7 +82,10 @@ def check_released(state: RunState, event: ev.MemberReleased) -> None:
 
 
 def check_unused(state: RunState, name: MemberName) -> None:
-    """Require that the member is not in the current gang, which still needs all of its members (protocol 45)."""
+    """
+    Require that the member is not in the current gang, because the gang cannot continue without any of its members
+    (protocol 45).
+    """
     require(state.current is None or name not in state.current.names, f"{name} is in the current attempt")
 
 

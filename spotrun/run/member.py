@@ -17,9 +17,9 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """
     One instance that a launch requested. In a run on one instance, each launch has one member.
 
-    `ready` is the member's newest report that it is ready to join an attempt. The ledger has this report since
-    `ready_at`, and the member's first such report since `ready_since`. `setup` is the report on how the job's `setup`
-    went, and `set_up_at` is the time of that report.
+    `ready` is the member's newest report that it is ready to join an attempt. `ready_at` is the time of this report's
+    entry, and `ready_since` is the time of the entry with the member's first such report. `setup` is the report on how
+    the job's `setup` went, and `set_up_at` is the time of that report.
     """
 
     recorded: ev.LaunchRecorded | None = None
@@ -35,8 +35,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def wanted(self) -> bool:
         """
-        True if the member may train: it is not condemned, released or gone. Each of these states is irrevocable
-        (protocol 35).
+        True if the member is still allowed to train, because it is not condemned, released or gone. Each of these
+        states is irrevocable (protocol 35).
         """
         return self.condemned is None and self.released is None and self.gone is None
 
@@ -50,8 +50,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def prices(self) -> tuple[PriceSegment, ...]:
         """
-        The member's prices, according to the newest record that has prices. The record of an instance's end may have no
-        prices; then those of the record before it apply.
+        The member's prices: those in the record of the instance's end or, if that record has none, those in the record
+        of its launch.
         """
         return next((fact.prices for fact in self._facts if fact.prices), ())
 

@@ -1,5 +1,5 @@
 """
-The events that only the owner of a run may write: the command line and the runners (protocol 31).
+The events that only the owner of a run is allowed to write: the command line and the runners (protocol 31).
 
 These events decide which instances are rented and ended. The run's training code can write to the same folder, and must
 not be able to forge such an event. So the owner signs the entries of these events. An agent's reports are not signed,
@@ -34,8 +34,8 @@ OF_OWNER: frozenset[type[ev.Event]] = frozenset(
 
 def is_of_owner(event: ev.AnyEvent) -> bool:
     """
-    Return True if only the owner may write this event. If a checkpoint is retired after the run's end, only the owner
-    may write that; during the run, the agent writes it.
+    Return True if only the owner is allowed to write this event. For the event that retires a checkpoint, this depends
+    on the time: during the run the agent writes it, and after the run's end only the owner is allowed to.
     """
     return type(event) in OF_OWNER or (isinstance(event, ev.CheckpointRetired) and event.attempt is None)
 
@@ -44,5 +44,5 @@ def about_forged(count: int, found_by: str) -> str:
     """Return a warning about entries that lack the owner's signature; "" if there are none."""
     if not count:
         return ""
-    what = "1 entry of the ledger is forged and counts" if count == 1 else f"{count} entries are forged and count"
-    return f"{what} for nothing: see `spotrun events {found_by}`"
+    what = "1 entry of the ledger is forged and has" if count == 1 else f"{count} entries are forged and have"
+    return f"{what} no effect: see `spotrun events {found_by}`"

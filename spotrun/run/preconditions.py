@@ -228,8 +228,8 @@ def _check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
 
 def _is_kept(state: RunState, prefix: str) -> bool:
     """
-    Return True if the store keeps the commit with that prefix, because the commit is not retired. While another commit
-    borrows from it, it cannot be retired.
+    Return True if the objects with that prefix are certain to stay in the store: they belong to a commit that is not
+    retired, or from which another commit borrows.
     """
     if prefix in state.borrowers:
         return True

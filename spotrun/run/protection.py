@@ -7,6 +7,6 @@ UNPROTECTED = (
     "all its work"
 )
 PROTECT = (
-    "spotrun saves a training with Lightning, transformers or a Loop once it begins, but not with python -I, -E or -S; "
+    "spotrun saves a training with Lightning, transformers or a Loop once it begins, unless python has -I, -E or -S; "
     "train: {state: [out/]} keeps the files of any command"
 )

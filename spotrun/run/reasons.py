@@ -1,4 +1,4 @@
-"""Finds the line of a failed program's output that gives the reason for the failure. Pure."""
+"""Finds the line of a failed program's output that gives the reason for the failure. No function has side effects."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LOOKED_AT = 20
 """Number of lines, counted from the end, that are searched for a reason if there is no traceback."""
 FOLLOWING_MAX = 200
 """
-Maximum number of lines between a program's last traceback and the end of its output. Below this, the traceback counts
-as the program's end. The number leaves room for a long error message, and for the last lines of a logger.
+Maximum number of lines after a program's last traceback. If more lines follow, the program is assumed to have survived
+that exception. The number leaves room for a long error message, and for the last lines of a logger.
 """
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -73,9 +73,9 @@ def member_in(detail: str) -> str:
 
 def in_one_line(detail: str) -> str:
     """
-    Return an event's `detail` as one line. Some details have several lines: those of earlier versions end with the
-    output of the failed program, of which only the reason is kept, and an error's advice is on a line that begins with
-    `try:`.
+    Return an event's `detail` as one line. Some details have several lines. In runs of earlier versions, the failed
+    program's output follows; only the reason in it is kept. In other details, the last line begins with `try:` and
+    contains advice; in the result, the advice follows a semicolon.
     """
     told, _, advice = detail[:DETAIL_MAX].partition("\n  try: ")
     head, _, output = told.strip().partition("\n")
@@ -85,9 +85,9 @@ def in_one_line(detail: str) -> str:
 
 def in_brief(detail: str, *known: str) -> str:
     """
-    Return the first words of an event's `detail`, without any advice, for a place where the full detail is shown
-    elsewhere. `known` are phrases that the sentence around the result already contains. In the result, the word "it"
-    stands in place of each of these phrases.
+    Return the first words of an event's `detail`, without any advice. Use this only if the user can read the full
+    detail elsewhere. `known` are phrases that the sentence around the result already contains. In the result, each of
+    these phrases is replaced with the word "it".
     """
     words = in_one_line(detail).partition("; try: ")[0]
     for each in known:

@@ -65,7 +65,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pending(self) -> bool:
         """
-        True while the launch may still bring an instance that can train. A launch is no longer pending once it is
+        True while the launch might still provide an instance that can train. A launch is no longer pending once it is
         closed, once all its instances are gone, or once its instance has started an attempt. In the run of a gang, it
         is also no longer pending once each of its members is ready, released or gone.
         """
@@ -171,9 +171,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     def reserved_usd(self, rule: ev.BillingRule) -> Decimal:
         """
-        Return the most that this launch may cost. This is nothing if the cloud refused the launch. Otherwise it is the
-        sum of two amounts: the final bills of the instances that are gone, and what the remaining instances would cost
-        if each of them lived for its whole time-to-live.
+        Return the maximum cost of this launch. This is nothing if the cloud refused the launch. Otherwise it is the sum
+        of two amounts: the final bills of the instances that are gone, and what the remaining instances would cost if
+        each of them lived for its whole time-to-live.
         """
         if self._refused:
             return ZERO
@@ -196,8 +196,8 @@ class Trainer(msgspec.Struct, frozen=True, kw_only=True):
 
     `started_at` is the time at which the trainer's first step was done. A command that reports no steps has its start
     time in `began_at` instead. `in_place` is True if the command continued in the previous trainer's work folder as it
-    was. `unprotected` is True if the command runs Python, but no training in it has found the agent, so there will be
-    no checkpoint. The first step sets it to False.
+    was. `unprotected` is True if the command runs Python, but no training in it has connected to the agent, so that no
+    checkpoint can be made. It becomes False with the first step that a training reports.
     """
 
     incarnation: int
@@ -406,11 +406,11 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     The state of a run, folded from its entries. `next_number` is the number of the next entry.
 
     `opened_at` is when the run was created or last resumed. `pending` is the launch that has not begun an attempt yet.
-    `last_end` is the entry that ended the newest attempt. `unsettled` are the launches whose bill may still grow, and
+    `last_end` is the entry that ended the newest attempt. `unsettled` lists the launches whose bill can still grow, and
     `settled_usd` is the total cost of all other launches.
 
-    `borrowers` is for the commits from which other commits borrow. Its keys are their prefixes, and its values are the
-    numbers of the commits that borrow from them. The last number is always that of a commit that is not retired.
+    `borrowers` says which commits borrow from which: a key is the prefix of a commit, and its value lists the numbers
+    of the commits that borrow from that commit. The last number in each list belongs to a commit that is not retired.
     """
 
     next_number: int = 1
@@ -454,9 +454,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         """
         Return True if a commit of that attempt counts.
 
-        In a run on one instance, only the current attempt may commit. In the run of a gang, the newest attempt may also
-        commit after its end, until another attempt begins. Its lead may still run, and the lead's snapshot may have
-        steps that would otherwise be lost (protocol 43).
+        In a run on one instance, only the current attempt is allowed to commit. In the run of a gang, the newest
+        attempt is also allowed to commit between its end and the start of another attempt. The reason is that its lead
+        possibly still runs, and has a snapshot with steps that would otherwise be lost (protocol 43).
         """
         if self.terminal is not None:
             return False
@@ -479,12 +479,12 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return self.launches[attempt.launch]
 
     def asked_last(self, attempt: Attempt) -> Launch:
-        """Return the newest launch among those that brought the members of this attempt."""
+        """Return the newest of the launches to which the members of this attempt belong."""
         return self.launches[max(name.launch for name in attempt.names)]
 
     @property
     def of_gangs(self) -> bool:
-        """True if several instances may train together in this run."""
+        """True if this run is one in which several instances can train together."""
         return self.created.ledger_version == ev.GANG_LEDGER_VERSION
 
     def members(self) -> Iterator[Member]:
@@ -569,7 +569,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     def setups(self) -> list[KnownSetUp]:
         """
         Return the reports on how the job's `setup` went, one for each instance that reported it, the earliest first. In
-        a gang, each member reports its own. In a run on one instance, the start of an attempt has the report.
+        a gang, each member reports this in `MemberReady`. In a run on one instance, the report is part of
+        `AttemptStarted`.
         """
         if self.of_gangs:
             return sorted(self._setups_of_members(), key=lambda one: one.at)
@@ -595,13 +596,13 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return list(first.values())
 
     def restore_candidates(self) -> list[Commit]:
-        """Return the commits that may be resumed from, the newest entry first (protocol 22)."""
+        """Return the commits from which a trainer is allowed to resume, the newest first (protocol 22)."""
         return list(self.usable_commits())
 
     def usable_commits(self) -> Iterator[Commit]:
         """
-        Yield, one by one and the newest first, the commits from which the run may resume. Some callers need only the
-        newest.
+        Yield the commits from which a trainer is allowed to resume, the newest first. They are found one by one,
+        because some callers need only the newest.
         """
         return (commit for commit in reversed(self.commits) if commit.usable)
 
@@ -661,7 +662,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         from the store. That is so even if the checkpoint is later cut off or retired.
 
         The checkpoint of a command is an exception: it has only the command's state, and each scan includes that state
-        too. So it counts only if there was no scan.
+        too. So the checkpoint of a command counts only if there was no scan.
         """
         looked = self.outputs[-1] if self.outputs else None
         for commit in reversed(self.commits):
@@ -692,24 +693,24 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_unprotected(self) -> bool:
         """
-        True if the run has not ended, and its newest trainer runs a Python command in which no training has found the
-        agent, so that there are no checkpoints.
+        True if the run has not ended, and its newest trainer is a Python command in which no training has connected to
+        the agent, so that no checkpoints are made.
         """
         trainers = next(reversed(self.attempts.values())).trainers if self.attempts else ()
         return bool(trainers) and trainers[-1].unprotected and self.terminal is None
 
     def resumes_without(self, one: NotCarried) -> int:
         """
-        Return how many trainers have started from a checkpoint that was made after this state had changed, but does not
-        contain it.
+        Return how many trainers have continued without this changed state, because they started from a checkpoint that
+        was made after the change but does not contain the state.
         """
         begun = (trainer.commit for attempt in self.attempts.values() for trainer in attempt.trainers)
         return sum(commit is not None and commit > one.number for commit in begun)
 
     def reserved_usd(self) -> Decimal:
         """
-        Return the dollars that the run may need for all its instances (protocol 11): the final bills of the launches
-        that are over, and the full reservations of all others.
+        Return the most that the run's launches so far can cost (protocol 11): the final bills of those launches whose
+        instances have ended, and the reservations of all others.
         """
         rule = self.created.billing
         return sum((self.launches[number].reserved_usd(rule) for number in self.unsettled), self.settled_usd)

@@ -1,8 +1,8 @@
 """
 Creates runs: a folder in the store, the content of the work folder in it, and entry 0.
 
-Several processes may create the same run. The one that finds entry 0 already written compares it with the entry that it
-would have written itself.
+Several processes can try to create the same run, and only one of them writes entry 0. Each other process compares this
+entry with the entry that it would have written itself.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def new_uid() -> str:
 
 class NewRun:
     """
-    A run whose folder is complete except for entry 0. `create` writes entry 0, and may be called repeatedly: each call
-    writes the same bytes. `shared` is True if another process creates the same run, so that its entry 0 is also
-    accepted.
+    A run whose folder is complete except for entry 0. `create` writes entry 0. It can be called repeatedly, because
+    each call writes the same bytes. `shared` is True if other processes try to create the same run. In that case, an
+    entry 0 from one of them is accepted too.
     """
 
     def __init__(self, store: Store, created: RunCreated, ledger: Ledger, *, shared: bool = False) -> None:

@@ -30,8 +30,8 @@ from spotrun.store.port import Store
 
 LOOKS_LEFT_OUT = 4
 """
-Number of lists of instances that the runner skips after it failed to get one. A call that fails has already been
-repeated several times. If the cloud throttles the account, fewer calls help.
+Number of times that the runner does without a new list of instances after a call for such a list has failed. The failed
+call has already been repeated several times, so the cloud possibly throttles the account, and fewer calls help.
 """
 
 
@@ -85,7 +85,8 @@ class Observer:
     @property
     def remarks(self) -> list[str]:
         """
-        One text for each kind of problem that does not stop the run. A kind of problem that is absent has the text "".
+        The problems that do not stop the run, such as an unreadable market record. The list always has one text for
+        each kind of problem; a text is "" if there is no such problem now.
         """
         market = "" if self._market is None else self._market.trouble or ""
         return [self._heartbeats.refused, market, self._unlisted]
@@ -130,12 +131,13 @@ class Observer:
         """
         Return the instances that the cloud lists.
 
-        Some clouds limit the number of calls. With such a cloud, return the previous list for some time, provided that
-        nothing happens in the run and that the agents write their statuses. If an instance ends meanwhile and no agent
-        records that, the runner notices it later: when the agent falls silent, or with the next list.
+        Some clouds limit the number of calls. With such a cloud, return the previous list for some time, as long as no
+        launch is in progress or ending and all agents keep writing their statuses. If an instance ends during this time
+        and no agent records that, the runner notices it later: when the agent stops writing its status, or with the
+        next list.
 
-        When that time is over, a new list is requested, but it is not urgent. If this call fails, return the previous
-        list, and skip the next few calls too.
+        When that time is over, request a new list. If this call fails, return the previous list once more, and make no
+        call for some time, because the new list is not urgent.
         """
         goes_on = self._pulses.beat(self.statuses.all_current(state))
         may_wait = self.has_seen_cloud and self._driver.rations_calls and goes_on and is_still(state, self.listed)

@@ -53,8 +53,8 @@ from spotrun.store.port import Store
 
 TICKS_MAX = 20
 """
-Maximum number of ticks in a row without a pause. A tick without a pause is useful if one decision follows from another:
-the first intends a launch, and the second requests it.
+Maximum number of ticks in a row without a pause. Some decisions should be followed by the next one at once: for
+example, when one tick has recorded the intention to launch an instance, the next tick requests it.
 """
 Decision = Callable[[RunState, RunSpec, World, datetime], list[Action]]
 

@@ -113,8 +113,8 @@ def _report_end(run: OpenRun, last: Tick) -> None:
 
 def _of_member(state: RunState) -> str:
     """
-    Return the flag with which `spotrun logs` shows the member that failed; "" if the error names no member, or if the
-    run has no gang.
+    Return the flag that makes `spotrun logs` show the output of the member that failed. Return "" if the run has no
+    gang, or if the reason for its failure names no member.
     """
     named = member_in(state.terminal.detail) if state.terminal is not None and state.of_gangs else ""
     return f" --member {named}" if named else ""

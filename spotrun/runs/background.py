@@ -26,14 +26,16 @@ begun to attend.
 """
 ATTENDS_WITHIN_S = 60.0
 """
-Maximum seconds of system time that the starter waits for this report. A runner first reads the ledger and the cloud.
+Maximum seconds of system time that the starter waits until the background process reports. The process needs some of
+this time, because it reads the ledger and the cloud before it reports.
 """
 LOG_TAIL_BYTES = 500
 
 
 def leave_behind(run: OpenRun) -> None:
     """
-    Start a detached runner for a known run (known.py), and wait until it attends.
+    Start a detached runner for a run that this machine knows (see known.py), and wait until it reports that it attends
+    to the run.
 
     Raises:
         SpotrunError: the runner ended, or did not report for ATTENDS_WITHIN_S, or its log cannot be written.

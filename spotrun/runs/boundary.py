@@ -77,7 +77,10 @@ def _refused(words: Sequence[str], error: Any) -> int:
 
 
 def _told(words: Sequence[str], message: str, code: int, problems: list[dict[str, object]]) -> int:
-    """Return the exit code. If the command has `--json` and has not printed its result, print the error as JSON."""
+    """
+    Print the error as JSON if the command has the flag `--json` and has not printed its result yet. Return the exit
+    code.
+    """
     ours = words[: words.index("--")] if "--" in words else words
     if "--json" in ours and not answered:
         import json

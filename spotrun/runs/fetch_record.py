@@ -19,7 +19,10 @@ from spotrun.folder.stored_files import Content
 from spotrun.runs.known import known_folder
 
 FOLDER = "fetched-files"
-"""Folder name next to the files of known runs. It cannot be a run's uid, because no uid has a dash."""
+"""
+Name of the folder that contains these records. It is in the same folder as the files about known runs, whose names are
+the runs' uids. No uid has a dash, so the names cannot clash.
+"""
 
 
 class _Line(msgspec.Struct, frozen=True, array_like=True):
@@ -29,8 +32,8 @@ class _Line(msgspec.Struct, frozen=True, array_like=True):
 
 class FetchRecord:
     """
-    The record of the files that fetch wrote into `folder`. If the user reaches the folder through a link, its real path
-    counts, so it has only one record. Implements spotrun.checkpoint.fetching.Record.
+    The record of the files that fetch wrote into `folder`. A folder has only one record, even if the user reaches it
+    through links, because its real path is used. Implements spotrun.checkpoint.fetching.Record.
 
     `problem` says why the record could not be read or written; "" if it could. Without a record, later fetches treat
     files as the user's own, and do not replace them.

@@ -127,8 +127,8 @@ def look_at_market(
     spec: RunSpec, cloud: Cloud, runs: Store | None, part_of: str = "", world: World | None = None
 ) -> Market:
     """
-    Return the current market of `cloud` for a run of `spec`. `part_of` is as in RunCreated. `world` can be the world of
-    another job with the same resources, if it was read just before; then the cloud is not read once more.
+    Return the current market of `cloud` for a run of `spec`. `part_of` is as in RunCreated. If the market was just read
+    for another job with the same resources, give that `world`, so that the cloud is not asked again.
 
     The speeds and the market that earlier runs recorded in the store `runs` are taken into account. If `runs` is None,
     or cannot be read, they are left out without an error, because the launch will report the error.

@@ -28,7 +28,7 @@ messages show only the new one.
 
 def read_flag(flag: str, read: Callable[[object], Value], text: str, hint: str | None = None) -> Value:
     """
-    Return the value that `read` makes of a flag's text.
+    Convert the text of a flag to a value with `read`.
 
     Raises:
         SpecInvalid: `read` cannot read the text. The error's hint is `hint`, or else the suggestion of `read`.
@@ -56,7 +56,7 @@ def known_word(flag: str, word: str, words: Collection[str]) -> str:
     Return `word`, the value of a flag, if it is one of `words`.
 
     Raises:
-        SpecInvalid: it is not.
+        SpecInvalid: `word` is not one of `words`.
     """
     if word not in words:
         raise SpecInvalid(f"{flag} {word!r} is not known", hint=f"one of {', '.join(words)}")

@@ -7,8 +7,8 @@ with which the user can continue or end the run.
     SIGHUP    detach: a runner in the background takes over
 
 If another runner attends to the run too, Ctrl-C and signals end only this process, and the run continues. If the run is
-already stopping, a second Ctrl-C or signal ends this process at once. The run's agent still saves its last checkpoint
-if it can.
+already stopping, a second Ctrl-C or signal ends this process at once. The agent on the instance does not depend on this
+process: it still tries to save a last checkpoint.
 """
 
 from __future__ import annotations
@@ -179,8 +179,8 @@ def last_act(run: OpenRun) -> str:
 
 def request_stop(run: OpenRun, by: str | None = None) -> bool:
     """
-    Write to the ledger that `by`, or else this user, requests the end of the run. Return False if there was no need to,
-    because the run has ended or a stop was requested before.
+    Write a request to stop the run to the ledger. The entry says that `by` requests it or, if `by` is None, this user.
+    Return False if no entry was needed, because the run has ended or a stop was requested before.
     """
     event = StopRequested(by=by or who())
     try:

@@ -45,8 +45,8 @@ Words in a script which show that spotrun can make checkpoints of its training, 
 
 class CheckedJob(NamedTuple):
     """
-    The result of checking a job. `notes` are for the user; each check that could not be made has one. `runs` is the
-    store of the job's runs; None if the store could not be opened, or if its bucket could not be listed.
+    The result of checking a job. `notes` are for the user: among others, a note for each check that could not be made.
+    `runs` is the store of the job's runs; None if the store could not be opened, or if its bucket could not be listed.
     """
 
     notes: list[str]
@@ -89,12 +89,12 @@ def check_machine(spec: RunSpec) -> None:
 
 def check_script(spec: RunSpec, *, here: bool) -> str | None:
     """
-    Compile the script. If the Python of this machine cannot compile it, return a note that says so, because an instance
-    may have a newer Python. Return None if it can.
+    Compile the script, and return None if that succeeds. If the script cannot be compiled and the job trains on other
+    machines, return a note that says so; this is no error, because an instance may have a newer Python.
 
     Raises:
-        SpecInvalid: the training would run with this Python (`here`), which cannot compile the script; or the script
-            divides its state among several instances, so that no checkpoint would have all of it.
+        SpecInvalid: the script cannot be compiled, and the training would run with this machine's Python (`here`); or
+            the script divides its state among several instances, so that no checkpoint would have all of it.
     """
     require_whole_state(spec)
     script = spec.train.source(Path(spec.workdir))
@@ -153,14 +153,14 @@ def about_home(spec: RunSpec) -> str | None:
     name, home = spec.resources.home, spec.home
     if home is None:
         return None
-    elsewhere = "" if home.host in (None, this_host()) else f" It is {home.host}, so a runner on this machine rents."
+    elsewhere = "" if home.host in (None, this_host()) else f" It is {home.host}; only a runner there can use it."
     return f"{name} costs ${home.price_usd_per_hour} an hour: {home.price_in_words}.{elsewhere}"
 
 
 def alone_at_home(spec: RunSpec) -> str | None:
     """
-    Return a note with the cost of the work if only the user's own machine did it, because the forecast is for the cloud
-    only. Return None for a job without such a machine.
+    Return a note that says what the work would cost if only the user's own machine did it. The forecast does not say
+    that, because it is for the cloud only. Return None for a job without such a machine.
     """
     name, home, work = spec.resources.home, spec.home, spec.policy.expected_work
     if home is None:

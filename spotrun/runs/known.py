@@ -44,7 +44,7 @@ def create_known(new: NewRun, role: str = "runner") -> OpenRun:
 
     Raises:
         LedgerDamaged: another process wrote entry 0.
-        StoreUnavailable: the run may have been created; a repeated call finds out.
+        StoreUnavailable: it is unknown whether the run was created; repeat the call to find out.
     """
     _write(new.created.uid, new.first_sha256, new.id)
     try:
@@ -102,11 +102,11 @@ def require_known(run: OpenRun, yes: bool) -> None:
     executed = list(_executed(run))
     if not yes and not sys.stdin.isatty():
         raise SpecInvalid(
-            f"{run.id} was not created by this user on this machine, and to carry it on means to {_listed(executed)}",
+            f"{run.id} was not created by this user on this machine, and to continue it means to {_listed(executed)}",
             hint=f"if it is yours, confirm once: spotrun resume {run.typed} --yes, or spotrun tick {run.typed} --yes",
         )
     if not yes:
-        say(f"{run.id} was not created by this user on this machine. To carry it on means to:")
+        say(f"{run.id} was not created by this user on this machine. To continue it means to:")
         for line in executed:
             say(f"  {line}")
     confirm(yes, "Is it yours?", default=False, declined="nothing was done")
@@ -115,8 +115,8 @@ def require_known(run: OpenRun, yes: bool) -> None:
 
 def _executed(run: OpenRun) -> Iterator[str]:
     """
-    Yield the actions that spotrun does with this user's rights if the user continues the run, for the question whether
-    the run is theirs.
+    Yield what spotrun would do with this user's rights if the user continued the run. The user reads this before they
+    answer whether the run is theirs.
     """
     if run.cloud.here:
         train = run.spec.train
@@ -126,7 +126,7 @@ def _executed(run: OpenRun) -> Iterator[str]:
         yield f"rent instances on {run.cloud.name}" + (f" for up to ${budget}" if budget is not None else "")
     commands = [each.command for each in run.spec.notify if each.command is not None]
     for command in commands:
-        yield f"run {command!r} in a shell of this machine for its news"
+        yield f"run {command!r} in a shell on this machine, to send its notifications"
 
 
 def _listed(lines: list[str]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from spotrun.errors import SpotrunError
 
 LOCKS = Path("~/.spotrun/locks")
-"""Folder with the locks of runs and of nightly runs that are in a bucket."""
+"""Folder with the locks for runs whose store is a bucket, nightly runs included."""
 
 
 def lock_of(name: str) -> Path:

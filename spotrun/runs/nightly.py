@@ -2,9 +2,9 @@
 Starts or continues a nightly run, for `spotrun launch JOB.yaml --nightly`. A user puts this command in cron. It does
 the right thing whether the previous night's run has finished or not.
 
-    the run of the last night is still attended to   start nothing, exit 11
-    it has not finished, and nothing attends to it   continue it, because its work is paid for
-    it has finished, or there was none               clean up after it, and start a new one
+    last night's run still has a runner         start nothing, exit 11
+    it has not finished, and has no runner      continue it, because its work is already paid for
+    it has finished, or there was no such run   end what is left of it, and start a new run
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _strange(run: OpenRun, as_now: Callable[[], RunCreated]) -> NightUnderWay:
 
 
 def _under_way(what: str) -> NightUnderWay:
-    hint = "see `spotrun status`; the next call starts a new night once this one is over"
+    hint = "see `spotrun status`; the next call after the end of this run starts a new one"
     return NightUnderWay(f"a nightly run of {what} is still in progress", hint=hint)
 
 
@@ -128,7 +128,7 @@ def _if_late(run: OpenRun) -> str:
     deadline_at = run.created.deadline_at
     if deadline_at is None or run.clock.now() < deadline_at:
         return ""
-    return f"; its deadline has passed, so it goes on demand within its budget (`spotrun down {run.typed}` ends it)"
+    return f"; its deadline has passed, so it trains on demand within its budget (`spotrun down {run.typed}` ends it)"
 
 
 def clean_up(run: OpenRun) -> None:

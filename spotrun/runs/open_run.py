@@ -54,7 +54,7 @@ store.
 """
 _UID = re.compile(r"[0-9a-z]{1,32}", re.ASCII)
 NO_RUNS = frozenset({MARKET, KEYS, BENCH, SWEEPS, NIGHTS})
-"""Folders next to the runs of a store that are not runs."""
+"""Names of the folders in a store that are not folders of runs."""
 LISTED_MAX = 10
 """Maximum number of matching runs that an error lists if a reference is ambiguous."""
 
@@ -166,8 +166,8 @@ def reference(run_id: str, uri: str) -> str:
 
 def who() -> str:
     """
-    Return the user's name and host, for entries of the ledger. In a container, a user may have only a number, which
-    then replaces the name.
+    Return the user's name and host, for entries of the ledger. In a container, a user may have no name but only a
+    number, which is then used instead.
     """
     try:
         name = getpass.getuser()
@@ -222,7 +222,7 @@ def newest_of(name: str, store: str, role: str) -> OpenRun | None:
 
 
 def attended(run: OpenRun) -> bool:
-    """Return True if a runner has updated its status object recently, and has not died since as far as can be known."""
+    """Return True if a runner has updated its status object recently, and there is no sign that it has died since."""
     statuses = persist(lambda: run.store.list(RUNNER_KEY))
     silent = datetime.now(UTC) - statuses[0].modified_at if statuses else UNATTENDED_AFTER_MAX
     if silent >= UNATTENDED_AFTER_MAX:
@@ -235,8 +235,9 @@ def attended(run: OpenRun) -> bool:
 
 def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
     """
-    Return all runs that `reference` means, the oldest first; at least one. These are the runs with this id or name. If
-    there are none, they are the runs whose id or name begins with it, if only one id or name does.
+    Return all runs that `reference` means, the oldest first. These are the runs with this id or name. If no run has it,
+    `reference` can be the beginning of an id or a name, provided that no other id or name begins like this. The result
+    is never empty.
     """
     folder = store or DEFAULT_STORE
     runs, unreadable = look_in(folder)
@@ -339,8 +340,8 @@ def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[U
 
 def set_copies_apart(runs: list[OpenRun]) -> tuple[list[OpenRun], list[Unreadable]]:
     """
-    Separate the runs that are in one folder only from those that are in several. Return the former, and all folders of
-    the latter as unreadable.
+    Return the runs that are in one folder only. For each run that is in several folders, return all of these folders as
+    unreadable.
     """
     by_uid: dict[str, list[OpenRun]] = {}
     for run in runs:
@@ -382,13 +383,13 @@ def _refuse(meant: Iterable[Unreadable]) -> None:
 def _not_found(reference: str, folder: str, runs: list[OpenRun]) -> RunNotFound:
     if absent(folder):
         return RunNotFound(
-            f"no run {reference!r}: there is no folder {folder}", hint="name the folder that has the runs by --store"
+            f"no run {reference!r}: there is no folder {folder}", hint="use --store to name the folder of the runs"
         )
     if not runs:
-        hint = "start one with `spotrun launch JOB.yaml`, or name another store by --store"
+        hint = "start one with `spotrun launch JOB.yaml`, or use --store to name another store"
         return RunNotFound(f"no run {reference!r} in {folder}, which has no runs", hint=hint)
     near = get_close_matches(reference, sorted({word for run in runs for word in (run.created.name, run.id)}), 3)
-    hint = "see `spotrun status`, or name another store by --store"
+    hint = "see `spotrun status`, or use --store to name another store"
     return RunNotFound(f"no run {reference!r} in {folder}", hint=f"did you mean {' or '.join(near)}?" if near else hint)
 
 
@@ -410,7 +411,7 @@ def require_store(folder: str) -> None:
     path = Path(str(address.parse(folder))).expanduser()
     if path.exists():
         raise StoreError(
-            f"{shown(path, 200)} is a file, not a folder of runs", hint="name the folder that has the runs"
+            f"{shown(path, 200)} is a file, not a folder of runs", hint="name the folder of the runs instead"
         )
     beside = [each.name for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
     near = get_close_matches(path.name, beside, 1)

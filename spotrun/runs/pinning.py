@@ -69,12 +69,12 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
     the digest comes from this machine instead, and the image need not be in a registry.
 
     Raises:
-        SpecInvalid: the image does not exist, this user may not read it, or it is not for the processors of the
-            instances.
-        NotInstalled: this machine has no container engine. It needs one if the job trains here, always or while this
-            machine is free.
-        RegistryUnavailable: the digest of a tag cannot be read; or this machine would train in the image, does not have
-            it, and cannot reach its registry.
+        SpecInvalid: the image does not exist, this user is not allowed to read it, or it is not for the processors of
+            the instances.
+        NotInstalled: this machine has no container engine, and the job would train here: always, or while this machine
+            is free.
+        RegistryUnavailable: the job names the image by a tag, and the registry cannot be asked for the tag's digest; or
+            the job trains on this machine, which does not have the image and cannot reach its registry.
     """
     image, here = spec.image, spec.cloud.here
     if image is None:
@@ -103,7 +103,7 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
         if not own:
             hint = f"instances on {spec.resources.cloud} have no identity in this registry: use an image of another one"
             raise ImageRefused(error.message, hint=hint, key=error.key) from error
-        # the instances have their own identity, which may read the image although this user may not
+        # the instances have another identity than this user, which is perhaps allowed to read the image
         if not image.digest:
             hint = f"{error.hint}; or {_WRITE_DIGEST}"
             raise RegistryUnavailable(f"the digest of the image is not known: {error.message}", hint=hint) from error
@@ -137,10 +137,11 @@ def _digest_here(image: Image) -> str:
 
 def _login(spec: RunSpec, environment: Mapping[str, str], cloud: str) -> tuple[Credentials | None, str]:
     """
-    Return the login to the image's registry, and a reason. The login is None if there is none. The reason is "", unless
-    the job has credentials that only instances can read; then the registry cannot be asked from here.
+    Return the login to the image's registry (None if no login is needed or known), and the reason why the registry
+    cannot be asked from this machine. The reason is "" unless the job has credentials that only instances can read.
 
-    The user's identity on `cloud` may serve as the login if the job has no credentials; with "", it may not.
+    If the job has no credentials, the user's identity on `cloud` is used as the login. If `cloud` is "", no identity is
+    used.
 
     Raises:
         RegistryUnavailable: the credentials cannot be read on this machine although the digest of a tag is needed, or

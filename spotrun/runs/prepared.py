@@ -41,11 +41,11 @@ from spotrun.store.port import Store
 
 RUNS_MAX = 10
 """
-Number of earlier runs, counted from the newest, that are checked for a note on runs that still train or cost money.
+Number of earlier runs, counted from the newest, about which a user may get a note. A run gets a note if it still trains
+or still costs money.
 """
 ONLY_WHERE_THE_NETWORK_IS_YOURS = (
-    "PyTorch on them runs what it receives from anyone who reaches its ports: train together only where the network is"
-    " yours (docs/gangs.md)."
+    "PyTorch on them executes whatever arrives at its ports, from any sender: use a private network (docs/gangs.md)."
 )
 
 
@@ -192,7 +192,10 @@ def _newest_state(runs: Sequence[OpenRun]) -> RunState | None:
 
 
 def billed(spec: RunSpec) -> bool:
-    """Return True if a launch costs real money. Even with simulated instances, the bucket may be real."""
+    """
+    Return True if a launch costs real money. This can be so even with simulated instances, if the store is a real
+    bucket.
+    """
     return not spec.cloud.simulated or spec.checkpoint.in_bucket
 
 
@@ -212,8 +215,8 @@ def show_start(path: Path) -> None:
 
 def _require_completion(spec: RunSpec, newest: RunState | None, market: Market) -> None:
     """
-    Refuse a job that can be known beforehand never to complete, or to miss its deadline. `newest` is the newest run of
-    this name, from which the speed of the training is known.
+    Refuse a job if it is certain before the launch that the run would never complete, or would miss its deadline. The
+    speed of the training is taken from `newest`, the newest run of this name.
 
     Raises:
         SpecInvalid: the run would never complete on spot instances; or the deadline cannot be met even on demand.

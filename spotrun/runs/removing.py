@@ -23,7 +23,7 @@ from spotrun.units import count_of, shown, some_of
 
 
 class StillThere(SpotrunError):
-    """A run that may not be removed yet."""
+    """The error for a run that cannot be removed yet."""
 
 
 class Removable(NamedTuple):

@@ -80,14 +80,15 @@ class NamedSweep:
         if other is not None:
             raise SpotrunError(
                 f"another process has begun trial {number} of the sweep {self.record.name} as {other.id}",
-                hint=f"if that run is yours, leave the sweep to that process; `spotrun down {other.typed}` ends it",
+                hint=f"if that run is yours, let that process continue the sweep; `spotrun down {other.typed}` ends it",
             )
         record_trial(self.store, self.record, number, run.created.uid, anyway=True)
 
     def cut_off(self, number: int, role: str) -> list[OpenRun]:
         """
-        Find the run of trial `number` that a command of this user created, if the command was killed before it had
-        recorded the run as that trial's. Record the run and return it; return an empty list if there is none.
+        Find a run that was created for trial `number`, but not recorded as this trial's run, because the command of
+        this user that created it was killed in between. Record this run now, and return it in a list; the list is empty
+        if there is no such run.
         """
         prefix = self.record.folder_of(number, "")
         named = [folder for folder in persist(self.store.folders) if folder.startswith(prefix)]
@@ -129,8 +130,9 @@ class NamedSweep:
     @property
     def with_all(self) -> str:
         """
-        The author's name that is written into the stop request of each run. It says that the run was stopped together
-        with the whole sweep, so that `go_on` can tell such a run from one that was stopped on its own.
+        The text that is written into each run's stop request as the name of its author. It says that the run was
+        stopped together with the whole sweep. So `go_on` can continue such runs, and leave those that were stopped
+        individually.
         """
         return f"{self.record.stopped_by or who()}{self._with_all}"
 

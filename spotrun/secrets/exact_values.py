@@ -1,6 +1,6 @@
 """
 Finds known secret values in a text. A value is found even if other characters, such as line ends, separate its letters,
-or if a program has written its letters as character codes. `readings` describes these ways of writing a value.
+or if a program has written its letters as character codes. The module `readings` describes how this is undone.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from spotrun.secrets.spelled_values import SpelledValues, spelled
 
 BREAKS_MAX = 4096
 """
-Maximum number of characters by which the breaks between a value's letters may lengthen it. Only a text that arrives in
-parts needs this bound.
+Maximum total length of the breaks between a value's letters, such as line ends and terminal colours. The bound is
+needed only for a text that arrives in parts: it limits how much of the text has to be kept.
 """
 
 
 def letters_of(value: str) -> int:
-    """Return the number of letters that remain of `value` if it is read in the way that leaves the fewest."""
+    """
+    Return the number of letters that remain of `value` after breaks are removed and written letters are decoded. Ways
+    of reading differ in this number; the smallest is returned.
+    """
     return min(len(way.without(value)) or len(value) for way in WAYS_OF_TEXT.read)
 
 
@@ -34,8 +37,9 @@ class ExactValues:
         self._ways = [(way, _written(way, known)) for way in ways.read if known]
         self._broken = {way.without(each) for way in ways.read for each in known if way.breaks(each)}
         """
-        Readings of values in which the reading drops characters that belong to the value itself. If such a reading is
-        found in a text, the dropped characters in between are hidden too.
+        The results of reading those values that themselves contain what looks like a break, which reading drops. If
+        such a result is found in a text, all characters between its first and its last letter are hidden, so that the
+        dropped ones are hidden too.
         """
         longest = max((len(each) for way, values in self._ways for each in values if way.decodes), default=0)
         self.reach = max([*map(len, known), longest * WRITTEN_MAX]) + BREAKS_MAX if known else 0
@@ -61,16 +65,17 @@ class ExactValues:
 
     def begun(self, text: str, least: int = 1) -> int:
         """
-        Return how many characters at the text's end may be the beginning of a value whose other letters are still to
-        come. Only a beginning with at least `least` of the value's letters counts.
+        Return the number of characters at the text's end that could be the beginning of a value whose other letters
+        have not arrived yet. A beginning with fewer than `least` letters of the value does not count.
         """
         spelled = (each.begun(text, least) for each in self._spelled)
         return len(text) - min(chain(self._starts(text, least), *spelled), default=len(text))
 
     def _starts(self, text: str, least: int) -> Iterator[int]:
         """
-        Yield a position for each reading in which the text ends within a value: the position at which that value
-        starts. If there are several such values, it is that of the longest beginning.
+        Read the text in each way. If a reading ends with the beginning of a value, yield the position in the text at
+        which that beginning starts. If it ends with beginnings of several values, yield the position of the longest
+        one.
         """
         for way, values in self._ways:
             for reading in (way.read(text), *way.cut(text)):
@@ -104,7 +109,7 @@ class ValueFragments:
 
 
 def _written(way: RedactionForm, values: Iterable[str]) -> list[str]:
-    """Return the values as they are read in this `way`, sorted, without those of which nothing remains."""
+    """Read each value in this `way`, and return the results, sorted. Empty results are left out."""
     return sorted({way.without(each) for each in values} - {""})
 
 
@@ -130,8 +135,7 @@ def _all_between(places: Sequence[int]) -> Sequence[int]:
 
 def _begun(text: str, value: str, least: int) -> int:
     """
-    Return the number of characters at the end of `text` with which `value` begins, but not the whole value. Of several
-    possible numbers, take the largest; if it is less than `least`, return 0.
+    Return the length of the longest proper prefix of `value` with which `text` ends; 0 if it is shorter than `least`.
     """
     if not text:
         return 0

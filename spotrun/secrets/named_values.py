@@ -20,16 +20,19 @@ NAME_MAX, VALUE_MAX = 64, 4096
 """Maximum characters of a name, and maximum characters of a value. No password or token is longer."""
 REACH = NAME_MAX + VALUE_MAX + 64
 """
-Maximum characters before a character that have to be known to decide whether it belongs to a secret: a name, the signs
-after it, and a value.
+Number of preceding characters that are enough to decide whether a character belongs to a secret. It is the maximum
+length of a name, the signs after it, and a value.
 """
 UNDECIDED_MAX = 64
-"""Minimum characters at which a value counts as a secret before its end has arrived."""
+"""
+Number of characters from which on an incomplete value counts as a secret. A shorter value at the end of a text is
+decided only when the rest of it has arrived.
+"""
 SECRET_MIN, BEARER_MIN = 4, 16
 NUMBER_MAX = 11
 """
-Maximum characters of a number after `token` that is not taken for a secret. Such a number may be a count of tokens, or
-a price per token.
+Maximum length of a number after `token` that does not count as a secret, because it is probably a count of tokens, or a
+price per token.
 """
 
 _KEY = r"(?:api|access|secret|private|auth|account|signing|encryption)[_-]?keys?"
@@ -39,8 +42,8 @@ _NAME = re.compile(rf"{_CORE}(?![\w-])(?:(?P<sign>{_SIGN})|[ ](?![\s-]))", re.IG
 _WHOLE_NAME = re.compile(rf"{_CORE}$", re.IGNORECASE | re.ASCII)
 _FLAG = re.compile(rf"(?<![\w-])--?[\w.-]{{0,{NAME_MAX}}}$", re.ASCII)
 """
-Matches the text before the last word of a name, if the name is a flag. After a flag, a blank may separate the value;
-any other name needs a sign such as `=` or `:` before its value.
+Matches the text before the last word of a name if the name is a flag, such as `--hub-` in `--hub-token`. A blank is
+enough to separate a flag from its value. Any other name needs a sign such as `=` or `:` before its value.
 """
 _VALUE = re.compile(
     rf"""
@@ -61,8 +64,8 @@ _BY_PLACE = re.compile(
 )
 _HINTS = ("secret", "passw", "passphrase", "token", "credential", "key", "auth", "bearer", "sig", "code=", "://")
 """
-Words of which a text contains at least one if it has a value after such a name. A text with none of them is not
-searched.
+Texts of which at least one occurs in every text with a named secret. To save time, a text that contains none of them is
+not searched.
 """
 _OF_TEXT = re.compile(
     r"pad|eos|bos|unk|sep|cls|mask|special|start|end|stop|begin|image|img|video|audio|vision|class|prompt|per|each|next|new"
@@ -70,7 +73,8 @@ _OF_TEXT = re.compile(
     re.IGNORECASE,
 )
 """
-Words that give `token` another meaning if they precede it: a token of text, as in `pad_token`, which is not a secret.
+Words that, right before `token`, show that the name is about a token of text, as in `pad_token`. Such a token is not a
+secret.
 """
 _WORD = re.compile(
     r"none|null|true|false|undefined|unset|missing|required|optional|redacted|hidden|text|string|bytes|bool|value",
@@ -126,8 +130,8 @@ def hide(text: str, hidden: str | None = None) -> str:
 
 def unfinished(text: str) -> int:
     """
-    Return the length of the value with which the text ends, if more of it may follow and it is too short to decide
-    whether it is a secret; 0 if there is no such value.
+    Return the length of the incomplete value with which the text ends, if it cannot be decided yet whether it is a
+    secret. Return 0 if the text does not end with such a value.
     """
     begun = (len(text) - found.start for found in values_in(text) if found.ends)
     return max((size for size in begun if size < UNDECIDED_MAX), default=0)
@@ -135,8 +139,8 @@ def unfinished(text: str) -> int:
 
 def values_in(text: str) -> Iterator[NamedValue]:
     """
-    Yield the values that follow names of secrets, in no particular order. A value ends at the end of its line. Parts of
-    a value may be yielded as further values.
+    Yield the values that follow names of secrets, in no particular order. A value ends at the end of its line. If a
+    part of a value itself looks like a name and its value, the part's value is yielded too.
     """
     lowered = text.lower()
     if not any(hint in lowered for hint in _HINTS):

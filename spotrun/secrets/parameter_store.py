@@ -42,7 +42,7 @@ def read_parameters(paths: Sequence[str], rights_are_new: bool = True) -> dict[s
     denial is final.
 
     Raises:
-        SecretUnreadable: a parameter is missing, is not encrypted, or may not be read.
+        SecretUnreadable: a parameter is missing, is not encrypted, or AWS denies reading it.
         StoreUnavailable: AWS cannot answer now; a later call may succeed.
     """
     again = Retrying(
@@ -74,8 +74,8 @@ def _read(paths: Sequence[str], region: str | None, config: Config) -> dict[str,
         if _passes(error):
             raise StoreUnavailable(what) from error
         hint = (
-            f"a run's role (infra/aws) may read those parameters below {PARAMETERS} that its job names; "
-            "your own key must allow kms:Decrypt"
+            f"a run's role (infra/aws) is allowed to read those parameters below {PARAMETERS} that its job names; "
+            "if they are encrypted with a key of yours, the key must allow kms:Decrypt"
         )
         raise (_Denied if _code(error) in _DENIALS else SecretUnreadable)(what, hint=hint) from error
 

@@ -1,13 +1,13 @@
 """
-Ways to read a text in which a secret value may be hidden by the way that programs have written it.
+Ways to undo what programs do to a text when they write it, so that a secret value in the text can be recognised.
 
-There are three kinds of ways. The first leaves the text as it is. The second removes *breaks*: terminal colours, line
-ends and blanks between letters. The third also decodes *written letters*: letters that a program has written as a
-character code or after a backslash.
+The result of undoing is a *reading* of the text. There are three kinds of readings. The first is the text as it is. The
+second lacks *breaks*: terminal colours, line ends and blanks between letters. In the third, *written letters* are also
+decoded: letters that a program has written as a character code or after a backslash.
 
-They are needed because programs colour their output, wrap it at a window's width, and write base64 in lines of 76
-letters. A logger may then encode that output as JSON, and a server may encode the JSON as HTML or in a URL. So letters
-are decoded repeatedly, and the kinds of codes may come in any order.
+All of them are needed, because programs colour their output, wrap it at a window's width, and write base64 in lines of
+76 letters. A logger may then encode that output as JSON, and a server may encode the JSON as HTML or in a URL. So
+letters are decoded repeatedly, and kinds of codes can follow each other in any order.
 
 Each secret value is read in the same way as the text before the two are compared. So a value that itself has a
 backslash or a `%` still matches.
@@ -37,20 +37,20 @@ from spotrun.secrets.written_letters import (
 
 SHORT = 8
 """
-Minimum characters of a value that is looked for across line ends. The ends of two lines may form a shorter value by
-chance.
+Minimum length of a value that is looked for across line ends. A shorter value is not, because the end of one line and
+the beginning of the next could form it by chance.
 """
 PART = 4
 """
-Minimum letters before a break that count as the beginning of a value. A line may end with fewer of its letters by
-chance.
+Minimum number of letters before a break that count as the beginning of a value. Fewer do not count, because a line
+could end with them by chance.
 """
 DECODED_MIN = 4
 """
 Minimum letters that remain of a value after decoding. If fewer remain, the value is looked for only without decoding.
 """
 LEVELS = 5
-"""Maximum number of times that a letter is decoded. Removing several backslashes in a row counts as once."""
+"""Maximum number of times that a letter is decoded. The removal of several backslashes in a row counts as one time."""
 WRITTEN_MAX = 16
 """Maximum characters with which programs write one byte, as in `&amp;#xe9;`, or `\\\\u0041` in JSON within JSON."""
 
@@ -78,8 +78,8 @@ _AS_BYTES = Step(re.compile(r"[^\x00-\x7f]"), lambda found: utf8(found[0]))
 _LETTERS = Step(LETTER, letter_of)
 _LATIN = Step(re.compile(r"[\xc2\xc3][\x80-\xbf]"), lambda found: found[0].encode("latin-1").decode())
 """
-A replacement of a two-byte letter by one byte, its Latin-1 code. `\\xe9` in a text may mean a byte or a letter, so the
-letters up to \\xff are read as one byte wherever they occur.
+A replacement of a two-byte letter with one byte, its Latin-1 code. It is needed because `\\xe9` in a text can mean a
+byte or a letter. So that both compare as equal, the letters up to \\xff are read as one byte wherever they occur.
 """
 
 
@@ -88,10 +88,10 @@ class RedactionForm(NamedTuple):
     A way to read a text. First, the steps in `once` are applied. Then the steps in `turn` are applied up to `levels`
     times.
 
-    A text that contains none of the `signs` is not read in this way. Only values of at least `least` letters are looked
-    for. At a text's end, at least `part` letters count as the beginning of a value. `decodes` is True if the steps
-    decode letters; then a value of which too few letters remain is not looked for. `silent` are characters that
-    `SpelledValues` ignores.
+    A text that contains none of the `signs` is not read in this way, because the steps would not change it. Values with
+    fewer than `least` letters are not looked for in this way. The end of a text counts as the beginning of a value only
+    if it has at least `part` of the value's letters. `decodes` is True if the steps decode letters; a value of which
+    fewer than DECODED_MIN letters remain is then not looked for. `silent` are characters that `SpelledValues` ignores.
     """
 
     turn: tuple[Step, ...] = ()
@@ -112,9 +112,10 @@ class RedactionForm(NamedTuple):
 
     def cut(self, text: str) -> Iterator[Reading]:
         """
-        Yield readings of a text whose last letter or break may be incomplete. In the first of them, what looks like its
-        beginning is cut off; in the second, a second such end is cut off from what remained, and so on. All of them are
-        needed, because what looks like an incomplete letter may also be characters of a value.
+        Yield readings for the case that the text's last letter or break is incomplete. In the first reading, the
+        incomplete letter or break at the end is cut off. If the rest again ends with what looks like an incomplete
+        letter, this is cut off too in the second reading, and so on. All of these readings are needed, because what
+        looks like an incomplete letter could also be characters of a value.
         """
         for cuts in count(1) if self._may_differ(text) else ():
             reading = self._reading(text, cuts)
@@ -163,8 +164,9 @@ class RedactionForm(NamedTuple):
 
 class Ways(NamedTuple):
     """
-    All ways to read a text. `read` are those for a whole text. `SpelledValues` reads a text letter by letter in the way
-    `spelled`, or in the way `spelled_short` if it looks for values shorter than SHORT.
+    All ways to read a text. With those in `read`, a text is read as a whole, before values are looked for in the
+    result. `SpelledValues` decodes a text letter by letter instead: in the way `spelled`, or in the way `spelled_short`
+    if it looks for values shorter than SHORT.
     """
 
     read: tuple[RedactionForm, ...]
@@ -201,8 +203,8 @@ WAYS_OF_BYTES = _ways()
 
 class Reading:
     """
-    The letters that are `left` of a text after some replacements, with their positions in that text. `cuts` is the
-    number of times that an incomplete letter was cut off at the end.
+    The result of some replacements in a text. `left` contains its letters, and `places` returns their positions in the
+    original text. `cuts` is the number of times that an incomplete letter was cut off at the end.
     """
 
     def __init__(self, left: str, before: Reading | None = None, step: Step | None = None) -> None:
@@ -224,7 +226,8 @@ class Reading:
 
     def places(self, start: int, end: int) -> Sequence[int]:
         """
-        Return the positions of all characters of the text that write the letters from `start` to `end` of this reading.
+        Return the positions of all characters in the original text from which the letters from `start` to `end` of this
+        reading were made.
         """
         starts, ends = self._spans
         if isinstance(starts, range):

@@ -34,8 +34,8 @@ before the cut may not be recognised as one.
 """
 VALUE_MIN, SECRET_MIN = 8, 4
 """
-Minimum characters of a secret value, and minimum characters if its name sounds secret. A shorter value is probably a
-word like `true` or `0.1`, and no secret.
+Minimum length of a value that counts as a secret: `SECRET_MIN` if its name sounds secret, otherwise `VALUE_MIN`. A
+shorter value is probably a word like `true` or a number like `0.1`.
 """
 _OF_TEXT = re.compile(
     r"TOKENI[SZ][A-Z]*|(?:MAX|MIN|NUM|PAD|EOS|BOS|UNK)_(?:NEW_)?TOKENS?"
@@ -94,8 +94,8 @@ class Redactor:
 
     def _without_exact(self, text: str) -> str:
         """
-        Replace each stretch of the text in which known values were found by one HIDDEN, even if several values overlap
-        in it. The breaks within a value are replaced too.
+        Replace each known value in the text with HIDDEN, together with the breaks within the value. Values that overlap
+        are replaced with a single HIDDEN.
         """
         stretches = sorted((each[0], each[-1] + 1) for each in [*self._whole.found(text), *self._pieces.found(text)])
         kept: list[str] = []
@@ -128,8 +128,8 @@ def forms_of(secret: str) -> Iterator[str]:
 
 def _within(data: bytes, written: Callable[[bytes], bytes]) -> Iterator[str]:
     """
-    Yield the part of a secret's base64 that is the same whatever text comes before and after the secret. There are
-    three, because base64 encodes three bytes at a time, and the secret may begin at any of these.
+    Yield the part of a secret's base64 that does not depend on the text before and after the secret. There are three
+    such parts: base64 encodes three bytes at a time, and the secret can begin at the first, second or third of these.
     """
     for before in range(3):  # number of bytes before the secret, modulo three: base64 encodes groups of three
         whole = len(data) + before

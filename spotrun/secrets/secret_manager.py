@@ -44,7 +44,7 @@ _LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPL
 _ENABLE = f"turn it on: gcloud services enable {NAME}.googleapis.com"
 _RIGHT = (
     f"ask for {NAME}.versions.access (roles/{NAME}.secretAccessor); in a project with infra/gcp, the service account "
-    f"of a run may read the secrets whose names begin with {SECRETS}"
+    f"of a run is allowed to read secrets whose names begin with {SECRETS}"
 )
 
 Answer = Mapping[str, Any]
@@ -60,7 +60,7 @@ def read_secrets(names: Sequence[str], rights_are_new: bool = True) -> dict[str,
     is final.
 
     Raises:
-        SecretUnreadable: a secret is missing, has lost its value, is not text, or may not be read.
+        SecretUnreadable: a secret is missing, has lost its value, is not text, or Google denies reading it.
         StoreUnavailable: Google cannot answer now; a later call may succeed.
     """
     again = Retrying(

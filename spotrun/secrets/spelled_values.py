@@ -3,13 +3,14 @@ Finds secret values that contain a `\`, a `%` or a `&`. Such a value is compared
 each of these characters has two possible meanings.
 
 In a text, `\t` may mean a tab, or a value's backslash and `t`. `%41` may mean an `A`, or three characters of a value.
-So both meanings are tried, and the rest of the text decides.
+So both meanings are tried. The letters that follow show which of them leads to a value.
 
 A backslash in the text may also stand for itself, or belong to the letter after it. So backslashes are ignored in both
 the values and the text. Where a backslash may begin a written letter, the letter that it stands for is tried too.
 
-A text is read once from its beginning to its end. At each character, the reader knows all prefixes of values with which
-the text up to there may end. There are never more of these than the values have prefixes.
+A text is read only once, from its beginning to its end. At each character, the reader keeps a list of all prefixes of
+values with which the text up to this character could end. So the list never has more items than all values together
+have prefixes.
 """
 
 from __future__ import annotations
@@ -25,15 +26,16 @@ AHEAD = 48
 _COLOUR = re.compile(WRITTEN_COLOUR)
 _WITHIN = Step(re.compile(rf"(?!\A)(?:{WRITTEN_COLOUR}|{WRITTEN_BLANK}|\\++(?!u[dD][c-fC-F]))"))
 """
-A step that removes characters which may split a written letter, such as a backslash at the end of a line. It does not
-remove the line ends themselves.
+A step that removes characters that can be in the middle of a written letter without belonging to it, such as a
+backslash at the end of a line. It does not remove the line ends themselves.
 """
 
 
 def spelled(values: Iterable[str], way: RedactionForm) -> list[str]:
     """
-    Return the values that contain SIGNS, without the characters that are ignored in them. Leave out a value if decoding
-    it gives another known value that has no signs, because that other value is found without reading letter by letter.
+    Return the values that contain one of SIGNS, without the characters that are ignored in them. Leave out a value if
+    decoding it gives the same result as decoding a known value without SIGNS. Such a value is found by the other ways
+    of reading.
     """
     known = [*values]
     sure = {_decoded(each, way) for each in known if not _has_signs(each)}
@@ -105,8 +107,9 @@ class SpelledValues:
 
     def begun(self, text: str, least: int) -> Iterator[int]:
         """
-        Yield the start of each value within which the text ends, if at least `least` of its letters are there. The last
-        of these letters may be incomplete.
+        If the text could end in the middle of a value, yield the position at which this value starts, provided that at
+        least `least` of its letters have arrived. The last of these letters can be incomplete. Do so for each such
+        value.
         """
         if self._may_be_in(text):
             for cuts in (0, 2 * LEVELS * len(self._way.turn)):
@@ -126,8 +129,8 @@ class SpelledValues:
 
     def _read(self, text: str) -> Iterator[tuple[ValuePrefix, int, int]]:
         """
-        Yield each prefix of a value that the text contains, with its start and end. If a prefix that ends at one place
-        may have started at several places, yield only the earliest start.
+        Yield each occurrence of a value's prefix in the text, with its start and end. If occurrences of the same prefix
+        end at the same position but start at different ones, yield only the earliest start.
         """
         read: dict[int, dict[ValuePrefix, int]] = {}
         at = self._next(text, 0)
@@ -139,7 +142,9 @@ class SpelledValues:
             at = at + 1 if read else self._next(text, at + 1)
 
     def _next(self, text: str, at: int) -> int:
-        """Return the first position from `at` on where a value may begin; the text's length if there is none."""
+        """
+        Return the first position, not before `at`, at which a value could begin; the text's length if there is none.
+        """
         found = self._begins.search(text, at)
         return len(text) if found is None else found.start()
 
@@ -156,9 +161,9 @@ class SpelledValues:
 
 def _written_at(text: str, at: int) -> Iterator[tuple[int, str]]:
     """
-    Yield each letter that the text at position `at` may mean, preceded by the position at which the letter ends. There
-    are several if the character there may stand for itself or begin a written letter. The letter so written may again
-    be the beginning of a written letter.
+    Yield each letter that the text at position `at` can mean, preceded by the position at which the letter ends. There
+    are several such letters if the character there stands either for itself or for the beginning of a written letter.
+    Decoding can go further: the decoded letter may again be the beginning of a written letter.
     """
     end, letters = at + 1, text[at]
     yield end, letters

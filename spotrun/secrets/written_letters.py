@@ -45,13 +45,17 @@ BEGUN = re.compile(
     re.VERBOSE | re.ASCII,
 )
 """
-Matches the end of a text if it may be the beginning of a letter or break, such as the first byte of a two-byte letter.
+Matches the end of a text if this end could be an incomplete written letter or break, such as the first byte of a
+two-byte letter.
 """
 
 SIGNS = ("\\", "%", "&")
 """The characters that begin a written letter."""
 SIGNS_CUT = tuple(f"\\{each}" for each in "\n\r\t \x1b")
-"""The texts that show that a line end, a blank or a colour may separate a backslash from the code after it."""
+"""
+A backslash followed by a line end, a blank or the start of a colour. Such a pair may have separated a backslash from
+the character code that belongs to it.
+"""
 
 
 def utf8(character: str) -> str:

@@ -45,8 +45,9 @@ def replaced(args: Sequence[str], name: str, value: str) -> tuple[str, ...] | No
 
 def _names(flag: str, name: str, *, given: bool) -> bool:
     """
-    Return True if `flag`, the part of a word before an equals sign, is the argument called `name`. It is if it has
-    dashes, as in --lr and -b. With an equals sign after it (`given`), lr and +lr are accepted too.
+    Return True if `flag` is the argument called `name`. `flag` is a word of the command line, without any equals sign
+    and value. If the word has a value (`given`), lr and +lr are accepted as the argument lr; otherwise only words with
+    dashes are, such as --lr.
     """
     dashes = len(flag) - len(flag.lstrip("-"))
     return (dashes > 0 or given) and plain(flag.lstrip("-+")) == plain(name)
@@ -95,7 +96,10 @@ class DefinedNames(NamedTuple):
         return cls(frozenset(flags), frozenset(words), is_open)
 
     def flag_for(self, name: str) -> str | None:
-        """Return the longest flag that equals `name` except for dashes; None if the files define no such flag."""
+        """
+        Return the flag that is spelled like `name`, apart from dashes and underscores. If there are several, return the
+        longest. Return None if the files define no such flag.
+        """
         return max((flag for flag in self.flags if plain(flag.lstrip("-")) == plain(name)), key=len, default=None)
 
 
@@ -109,8 +113,8 @@ def _nodes(text: str) -> Iterator[ast.AST]:
 
 def _texts(workdir: Path) -> Iterator[str]:
     """
-    Yield the texts of the Python files that a script in the work folder may import: those in the folder, and those one
-    folder further down.
+    Yield the texts of the Python files that a script in the work folder might import: those in the work folder and in
+    its subfolders, one level deep.
     """
     found = (path for pattern in ("*.py", "*/*.py") for path in sorted(workdir.glob(pattern)))
     for path in islice(found, FILES_MAX):
@@ -120,8 +124,8 @@ def _texts(workdir: Path) -> Iterator[str]:
 
 class Script:
     """
-    The names of arguments in the code of a job: those that its script defines, and those that any Python file of the
-    work folder defines. A job that runs a command has no script. Each file is read once, when it is first needed.
+    The names of arguments that a job's code defines. They are read from the job's script (none if the job runs a
+    command), and from all Python files of the work folder. Each file is read once, when it is first needed.
     """
 
     def __init__(self, spec: RunSpec) -> None:

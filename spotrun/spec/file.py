@@ -201,7 +201,7 @@ class Draft:
     document: Document
     problems: list[tuple[Position | None, Problem]] = field(init=False)
     spelled: dict[Key, Key] = field(default_factory=dict)
-    """Keys of the model whose value the user wrote under another key, each with that other key."""
+    """The keys that the user wrote, for those keys of the model whose value stood under a different key in the file."""
     taken: dict[Key, str] = field(default_factory=dict)
     """SkyPilot's keys in the file, each with a text that says how the key was translated."""
     ours: dict[str, Any] = field(default_factory=dict)
@@ -263,8 +263,8 @@ class Draft:
 
     def _as_spelled(self, key: Key) -> Key:
         """
-        Return the key that the user wrote for a key of the model. There are two steps: a shorthand may have been
-        replaced by a key that lies within the replacement of another shorthand.
+        Return the key that the user wrote for a key of the model. `spelled` is looked up twice, because the key found
+        first may itself lie within another shorthand's replacement.
         """
         for _ in range(2):
             above = next((above for above in _self_and_above(key) if above in self.spelled), None)
@@ -400,7 +400,8 @@ def _take_sky(draft: Draft) -> None:
 
 def _take_run(draft: Draft) -> None:
     """
-    Move the command at the top-level key `run:` to train.run. Next to it, the section `train` may have only `state`.
+    Move the command at the top-level key `run:` to train.run. If the file has this key, its section `train` is allowed
+    to have only the key `state`.
     """
     if "run" in draft.data:
         command, train = draft.data.pop("run"), draft.data.setdefault("train", {})
@@ -417,7 +418,7 @@ def _take_run(draft: Draft) -> None:
 
 def _take_places(draft: Draft) -> None:
     """
-    Replace `any_of` if it is a choice between the user's own machine and a cloud. The keys of the cloud move to
+    Rewrite `resources.any_of` if it lists the user's own machine and a cloud. The keys of the cloud's item move to
     `resources`, and the name of the machine moves to resources.home.
     """
     resources, key = draft.data.get("resources"), ("resources", ANY_OF)
@@ -472,7 +473,8 @@ def _take_outputs(draft: Draft) -> None:
 
 def _spell_choice(draft: Draft) -> None:
     """
-    Record the key under which the user wrote each kind of a choice, because the model has them below `any_of`.
+    Record where the user wrote each kind of a choice of accelerators, because in the model all kinds are below the key
+    `any_of`.
 
     The user may have written the choice in one of SkyPilot's forms: `{T4:1, V100:1}` or `{T4, V100}`. YAML reads these
     as names without values. Their missing values are not reported as problems.
@@ -537,8 +539,8 @@ def flag_of(path: str, value: object) -> str:
 
 def resolve_paths(draft: Draft, default_store: str) -> None:
     """
-    Fill in the name, and make the paths absolute that are relative to the file. Make the checks for which the file
-    system has to be read.
+    Set the job's name if the file has none, and make absolute the paths that are relative to the file. Also make those
+    checks for which the file system has to be read.
     """
     draft.data.setdefault("name", name_from(draft.path.stem))
     folder = _expanded(draft, ("workdir",), draft.data.get("workdir", "."))

@@ -56,7 +56,9 @@ class Image(NamedTuple):
 
     @property
     def is_local(self) -> bool:
-        """True if the registry is on this machine. Such a registry has no certificate."""
+        """
+        True if the registry is on this machine. Such a registry is reached by HTTP, because it has no certificate.
+        """
         return self.host.partition(":")[0] in LOOPBACK
 
     def with_digest(self, digest: str) -> Image:
@@ -85,8 +87,8 @@ def image_of(text: str, server: str = "") -> Image:
         Unreadable: `text` is not the name of a container image.
     """
     if not text.startswith(PREFIX):
-        machine = "of Docker; a machine image is aws.image_id or gcp.image"
-        raise Unreadable(f"{shown(text)!r} is not an image {machine}", f"write {LIKE}")
+        machine = "the key for a machine image is aws.image_id or gcp.image"
+        raise Unreadable(f"{shown(text)!r} is not a Docker image; {machine}", f"write {LIKE}")
     named, at, digest = text.removeprefix(PREFIX).partition("@")
     if not named:
         raise Unreadable("docker: names no image", f"write {LIKE}")

@@ -33,8 +33,8 @@ train equally fast.
 @dataclass(frozen=True)
 class AnyOf:
     """
-    A choice of several kinds of instances, each of which may train. The speed of each kind is measured against that of
-    the first kind.
+    A choice of several kinds of instances. The run is allowed to train on any of them. The speed of each kind is
+    expressed as a multiple of the first kind's speed.
     """
 
     kinds: tuple[Kind, ...]

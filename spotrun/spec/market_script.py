@@ -3,7 +3,7 @@ Defines the steps of a scripted market on the local cloud. A step has a trigger,
 action, which defines what happens.
 
 Most triggers count the progress of the training, not wall time. So a demo or a test interrupts at the same point on
-fast and slow machines. `parse_trigger(str(trigger)) == trigger`.
+fast and slow machines. The text of a trigger can be parsed again: `parse_trigger(str(trigger)) == trigger`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Action(StrEnum):
     NO_SPOT = "no-spot"
     """The cloud takes the spot instance, and offers no spot anywhere until a later step `spot-returns`."""
     REBALANCE = "rebalance"
-    """The cloud only recommends leaving the spot instance, as EC2 may before it takes one."""
+    """The cloud only recommends leaving the spot instance. EC2 sometimes does this before it takes an instance."""
     CUT_OFF = "cut-off"
     """One member of a gang can no longer reach the other members. It still reaches the store."""
     SPOT_RETURNS = "spot-returns"

@@ -5,7 +5,7 @@ Defines RunSpec: a job with all of its values resolved. It is immutable.
 and `from_dict` reverses this. The models have one spelling for each setting: `load_spec` has already replaced the
 shorthands of the file (`run:` at the top, `use_spot`). This module never touches the file system.
 
-Editors and the reference of job files show the descriptions.
+The descriptions of the fields are shown by editors, and in the reference of job files.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-
 
 WAIT_MAX = timedelta(minutes=10)
 """
-Maximum time from the intention of a launch to its request (protocol 8). A Slurm job waits in its queue within this
-time, so it must not wait for longer.
+Maximum time from the entry that intends a launch to the launch's request (protocol 8). On Slurm, this includes the time
+that the job waits in a queue, so a job is not allowed to wait longer than this.
 """
 MAX_TIME_LEAST = timedelta(minutes=10)
 """Minimum `max_time` of a Slurm partition. An instance that lives for less time than this is not worth its start."""
@@ -144,7 +144,7 @@ class ResourcesSpec(Model):
     """The cloud to train on, and the instances that spotrun may rent."""
 
     cloud: KnownCloud = Field(
-        default="local", description="The cloud. `local` rehearses on this machine at simulated prices."
+        default="local", description="The cloud. `local` trains in processes on this machine, at simulated prices."
     )
     home: fields.CloudName | None = Field(
         default=None,
@@ -287,7 +287,9 @@ class OutputsSpec(Model):
 
 
 class DataSpec(Model):
-    """The data that a training reads besides its checkpoint, from the region of checkpoint.uri."""
+    """
+    The data that a training reads in addition to its checkpoint. It is assumed to be in the region of checkpoint.uri.
+    """
 
     gb: fields.Gigabytes = Field(
         default=0.0,
@@ -371,7 +373,7 @@ class ReportSpec(Model):
     @model_validator(mode="after")
     def _a_price_goes_with_a_type(self, info: ValidationInfo) -> ReportSpec:
         if self.baseline_usd_per_hour is not None and self.baseline_type is None and info.context != STORED:
-            advice = "write the instance type as baseline, or only the dollars as baseline"
+            advice = "name the instance type in baseline, or write the dollars there and remove this key"
             raise Unreadable(
                 "works only with a baseline that is an instance type", advice, at=("baseline_usd_per_hour",)
             )
@@ -452,7 +454,9 @@ class ScriptStep(Model):
         if not isinstance(data, dict) or data.get("then") not in ("spot-returns", "rebalance", "cut-off"):
             return data
         if data.get("notice", "none") != "none":
-            raise Unreadable(f"{data['then']} takes no instance and has no notice", "remove it", at=("notice",))
+            raise Unreadable(
+                f"{data['then']} takes no instance, so it cannot have a notice", "remove it", at=("notice",)
+            )
         return {**data, "notice": "none"}
 
 
@@ -475,8 +479,8 @@ class LocalMarketSpec(Model):
     recommended: fields.Share | None = Field(
         default=None,
         description="In a generated market, the share of interruptions before which the cloud sends a rebalance "
-        "recommendation, up to 10 min before the notice. As many other recommendations are false alarms. This is an "
-        "assumption: AWS publishes no figures.",
+        "recommendation, up to 10 min before the notice. The same number of other recommendations are false alarms. "
+        "This is an assumption: AWS publishes no figures.",
     )
     capacity: StrictInt | None = Field(
         default=None,

@@ -37,7 +37,8 @@ def test_down_reports_a_refused_login_at_once_with_the_instances_still_running(
     account.refuse("DescribeInstances", code, 400, times=50)
     said = spotrun("down", "demo", "-y")
     assert said.code == CloudError.exit_code
-    assert f"{run.id} has to stop, and no runner attends to it. Still running, as far as is known: i-1 (" in said.err
+    left = "has a stop request, but no runner that stops it. Still running, as far as is known: i-1 ("
+    assert f"{run.id} {left}" in said.err
     assert f"`spotrun down {run.id}` ends it now" in said.err
     assert said.err.index("Still running") < said.err.index("error: ") < said.err.index(code) < said.err.index("try: ")
     assert len(account.calls) <= 2, "nobody is waited for"
@@ -70,4 +71,5 @@ def test_a_stop_says_who_sees_to_it_and_what_keeps_them(run: OpenRun, spotrun: S
 
 def test_stop_without_a_runner_says_so(run: OpenRun, spotrun: Spotrun) -> None:
     said = spotrun("stop", "demo").out
-    assert f"{run.id} has to stop, and no runner attends to it. Still running, as far as is known: i-1 (" in said
+    left = "has a stop request, but no runner that stops it. Still running, as far as is known: i-1 ("
+    assert f"{run.id} {left}" in said

@@ -81,7 +81,7 @@ def test_status_and_a_runner_say_how_many_entries_are_forged(tmp_path: Path, spo
         stop = replace(run.history.entry(ev.StopRequested(by="the training")), number=number)
         assert run.put(encode_entry(stop)) == FORGED
     said = " ".join(spotrun("status", "--store", tmp_path).out.split())
-    assert "demo-0123456789: 2 entries are forged and count for nothing: see `spotrun events demo-0123456789`" in said
+    assert "demo-0123456789: 2 entries are forged and have no effect: see `spotrun events demo-0123456789`" in said
     assert spotrun("status", "--json", "--store", tmp_path).json[0]["forged"] == 2
     assert spotrun("events", "demo", "--store", tmp_path).out.count(FORGED) == 2
     clock = ManualClock(run.history.now)

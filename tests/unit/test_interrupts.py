@@ -102,7 +102,7 @@ def test_sigterm_stops_the_run_and_a_second_signal_says_what_goes_on(
             answers.answer(receive(second))
         assert left.value.code == 128 + signal.SIGTERM
         said = capsys.readouterr().err
-        assert f"{run.id} has to stop, and no runner attends to it" in said
+        assert f"{run.id} has a stop request, but no runner that stops it" in said
         assert "i-1 (" in said
         assert f"`spotrun down {run.id}` ends it now" in said
     answers.done()
@@ -165,7 +165,7 @@ def test_stop_request_names_the_runner_that_attends_to_it(run: OpenRun, capsys: 
     with pytest.raises(Signalled), told(run):
         raise receive(signal.SIGTERM)
     said = capsys.readouterr().err
-    assert f"has to stop, and the runner in process {INIT} on elsewhere stops it" in said
+    assert f"has a stop request, and the runner in process {INIT} on elsewhere is stopping it" in said
 
 
 def test_the_heartbeat_is_that_of_one_runner_until_it_has_died(run: OpenRun) -> None:

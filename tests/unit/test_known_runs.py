@@ -54,7 +54,7 @@ def test_a_run_from_elsewhere_is_carried_on_only_after_a_yes(verb: str, runs: Pa
     planted(runs)
     said = spotrun(verb, "demo")
     assert said.code == 2
-    assert f"'touch {CANARY}' in a shell of this machine" in said.err
+    assert f"'touch {CANARY}' in a shell on this machine" in said.err
     assert f"spotrun {verb} demo-0123456789 --yes" in said.err
     assert not (runs.parent / CANARY).exists()
 

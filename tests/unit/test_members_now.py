@@ -62,7 +62,7 @@ def test_a_member_whose_process_has_ended_does_not_train():
 
     assert does(history, told) == {
         "1.0": "trains",
-        "1.1": "has ended its process (exit code 1), and waits for the lead's word",
+        "1.1": "has ended its process (exit code 1), and waits for the lead's decision",
     }
 
 

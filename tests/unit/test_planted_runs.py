@@ -157,7 +157,7 @@ def test_repeated_sweep_does_not_take_a_recorded_strangers_run_by_a_yes(
     said = spotrun("sweep", job, *RIGHT, "-y")
     assert said.code == 2
     assert "net-1-aaaaaaaaaa was not created by this user on this machine" in said.err
-    assert "'touch canary' in a shell of this machine" in said.err
+    assert "'touch canary' in a shell on this machine" in said.err
     assert "spotrun tick net-1-aaaaaaaaaa --yes" in said.err
     assert not is_known(planted)
     remember(planted)

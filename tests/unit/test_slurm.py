@@ -397,7 +397,7 @@ def test_plan_of_several_nodes_says_that_they_need_a_trusted_network(
     path = job(tmp_path, f"{JOB}num_nodes: {nodes}\ncheckpoint: {{uri: '{tmp_path}/runs'}}\n")
     said = CliRunner().invoke(app, ["launch", str(path), "--dry-run"])
     assert said.exit_code == 0, said.output
-    assert ("only where the network is yours" in " ".join(said.output.split())) == (nodes > 1)
+    assert ("use a private network" in " ".join(said.output.split())) == (nodes > 1)
 
 
 # -- the notice -----------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def test_on_demand_says_how_long_spot_was_missing_and_what_was_waited_for() -> N
     words = sentence(history, "on-demand")
     assert words.endswith("first launch: no spot for 10m10s")
     pools = ", ".join(f"spot in local-{zone} (sim-gpu)" for zone in "abc")
-    assert f"after a wait of 10m (no capacity: {pools}; a pool that refuses rests for 2m)" in words
+    assert f"after a wait of 10m (no capacity: {pools}; such a pool is not asked again for 2m)" in words
 
 
 def test_a_wait_that_nothing_in_the_ledger_explains_is_called_that() -> None:

@@ -20,10 +20,11 @@ RUNS_MAX = 100
 
 def comparison_page(summaries: Sequence[RunSummary], *, with_trend: bool) -> str:
     """
-    Return a page that compares the last `RUNS_MAX` of the given runs. Ratios are to the first of all given runs.
+    Return a page that compares the last `RUNS_MAX` of the given runs. Each ratio compares a run with the first of the
+    given runs, even if that first run is not shown.
 
-    If `with_trend` is True, the page also has a trend. The runs then have to have the same name, and the oldest comes
-    first.
+    If `with_trend` is True, the page also shows how the figures changed from run to run. In this case, all runs must
+    have the same name and be sorted by age, the oldest first.
     """
     runs = comparison(summaries)[-RUNS_MAX:]
     simulated = " (simulated prices)" if any(run.summary.simulated for run in runs) else ""

@@ -131,12 +131,17 @@ def _account(name: str, a: Account, shown: Money) -> Markup:
 
 
 def costs(*, own: bool) -> tuple[str, ...]:
-    """Return the names of the columns in dollars. `own` adds the column for the user's own machine."""
+    """
+    Return the names of the columns in dollars. If `own` is True, one of them is the column for the cost of the user's
+    own machine.
+    """
     return (*RENTED, *(("own machine",) if own else ()), *KEPT)
 
 
 def account_cells(a: Account, shown: Money, *, own: bool) -> list[Markup]:
-    """Return the cells of the columns in `costs` and `OTHERS`, for one account."""
+    """
+    Return one account's cells: first those of the columns that `costs` names, then those of the columns in `OTHERS`.
+    """
     used, used_text = ((a.own_usd,), (shown.own,)) if own else ((), ())
     exact = (a.cost_usd, a.spot_usd, a.on_demand_usd, *used, a.storage_usd, a.requests_usd, a.egress_usd)
     paid = (shown.cost, shown.spot, shown.on_demand, *used_text, shown.storage, shown.requests, shown.egress)

@@ -64,8 +64,8 @@ def job_yaml(stored: dict[str, Any]) -> str:
 
 def _clean(value: Any, redactor: Redactor) -> Any:
     """
-    Return a copy of plain data without secrets. If a list has a flag and then its secret value, the value is hidden
-    too.
+    Return a copy of plain data in which secrets are hidden. In a list of arguments, the value that follows a flag such
+    as `--token` is hidden too.
     """
     if isinstance(value, str):
         return redactor.clean(value)

@@ -27,7 +27,8 @@ metric's value at that moment.
 
 def points(state: RunState, now: datetime, metric: str) -> list[Point]:
     """
-    Return a point for each completed epoch whose result was kept: the dollars paid until its end, and the metric then.
+    Return a point for each completed epoch whose result was kept. The point's x is the dollars paid by the end of the
+    epoch, and its y is the metric's value at that end.
 
     Raises:
         SpecInvalid: no epoch has logged the metric; the message names the metrics that were logged.
@@ -44,8 +45,8 @@ def points(state: RunState, now: datetime, metric: str) -> list[Point]:
 
 def training_loss(state: RunState) -> str | None:
     """
-    Return the name of the metric that is most likely the training's loss, among the metrics of commits whose result was
-    kept; None if no name is likely.
+    Return the name of the metric that is most likely the training's loss. Only metrics of commits whose result was kept
+    are considered. Return None if no metric has "loss" in its name.
     """
     names = dict.fromkeys(name for commit in _surviving(state) for name in commit.event.metrics)
     return min((name for name in names if "loss" in name.lower()), key=_strangeness, default=None)
@@ -59,7 +60,8 @@ def _strangeness(name: str) -> tuple[bool, bool, bool, bool]:
 
 def at_commits(state: RunState, now: datetime, metric: str) -> list[Point]:
     """
-    Return a point for each commit whose result was kept: the time since the run's creation, and the metric then.
+    Return a point for each commit whose result was kept. The point's x is the time since the run's creation, and its y
+    is the metric's value at the commit.
 
     The times never decrease, even if the clocks of two machines differ.
     """

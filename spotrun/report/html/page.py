@@ -35,8 +35,9 @@ def page(
     calls: RunnerCalls | None = None,
 ) -> str:
     """
-    Return the report of a run as of `now`. `machines` tells how busy its machines were, and `calls` what the calls of
-    its runner cost, if that was a function in the cloud. If `metric` is given, the page draws it over the dollars paid.
+    Return the report of a run as of `now`. `machines` says how busy the run's machines were. `calls` is given if the
+    run's runner was a function in the cloud, and says what the calls of this function cost. If `metric` is given, the
+    page draws it over the dollars paid.
 
     Raises:
         SpecInvalid: no epoch has logged that metric.

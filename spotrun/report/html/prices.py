@@ -22,8 +22,9 @@ Billed = tuple[Launch, list[Charge]]
 
 def price_curve(state: RunState, now: datetime) -> Markup:
     """
-    Draw a bar for each price that the newest `INSTANCES_MAX` billed launches had. Its width is the time and its height
-    is the price, so its area is the dollars paid.
+    Draw the prices of the newest `INSTANCES_MAX` billed launches. There is one bar for each period in which a launch's
+    price did not change. A bar's width is the length of the period and its height is the price, so its area is the
+    dollars paid.
     """
     end = account_end(state, now)
     scale = Scale(state.created_at, end)
@@ -81,8 +82,8 @@ def _bars(shown: Sequence[Billed], scale: Scale, highest: Decimal) -> Iterator[M
 
 def _on_demand(shown: Sequence[Billed], scale: Scale) -> Iterator[tuple[float, Decimal]]:
     """
-    Yield the points of a curve of the on-demand price. The price is that of the type of the instance that was newest at
-    the time. At each change the curve has a vertical step.
+    Yield the points of a curve of the on-demand price. At each time, the curve shows the on-demand price of the newest
+    instance's type. Where this price changes, the curve has a vertical step.
     """
     before: Decimal | None = None
     for launch, charged in sorted(shown, key=lambda each: each[1][0].since):
