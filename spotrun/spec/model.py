@@ -606,7 +606,7 @@ class PartitionSpec(Model):
 
     name: fields.CloudName = Field(description="The name that `sinfo` shows.")
     capacity: fields.CapacityKind = Field(
-        description="spot: jobs of other partitions or users may take its nodes. on_demand: no other job takes them."
+        description="spot: Slurm may take its nodes for other jobs. on_demand: Slurm never does."
     )
     usd_per_node_hour: fields.NodeUsd = Field(
         description="The price of a node, in US dollars per hour: 0.40. Write 0 if it costs nothing."
