@@ -704,8 +704,8 @@ class RunSpec(Model):
     )
     secrets: fields.SecretNames = Field(
         default={},
-        description="Environment variables with secret values, for training but not for setup, by name: "
-        "[WANDB_API_KEY]. The instance reads the values when it needs them; they are stored nowhere "
+        description="The names of environment variables with secret values: [WANDB_API_KEY]. Only training gets these "
+        "variables, and setup does not. The instance reads the values when it needs them; they are stored nowhere "
         "else. On aws, the value of NAME is the SecureString /spotrun/NAME of the Parameter "
         "Store; {NAME: ssm:/spotrun/other} names another one. On gcp, it is the secret spotrun-NAME of "
         "Secret Manager, or {NAME: gsm:spotrun-other}. On the local cloud, it is the variable NAME "
