@@ -610,7 +610,7 @@ class PartitionSpec(Model):
 
     name: fields.CloudName = Field(description="The name that `sinfo` shows.")
     capacity: fields.CapacityKind = Field(
-        description="spot: jobs of other partitions or users may take its nodes. on_demand: no other job takes them."
+        description="spot: Slurm may take its nodes for other jobs. on_demand: Slurm never does."
     )
     usd_per_node_hour: fields.NodeUsd = Field(
         description="The price of a node, in US dollars per hour: 0.40. Write 0 if it costs nothing."
@@ -708,8 +708,8 @@ class RunSpec(Model):
     )
     secrets: fields.SecretNames = Field(
         default={},
-        description="Environment variables with secret values, for training but not for setup, by name: "
-        "[WANDB_API_KEY]. The instance reads the values when it needs them; they are stored nowhere "
+        description="The names of environment variables with secret values: [WANDB_API_KEY]. Only training gets these "
+        "variables, and setup does not. The instance reads the values when it needs them; they are stored nowhere "
         "else. On aws, the value of NAME is the SecureString /spotrun/NAME of the Parameter "
         "Store; {NAME: ssm:/spotrun/other} names another one. On gcp, it is the secret spotrun-NAME of "
         "Secret Manager, or {NAME: gsm:spotrun-other}. On the local cloud, it is the variable NAME "
