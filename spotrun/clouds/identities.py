@@ -19,15 +19,18 @@ from spotrun.offering import CapacityType
 
 SETTLES_WITHIN = timedelta(minutes=3)
 """
-Time within which all parts of a cloud learn of a new identity, and of the rights to use it. Usually this takes seconds;
-users of EC2 report up to two minutes: https://github.com/hashicorp/terraform/issues/15341. After this time, an identity
-that the cloud does not find does not exist, and a denied call will not succeed later.
+Time within which all parts of a cloud recognise a new identity, and the rights to use it. Usually this takes seconds;
+users of EC2 report up to two minutes: https://github.com/hashicorp/terraform/issues/15341. After this time, waiting
+longer is useless: if the cloud does not find an identity, it does not exist, and if a call is denied, it stays denied.
 """
 
 TRIAL = "doctor"
-"""Uid prefix of a run that does not exist. `doctor` makes an identity for such a run, and then removes it."""
+"""
+Uid prefix of trial identities. To check that identities can be made, `doctor` makes one for an imaginary run and
+removes it.
+"""
 TRIAL_LASTS = timedelta(hours=1)
-"""Maximum age of a trial identity in use. An older one was left behind by a `doctor` that died."""
+"""Age at which a trial identity counts as left behind by a `doctor` that died."""
 
 
 def trial_uid(now: datetime) -> str:
@@ -47,8 +50,8 @@ class Identities(Protocol):
     """
     Makes an identity for each run, and removes it later.
 
-    Every failure of the cloud is one of CloudDriver's errors. QuotaExceeded means that the account has its maximum
-    number of identities.
+    The methods raise the same errors as CloudDriver's. QuotaExceeded means that the cloud account already has its
+    maximum number of identities.
     """
 
     noun: str
@@ -60,7 +63,8 @@ class Identities(Protocol):
         interrupted.
 
         Returns:
-            When the identity was made, because a cloud takes a while to recognise it; None if the run needs none.
+            The time when the identity was made; None if the run needs no identity. The caller needs this time because a
+            cloud takes a while to recognise a new identity.
 
         Raises:
             CloudError: something else has the identity's name, or the caller is not allowed to make the identity.
@@ -82,7 +86,7 @@ class Identities(Protocol):
 
 
 class NoIdentities:
-    """No identities: instances act with the launching user's rights, or all runs share one identity."""
+    """No separate identities: instances act with the launching user's rights, or all runs share one identity."""
 
     noun = "identity"
 
@@ -121,8 +125,8 @@ class IdentifiedDriver(WrappedDriver):
         try:
             return super().launch(request)
         except (IdentityUnknown, AccessDenied) as error:
-            # Another runner may have taken the run as ended and removed the identity; make it again. (For a missing
-            # identity, Google may report a denial.)
+            # Another runner may have removed the identity because it considered the run ended; make it again.
+            # AccessDenied is caught too, because Google may report a missing identity as a denial.
             self._is_made = False
             self._make(request)
             self._wait_if_new(error)

@@ -25,7 +25,7 @@ from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.spec.image import HUB, LOOPBACK, PASSWORD, USERNAME, Image
 
 ANSWERS_WITHIN_S = 20.0
-"""Maximum seconds of system time to wait for each piece of an answer."""
+"""Maximum seconds of system time until the registry connects or sends the next bytes of an answer."""
 MANIFEST_MAX_BYTES = 4 << 20
 """Maximum bytes of a manifest: every registry must accept manifests up to this size. A larger manifest is refused."""
 KEY = ("resources", "image_id")
@@ -110,7 +110,10 @@ def this_machine() -> str:
 
 
 def _machines(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the processors that an index lists; none if `manifest` describes a single image."""
+    """
+    Yield the processors that `manifest` lists if it is an index of images for several processors. If it describes a
+    single image, yield nothing.
+    """
     for each in manifest.get("manifests", ()):
         found = each.get("platform", {})
         if found.get("os") == "linux":

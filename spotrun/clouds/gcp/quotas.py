@@ -40,7 +40,9 @@ class Quota(NamedTuple):
 
 
 class Limits:
-    """The limits of a project's and its regions' quotas, as far as Compute Engine lists them."""
+    """
+    The limits of a project's quotas and of its regions' quotas. A quota that Compute Engine does not list is absent.
+    """
 
     def __init__(self, project: Mapping[str, Any], regions: Mapping[str, Mapping[str, Any]]) -> None:
         self._known = {Quota(metric, None): limit for metric, limit in _told(project)}

@@ -1,4 +1,6 @@
-"""Checks, without the network, the names that a job uses for Compute Engine."""
+"""
+Checks the regions, zones, instance types and accelerators that a job names on Google Cloud, without using the network.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ _GPUS_APART = ("K80", "P4", "P100", "T4", "V100")
 
 
 def never_rented(kind: str) -> Unreadable | None:
-    """Return the reason why no machine type or accelerators of this name are ever rented out; None if they may be."""
+    """
+    Return an error if spotrun can never rent the machine type or accelerators called `kind`, such as Arm types and
+    TPUs. Return None otherwise.
+    """
     name = kind.partition(":")[0]
     if _ARM.fullmatch(name.lower()):
         return Unreadable(

@@ -23,7 +23,10 @@ train.
 
 
 def taken_by(nvml: Any) -> str:
-    """Name the processes that compute on the GPUs; "" if there are none. Programs that only draw do not count."""
+    """
+    Name the processes that compute on the GPUs; "" if there are none. Programs that use a GPU only for graphics do not
+    count.
+    """
     try:
         nvml.nvmlInit()
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]

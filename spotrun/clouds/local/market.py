@@ -42,8 +42,7 @@ FALSE_LEAD_MINUTES = 30.0, 120.0
 
 WARM_UP = timedelta(days=2)
 """
-The time for which the market has existed when a run starts. Without it, every run would start at the beginning of the
-market's first period.
+Age of the market when a run starts. At age zero, every run would start at the beginning of a period with capacity.
 """
 
 
@@ -92,8 +91,8 @@ class Market:
 
     def has_capacity(self, pool: Pool, at: datetime) -> bool:
         """
-        Return whether a launch at `at` would find capacity. From the notice of a loss until the capacity is back,
-        launches find none.
+        Return whether a launch at `at` would find capacity. Launches find no capacity from the notice of a loss until
+        the capacity is back.
         """
         if self._never_lost(pool):
             return True
@@ -116,8 +115,8 @@ class Market:
 
         According to AWS, a recommendation can arrive before the notice, or together with it
         (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html). AWS publishes neither how many
-        recommendations come nor how early. So this market assumes three things: that a recommendation precedes the
-        share `recommended` of all losses, how long before the notice it comes, and that there are as many false
+        recommendations come nor how early. So this market makes three assumptions: a recommendation precedes the share
+        `recommended` of all losses; it comes at most LEAD_MINUTES_MAX before the notice; and there are as many false
         recommendations as true ones.
         """
         loss = self.next_loss(pool, at)
@@ -228,8 +227,7 @@ T = TypeVar("T", Availability, PriceStep)
 
 class Timeline(Generic[T]):
     """
-    The periods of a history that has no end. Periods are generated when a time is requested that lies after all periods
-    generated before.
+    An endless series of periods. A period is generated only when a caller asks for a time after all earlier periods.
     """
 
     def __init__(self, source: Iterator[T]) -> None:

@@ -24,8 +24,8 @@ from spotrun.spec.own_machine import HardwareSpec, this_host
 class OwnMachine:
     """
     The user's own machine, which a job can name as its home. Only processes on that machine can see its instances. On
-    any other machine, `offerings` returns none, and `instances` raises an error if the caller needs to know the
-    instances at home.
+    any other machine, `offerings` returns an empty list. `instances` does too, or raises an error if the caller must
+    see the instances at home.
     """
 
     def __init__(self, name: str, hardware: HardwareSpec, clock: ScaledClock, gpus: BusyGpus | None = None) -> None:

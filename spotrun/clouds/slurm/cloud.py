@@ -58,8 +58,9 @@ class Slurm(Cloud):
 
     def boot(self, spec: RunSpec) -> timedelta:
         """
-        Return the usual time from when a node is free until the agent runs on it. Slurm's controller assigns nodes only
-        every few seconds, and Python imports its modules from a network file system.
+        Return the usual time from when a node is free until the agent runs on it. It is not zero, because Slurm's
+        controller assigns nodes only every few seconds, and because Python imports its modules slowly from a network
+        file system.
         """
         return timedelta(seconds=30)
 

@@ -55,7 +55,7 @@ class SlurmDoctor:
         yield from self._well(cluster) if self._config.partitions else _to_write(cluster)
 
     def _well(self, cluster: Cluster) -> Iterator[Finding]:
-        """Check each of the job's partitions whose description in the job matches the cluster."""
+        """Check the job's partitions, except those that the job describes wrongly (`misfits` reports them)."""
         wrong = {problem.at[2] for problem in misfits(self._config, cluster)}
         for index, partition in enumerate(self._config.partitions):
             known = cluster.partitions.get(partition.name)

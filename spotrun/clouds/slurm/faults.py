@@ -60,8 +60,8 @@ def require_answer(answer: Answer, what: str) -> str:
     Return the output of a program that only reads.
 
     Raises:
-        CloudUnavailable: the program failed. Because the program only reads, even a message such as "invalid partition"
-        is treated as a temporary fault.
+        CloudUnavailable: the program failed. Even a message such as "invalid partition" counts as a temporary fault
+            here, because this call requests nothing that Slurm could refuse for good.
         AccessDenied: this user has no right to run the program.
     """
     found = fault(answer, what)
