@@ -51,8 +51,8 @@ def _region(facts: StoreFacts, wanted: str | None) -> Iterator[Finding]:
 
 def _covers(region: str, wanted: str) -> bool:
     """
-    Return whether a bucket in `region` stores its data in the region `wanted` or near it. Some GCS buckets span
-    continents (`us`, `eu`); the names of the regions in them begin with the bucket's region.
+    Return whether a bucket in `region` stores its data in the region `wanted` or near it. A GCS bucket may span a
+    continent: then its `region` is two letters (`us`, `eu`), with which the names of the continent's regions begin.
     """
     return wanted == region or (len(region) == 2 and wanted.startswith(region))
 

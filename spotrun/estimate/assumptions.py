@@ -36,7 +36,7 @@ def assumptions(study: CostStudy) -> list[str]:
         f"a month has {plain_number(study.month_days)} days",
         f"normalised times and costs are relative to those at {base_of(study)}",
         "each place trains at one speed from the first sample to the last, and its set-up takes no time",
-        "hours are hours of training: where a month has only some hours of use, more calendar time passes",
+        "hours are hours of training: a machine that is used only a part of the time needs more calendar time",
         "at a rented place a month counts all its hours; on your own machine, only the days of use",
         *_never_interrupted(study),
         *(line for name, place in study.places.items() for line in _of_place(name, place)),
@@ -77,8 +77,8 @@ def _machine(machine: Machine) -> str:
 
 def _never_interrupted(study: CostStudy) -> Iterator[str]:
     """
-    Yield a sentence that names the places whose spot capacity is assumed to have no interruptions. It is one sentence
-    for all of them, because a study may have dozens.
+    Yield one sentence that names all places whose spot interruptions are assumed to cost no time. A sentence for each
+    place would be too much, because a study may have dozens of places.
     """
     names = [name for name, place in study.places.items() if place.spot is not None and not place.spot.lost_share]
     if names:
