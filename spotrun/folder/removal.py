@@ -1,4 +1,4 @@
-"""Deletes the folder of a run, for good."""
+"""Permanently deletes the folder of a run."""
 
 from __future__ import annotations
 
