@@ -56,4 +56,4 @@ class NightArchives:
                 if key.rpartition("/")[2] not in kept:
                     persist(partial(self._runs.delete, key))
         except (CloudError, StoreError) as error:
-            say(f"note: functions of older versions stay in {self._store}/{FOLDER}: {error.one_line}")
+            say(f"note: archives of older versions stay in {self._store}/{FOLDER}: {error.one_line}")

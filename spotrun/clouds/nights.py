@@ -14,7 +14,7 @@ from spotrun.folder.night import DAYS, Night, Pin
 from spotrun.secrets.reference import Reference
 
 AGAIN_EVERY_MIN = 15
-ANEW = "`spotrun night install` makes it again, `spotrun night rm` removes the rest"
+ANEW = "`spotrun night install` makes it again, or `spotrun night rm` removes the other parts of the night"
 """Advice if a part of a night is missing."""
 
 

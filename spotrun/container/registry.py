@@ -176,7 +176,9 @@ class _ManifestRequest:
     def _token(self, challenge: Mapping[str, str]) -> str:
         realm = urlsplit(challenge.get("realm", ""))
         if realm.scheme != "https" and not (realm.scheme == "http" and realm.hostname in LOOPBACK):
-            raise RegistryUnavailable(f"the registry {self._image.host} names no safe address to get a token from")
+            raise RegistryUnavailable(
+                f"the registry {self._image.host} gives no safe address from which to get a token"
+            )
         query = {name: challenge[name] for name in ("service", "scope") if name in challenge}
         url = f"{realm.geturl()}{'&' if realm.query else '?'}{urlencode(query)}"
         login = "" if self._credentials is None else f"Basic {self._credentials.encoded}"
@@ -200,7 +202,7 @@ class _ManifestRequest:
                 return NotForThisUser(what, hint=f"correct the name, or {RIGHTS[of_cloud]}", key=KEY)
             return ImageRefused(
                 f"{image.host} does not let the user {self._credentials.username} pull {image.path}",
-                hint=f"check {USERNAME} and {PASSWORD}, and whether that user may pull the image",
+                hint=f"check {USERNAME} and {PASSWORD}, and whether that user is allowed to pull the image",
                 key=KEY,
             )
         if error.code == 404:

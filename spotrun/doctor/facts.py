@@ -78,7 +78,9 @@ def _space(facts: StoreFacts) -> Iterator[Finding]:
     if free_bytes < FREE_MIN_BYTES:
         raise StoreError(f"the disk is full: {detail}", hint="make room, or choose a folder on another disk")
     if free_bytes < FREE_WARNED_BYTES:
-        yield warned("space", detail, "make room: a run keeps several checkpoints, each three times the model")
+        yield warned(
+            "space", detail, "make room: a run keeps several checkpoints, each three times as large as the model"
+        )
     else:
         yield ok("space", detail)
 

@@ -37,7 +37,7 @@ def assumptions(study: CostStudy) -> list[str]:
         f"normalised times and costs are relative to those at {base_of(study)}",
         "each place trains at one speed from the first sample to the last, and its set-up takes no time",
         "hours are hours of training: a machine that is used only a part of the time needs more calendar time",
-        "at a rented place a month counts all its hours; on your own machine, only the days of use",
+        "a month at a rented place has all its hours; a month on your own machine has only the hours of use",
         *_never_interrupted(study),
         *(line for name, place in study.places.items() for line in _of_place(name, place)),
     ]
@@ -82,11 +82,13 @@ def _never_interrupted(study: CostStudy) -> Iterator[str]:
     """
     names = [name for name, place in study.places.items() if place.spot is not None and not place.spot.lost_share]
     if names:
-        yield f"an interruption of spot costs no time at {', '.join(names)}"
+        yield f"spot interruptions are assumed to cost no time at {', '.join(names)}"
 
 
 def _speed(like: Like) -> str:
     several = max((len(times) for times in like.times.values()), default=0)
-    how = {0: "", 1: ", times its measured ratio"}.get(several, ", times the mean of its measured ratios")
-    faster = "".join(f", its {part} {plain_number(times)} times as fast" for part, times in like.faster.items())
+    how = {0: "", 1: ", times the measured ratio"}.get(several, ", times the mean of the measured ratios")
+    faster = "".join(
+        f", but with the part {part} {plain_number(times)} times as fast" for part, times in like.faster.items()
+    )
     return f"as fast as {plain_number(like.devices)} x {like.place}{how}{faster}"

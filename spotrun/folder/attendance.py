@@ -17,8 +17,8 @@ UNATTENDED_AFTER = timedelta(minutes=1)
 """System time without a heartbeat after which a run counts as unattended. Most runners write a heartbeat every 15 s."""
 UNATTENDED_AFTER_MAX = timedelta(minutes=6)
 """
-Maximum of this time. A runner can announce a longer interval between its heartbeats, but after this time without a
-heartbeat a run counts as unattended in any case.
+A runner can announce a longer interval between its heartbeats; then UNATTENDED_AFTER is extended. This is the maximum:
+after this time without a heartbeat, a run counts as unattended in any case.
 """
 HOST_VARIABLE = "SPOTRUN_HOST"
 """
@@ -34,8 +34,8 @@ def own_host() -> str:
 
 def lasts(status: RunnerStatus) -> timedelta:
     """
-    Return the system time after a heartbeat for which its runner counts as alive. It is so long that a runner that is
-    silent for longer has clearly missed its next heartbeat.
+    Return how long a runner counts as alive after a heartbeat, in system time. A runner that is silent for longer has
+    clearly missed its next heartbeat.
     """
     return min(max(UNATTENDED_AFTER, timedelta(seconds=2 * status.every_s)), UNATTENDED_AFTER_MAX)
 

@@ -29,7 +29,7 @@ class Unfetched(StrEnum):
     TESTS = "pytest or unittest may run or obey it"
     BUILD = "make or another build tool may run or obey it"
     LINTER = "a linter, a formatter or a type checker may run or obey it"
-    JAVASCRIPT = "Node.js, npm or another tool of JavaScript may run or obey it"
+    JAVASCRIPT = "Node.js, npm or another JavaScript tool may run or obey it"
     ASSISTANT = "a coding assistant may obey it"
     SETTINGS = "Jupyter, Matplotlib, LaTeX, a server or another program may obey it at its start"
 

@@ -155,7 +155,7 @@ def _creating(store: Store, data: bytes) -> Entry:
     if not isinstance(entry.event, RunCreated):
         raise RunNotFound(f"entry 0 of {store.uri} creates no run", hint="the folder is damaged, or not a run at all")
     if entry.run != entry.event.uid:
-        what = f"{store.uri} is damaged: entry 0 is of the run {entry.run!r:.40} and creates {entry.event.uid!r:.40}"
+        what = f"{store.uri} is damaged: entry 0 is of run {entry.run!r:.40} but creates {entry.event.uid!r:.40}"
         raise LedgerDamaged(what, hint=RESTORE)
     version = entry.event.ledger_version
     if version not in READABLE_VERSIONS:
@@ -522,7 +522,7 @@ def _require_possible(number: int) -> None:
 
 
 def _flooded(what: str) -> LedgerFlooded:
-    return LedgerFlooded(what, hint="`spotrun down RUN` ends the run's instances, which write there; then repeat")
+    return LedgerFlooded(what, hint="end the run's instances, which write there, by `spotrun down RUN`; then repeat")
 
 
 def _missing(number: int, later: str) -> LedgerDamaged:

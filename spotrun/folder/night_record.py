@@ -49,7 +49,7 @@ the cloud may call the function for a night a second time, or late.
 """
 _BEGUN = re.compile(r"begun/(\d{8})[.]json", re.ASCII)
 _NIGHT = "night.json"
-SEE_WHO = f"{AGAIN}; then see who may write in that store"
+SEE_WHO = f"{AGAIN}; then check who is allowed to write to that store"
 
 
 class NightStrange(StoreError):

@@ -25,10 +25,11 @@ from spotrun.offering import CapacityType, Offering
 from spotrun.units import some_of
 
 NOT_AMAZONS = (
-    "how often Google interrupts: its share of the ends of spot instances on a day, on average over a month; "
-    "use it to compare types; it is not a rate"
+    "how often Google interrupts: of the spot instances that end on a day, the share that Google ends, "
+    "on average over a month; "
+    "use it only to compare types, because it is not a rate"
 )
-NAME_TYPES = "past spot prices are not read for all types: name types by --accelerators or --instance-type"
+NAME_TYPES = "past spot prices are read only for named types: add --accelerators or --instance-type"
 
 
 class _QuoteContext(NamedTuple):

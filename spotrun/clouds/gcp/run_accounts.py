@@ -40,7 +40,7 @@ TRIES_MAX = 5
 _SHARE = "name one account for all runs under gcp.service_account"
 _GRANT = "deploy the current infra/gcp, and grant its roles to the user who runs spotrun"
 _REAP = (
-    "`spotrun reap --cloud gcp` removes the accounts of runs that are over; a project may have 100 service accounts; "
+    "`spotrun reap --cloud gcp` removes the accounts of runs that are over; a project can have 100 service accounts; "
     "request more at https://console.cloud.google.com/iam-admin/quotas"
 )
 

@@ -36,7 +36,7 @@ def taken_by(nvml: Any) -> str:
     if not found:
         return ""
     named = ", ".join(str(pid) for pid in sorted(found)[:5])
-    return f"{count_of(len(found), 'other process', 'other processes')} computes on its GPUs ({named})"
+    return f"{count_of(len(found), 'other process computes', 'other processes compute')} on its GPUs ({named})"
 
 
 def look() -> str:

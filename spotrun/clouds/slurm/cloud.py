@@ -121,7 +121,7 @@ class Slurm(Cloud):
         return Shell(
             ("srun", f"--jobid={job}", "--overlap", *there, "--pty", "bash", "-l"),
             needs={"srun": "run spotrun on a login node of the cluster"},
-            advice=f"no shell? see `squeue --jobs={job}`",
+            advice=f"if no shell opens, see `squeue --jobs={job}`",
         )
 
     def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:
@@ -163,8 +163,8 @@ class Slurm(Cloud):
 
     def offers(self, wish: RentalFlags) -> Quotes:
         raise SpecInvalid(
-            "only a job has the price of a cluster's node, under slurm.partitions",
-            hint="spotrun launch JOB.yaml --dry-run, or `spotrun doctor slurm` to list the partitions",
+            "only a job states the prices of a cluster's nodes (under slurm.partitions)",
+            hint="`spotrun launch JOB.yaml --dry-run`, or `spotrun doctor slurm` to list the partitions",
         )
 
     def quotes(self, spec: RunSpec, types: Sequence[str]) -> Quotes:

@@ -74,8 +74,9 @@ class SlurmDoctor:
                 but = "" if unlike is None else f"; {unlike.message}"
                 yield warned(
                     f"partition {known.name}",
-                    f"{_facts(known)}; jobs of {' and '.join(takers)} take its nodes if they use the same nodes{but}",
-                    "write capacity: spot if they do" if unlike is None else unlike.suggestion or "",
+                    f"{_facts(known)}; jobs of {' and '.join(takers)} take its nodes "
+                    f"if the partitions share nodes{but}",
+                    "if they share nodes, write capacity: spot" if unlike is None else unlike.suggestion or "",
                 )
             else:
                 yield ok(f"partition {known.name}", _facts(known))

@@ -45,7 +45,9 @@ def fault(answer: Answer, what: str, partition: str = "") -> CloudError | None:
     if _RENAMED in said:
         return CloudError(message, hint=f"`sinfo` shows the partitions; correct {partition} under slurm.partitions")
     if _has(said, _DENIED):
-        return AccessDenied(message, hint="name your account in slurm.account, or a partition that you may use")
+        return AccessDenied(
+            message, hint="name your account in slurm.account, or a partition that you are allowed to use"
+        )
     if _has(said, _QUOTA):
         return QuotaExceeded(
             message, hint="see `sacctmgr show assoc where user=$USER`, or wait until some of your jobs have ended"

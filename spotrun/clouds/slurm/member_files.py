@@ -118,7 +118,9 @@ def _reaching(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CloudUnavailable(f"{path}: {error.strerror}", hint=f"check who may use {path.parent}") from error
+        raise CloudUnavailable(
+            f"{path}: {error.strerror}", hint=f"check who is allowed to use {path.parent}"
+        ) from error
     except msgspec.DecodeError as error:
         raise CloudUnavailable(f"{path} is not a member's record: {error}", hint="restore it, or remove it") from error
 
