@@ -45,8 +45,8 @@ class Guards(Protocol):
 
     def arm(self, guard: Guard) -> None:
         """
-        Make the guard. Repeating the call is harmless. That is necessary, because a runner that finds an instance
-        cannot know whether another runner has already armed the instance's guard.
+        Make the guard. Repeating the call must be harmless, because a runner that finds an instance cannot know whether
+        another runner has already armed the instance's guard.
 
         Raises:
             CloudError: the guard could not be made. The instance keeps running.

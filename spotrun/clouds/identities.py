@@ -1,8 +1,9 @@
 """
-The interface to the rights of a run's instances in their cloud, and a driver that makes a run's identity before its
-first launch.
+The interface for making identities, from which a run's instances have their rights in the cloud, and a driver that
+makes a run's identity before the run's first launch.
 
-A run's identity gives access to the run's folder, and to no other run's folder.
+An identity is a role or a service account. A run's identity gives access to the run's folder, and to no other run's
+folder.
 """
 
 from __future__ import annotations

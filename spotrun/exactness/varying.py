@@ -31,8 +31,8 @@ class Varying:
     - If a field of a record differs, such as a cell of a table, then this field is left out in all records.
     - If a word of a line differs, then this word is left out in all similar lines. Lines are similar if they have the
       same words and separators apart from their numbers.
-    - There is no generalization if two lines are not similar to each other: if only single words differ, these words
-      are left out in this line; if the separators differ too, this whole line is left out.
+    - If a line of one training is not similar to the same line of the other, nothing is generalized. If only words
+      differ, these words are left out in this line. If the separators differ too, this whole line is left out.
     - If a part exists in only one of the trainings, all parts are left out whose names differ from its name only in
       numbers.
     """

@@ -319,9 +319,9 @@ class Ledger:
     def is_gone(self) -> bool:
         """
         Return True if the run's folder was moved or deleted. The folder counts as gone if the first entries of the
-        ledger are missing while the store still has the run's key. (Later entries may exist: an agent that has not
-        noticed may have written them.) If the key is missing too, the whole store is probably absent, for example
-        because a disk is not mounted, and the result is False.
+        ledger are missing while the store still has the run's key. (Later entries may exist, if an agent did not notice
+        the deletion and went on writing.) If the key is missing too, the whole store is probably absent, for example
+        because a disk is not mounted. Then the result is False.
 
         Raises:
             StoreUnavailable: as in `refresh`.

@@ -8,8 +8,8 @@ Each observation is one small object, which is created once and never changed. T
 so one listing reads a whole region. In a gang, 17.1 is the second member of launch 17. If a run has two runners, both
 create the same object, so nothing is overwritten.
 
-Runs use the record only to decide which offerings to request first, so no harm is done if a part of it is lost. Runs on
-a faster clock use a separate record, because their markets change faster.
+Runs use the record only to decide which offerings to request first, so no harm is done if a part of it is lost. Runs
+whose run time passes faster than system time use a separate record, because their simulated markets change faster.
 """
 
 from __future__ import annotations

@@ -33,8 +33,9 @@ Offset = Annotated[int, msgspec.Meta(gt=-86_400, lt=86_400)]
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]+$", max_length=64)]
 _LATE = timedelta(hours=6)
 """
-Maximum delay of a call. A call that comes later than this after a night's time counts for the next night. Calls for a
-night come up to two hours late, and summer time adds one hour.
+A call belongs to a night if it comes at most this long before the night's time, or less than 18 hours after it. In
+summer time, a call seems to come an hour early, because `due` computes with winter time. Calls come up to two hours
+late.
 """
 
 

@@ -17,7 +17,7 @@ ALL_GPUS = "GPUS_ALL_REGIONS"
 _PREEMPTIBLE = "PREEMPTIBLE_"
 _CPUS = "CPUS"
 _SHARE_CPUS = ("e2", "n1")
-"""Families that count against the quota CPUS. Any other family has a separate quota, or none."""
+"""Machine families whose CPUs count against the quota CPUS. Any other family has a separate quota, or none."""
 
 
 class Limit(NamedTuple):

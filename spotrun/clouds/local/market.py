@@ -27,7 +27,10 @@ SPOT_SHARE_MIN, SPOT_SHARE_MAX = 0.25, 0.40
 """Minimum and maximum of the spot price, as shares of the on-demand price."""
 
 UP_MIN_MINUTES, UP_MEDIAN_MINUTES, UP_SIGMA = 8.0, 24.0, 2.0
-"""A period of capacity lasts UP_MIN + lognormal: median 32 min, 10th percentile 10 min, mean 3.1 h."""
+"""
+Parameters of the length of a period with capacity: UP_MIN_MINUTES plus a lognormal variable. Its median is 32 min, its
+10th percentile 10 min, and its mean 3.1 h.
+"""
 DOWN_MEDIAN_MINUTES, DOWN_SIGMA = 25.0, 1.4
 PRICE_MEDIAN_MINUTES, PRICE_SIGMA = 90.0, 0.8
 UNANNOUNCED_SHARE = 0.1

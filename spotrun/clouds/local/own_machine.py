@@ -83,8 +83,8 @@ class OwnMachine:
 
     def launch(self, request: LaunchRequest) -> Instance:
         """
-        Launch an instance on this machine, by the rules of CloudDriver. If two runs try this at the same time, only one
-        succeeds.
+        Launch an instance on this machine, as `CloudDriver.launch` does. If two runs try this at the same time, only
+        one succeeds.
         """
         if not self.is_here:
             raise CloudError(f"{self._kind.name} is the machine {self._host}", hint="launch from that machine")

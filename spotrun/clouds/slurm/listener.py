@@ -34,8 +34,8 @@ _FACT = re.compile(r"(?:^| )(JobState|EndTime|PreemptTime|NodeList)=(\S+)")
 
 class JobStatus(NamedTuple):
     """
-    The controller's report about a job: its nodes, and the deadline at which Slurm will end it, None if it is not
-    preempted.
+    The controller's report about a job: whether it runs, its nodes, and the deadline at which Slurm will end it. The
+    deadline is None if the job is not preempted.
     """
 
     runs: bool
