@@ -51,8 +51,8 @@ class Identities(Protocol):
     """
     Makes an identity for each run, and removes it later.
 
-    The methods raise the same errors as CloudDriver's. QuotaExceeded means that the cloud account already has its
-    maximum number of identities.
+    If the cloud fails, the methods raise the errors that CloudDriver describes. QuotaExceeded means that the cloud
+    account already has its maximum number of identities.
     """
 
     noun: str

@@ -42,8 +42,8 @@ class NightArchives:
 
     def forget(self, needed: Callable[[], Collection[str]], say: Callable[[str], None]) -> None:
         """
-        Delete the archives that no night needs. `needed()` returns the file names of the others. Keep archives younger
-        than a day, because another process may be installing a night from them.
+        Delete the archives that no night needs. `needed()` returns the file names of the archives that nights need.
+        Keep archives younger than a day, because another process may be installing a night from them.
 
         If a deletion fails, only report it with `say`: an archive costs less than a cent a year, and the next
         installation tries again.

@@ -137,8 +137,8 @@ class Nights(Protocol):
 
     def wrong(self, night: Night, store: str) -> str:
         """
-        Describe in one sentence what is wrong with the schedules that call the runner, or with their rights. Return ""
-        if all are as `install` made them.
+        Describe in one sentence what is wrong with the schedules that call the runner, or with the rights for these
+        calls. Return "" if all are as `install` made them.
         """
 
     def remove(self, name: str, store: str, say: Callable[[str], None]) -> None:

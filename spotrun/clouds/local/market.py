@@ -45,7 +45,8 @@ FALSE_LEAD_MINUTES = 30.0, 120.0
 
 WARM_UP = timedelta(days=2)
 """
-Age of the market when a run starts. At age zero, every run would start at the beginning of a period with capacity.
+Age of the market when a run starts. With an age of zero, every run would start at the same point of the market, the
+beginning of its first period.
 """
 
 
