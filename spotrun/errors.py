@@ -243,7 +243,8 @@ class LaunchTokenSpent(CloudError):
 
 class NotInstalled(SpotrunError):
     """
-    A package or a program is not installed. A subclass is also an error of the part (store or cloud) that needs it.
+    A package or a program is not installed. A subclass is also a StoreError or a CloudError, depending on what needs
+    the package or program.
     """
 
     exit_code = 13
@@ -277,8 +278,8 @@ def needs_extra(extra: str, what: str, error: type[NotInstalled] = NotInstalled)
 def command_for(extra: str) -> str:
     """
     Return the command that adds an extra to this installation of spotrun. spotrun is not on a package index, so
-    `spotrun[EXTRA]` alone would not work. The command installs spotrun from the folder or address that it was installed
-    from before, or else only the packages of the extra.
+    installing `spotrun[EXTRA]` by name would not work. The command installs spotrun again from the folder or address
+    from which it was installed before. If these are unknown, the command installs only the packages of the extra.
     """
     import shlex
     import sys

@@ -18,7 +18,7 @@ from spotrun.instance import Instance, LaunchRequest
 from spotrun.offering import CapacityType
 
 AGAIN_AFTER = timedelta(minutes=10)
-"""Wait before a failed guard is tried again. By then the obstacle may have passed, or the user may have removed it."""
+"""Time after which the arming of a guard is tried again if it failed. By then the cause may be gone."""
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,8 +45,8 @@ class Guards(Protocol):
 
     def arm(self, guard: Guard) -> None:
         """
-        Make the guard. Repeating the call is harmless. That is necessary, because a runner that finds an instance
-        cannot know whether another runner has already armed the instance's guard.
+        Make the guard. Repeating the call must be harmless, because a runner that finds an instance cannot know whether
+        another runner has already armed the instance's guard.
 
         Raises:
             CloudError: the guard could not be made. The instance keeps running.
@@ -89,8 +89,8 @@ class GuardedDriver(WrappedDriver):
 
     def arm(self, request: LaunchRequest, instance_id: str, since: datetime, member: int = 0) -> str | None:
         """
-        Arm the guard of an instance. Return why that failed; None if the guard is armed, or if the instance is not
-        billed and needs no guard. The instance's timer runs in any case.
+        Arm the guard of an instance. If that fails, return the reason; the instance still ends itself when its
+        time-to-live is over. Return None if the guard is armed, or if the instance is not billed and so needs no guard.
         """
         if request.offering.capacity_type is CapacityType.OWN:
             return None

@@ -1,8 +1,9 @@
 """
-The interface to the rights of a run's instances in their cloud, and a driver that makes a run's identity before its
-first launch.
+The interface for making identities, from which a run's instances have their rights in the cloud, and a driver that
+makes a run's identity before the run's first launch.
 
-A run's identity gives access to the run's folder, and to no other run's folder.
+An identity is a role or a service account. A run's identity gives access to the run's folder, and to no other run's
+folder.
 """
 
 from __future__ import annotations
@@ -19,15 +20,18 @@ from spotrun.offering import CapacityType
 
 SETTLES_WITHIN = timedelta(minutes=3)
 """
-Time within which all parts of a cloud learn of a new identity, and of the rights to use it. Usually this takes seconds;
-users of EC2 report up to two minutes: https://github.com/hashicorp/terraform/issues/15341. After this time, an identity
-that the cloud does not find does not exist, and a denied call will not succeed later.
+Time within which all parts of a cloud recognise a new identity, and the rights to use it. Usually this takes seconds;
+users of EC2 report up to two minutes: https://github.com/hashicorp/terraform/issues/15341. After this time, waiting
+longer is useless: if the cloud does not find an identity, it does not exist, and if a call is denied, it stays denied.
 """
 
 TRIAL = "doctor"
-"""Uid prefix of a run that does not exist. `doctor` makes an identity for such a run, and then removes it."""
+"""
+Uid prefix of trial identities. To check that identities can be made, `doctor` makes one for an imaginary run and
+removes it.
+"""
 TRIAL_LASTS = timedelta(hours=1)
-"""Maximum age of a trial identity in use. An older one was left behind by a `doctor` that died."""
+"""Age at which a trial identity counts as left behind by a `doctor` that died."""
 
 
 def trial_uid(now: datetime) -> str:
@@ -47,8 +51,8 @@ class Identities(Protocol):
     """
     Makes an identity for each run, and removes it later.
 
-    Every failure of the cloud is one of CloudDriver's errors. QuotaExceeded means that the account has its maximum
-    number of identities.
+    If the cloud fails, the methods raise the errors that CloudDriver describes. QuotaExceeded means that the cloud
+    account already has its maximum number of identities.
     """
 
     noun: str
@@ -60,7 +64,8 @@ class Identities(Protocol):
         interrupted.
 
         Returns:
-            When the identity was made, because a cloud takes a while to recognise it; None if the run needs none.
+            The time when the identity was made; None if the run needs no identity. The caller needs this time because a
+            cloud takes a while to recognise a new identity.
 
         Raises:
             CloudError: something else has the identity's name, or the caller is not allowed to make the identity.
@@ -82,7 +87,7 @@ class Identities(Protocol):
 
 
 class NoIdentities:
-    """No identities: instances act with the launching user's rights, or all runs share one identity."""
+    """No separate identities: instances act with the launching user's rights, or all runs share one identity."""
 
     noun = "identity"
 
@@ -121,8 +126,8 @@ class IdentifiedDriver(WrappedDriver):
         try:
             return super().launch(request)
         except (IdentityUnknown, AccessDenied) as error:
-            # Another runner may have taken the run as ended and removed the identity; make it again. (For a missing
-            # identity, Google may report a denial.)
+            # Another runner may have removed the identity because it considered the run ended; make it again.
+            # AccessDenied is caught too, because Google may report a missing identity as a denial.
             self._is_made = False
             self._make(request)
             self._wait_if_new(error)

@@ -1,4 +1,4 @@
-"""Checks whether a run can have a separate identity: makes one for a run that does not exist, and removes it."""
+"""Checks whether spotrun can give a run a separate identity: makes an identity for an imaginary run, and removes it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from spotrun.units import to_the_second
 LOOK_AGAIN_S = 5.0
 DENIED_WITHIN = timedelta(seconds=20)
 """
-Time for which `doctor` repeats a denied call after it made an identity. It is short, because a user is waiting and most
-denials are permanent. A run repeats such a call for longer.
+Time for which `doctor` repeats a denied call after it made an identity, because the cloud may not know the identity's
+rights yet. The time is short, because a user is waiting and most denials are permanent. A run repeats such a call for
+longer.
 """
 
 
 @contextlib.contextmanager
 def trial_identity(identities: Identities, clock: Clock) -> Iterator[str]:
-    """Yield the uid of a run that does not exist. After the block, remove the identity that the block made for it."""
+    """
+    Yield the uid of an imaginary run. The block makes an identity for this run; after the block, remove the identity.
+    """
     uid = trial_uid(clock.now())
     try:
         yield uid
@@ -36,8 +39,8 @@ def trial_identity(identities: Identities, clock: Clock) -> Iterator[str]:
 
 class Settling(NamedTuple):
     """
-    Waits until the whole cloud recognises a new identity. `what` completes "waits for", such as `AWS to know the new
-    role`.
+    Waits until the whole cloud recognises a new identity. `what` is the text that follows "waits for" in a finding,
+    such as `AWS to know the new role`.
     """
 
     what: str

@@ -31,8 +31,8 @@ class NightArchives:
     def upload(self, data: bytes) -> tuple[str, str]:
         """
         Upload an archive, and return its bucket and its object name. The name contains the digest of the content, so
-        the same code is stored only once. If the object exists, overwrite it all the same, because its content may be
-        wrong: another process may have written it.
+        the same code is stored only once. If the object already exists, overwrite it: another process wrote it, so its
+        content may be wrong.
         """
         place = address.parse(self._store)
         assert isinstance(place, address.BucketAddress), self._store
@@ -42,8 +42,8 @@ class NightArchives:
 
     def forget(self, needed: Callable[[], Collection[str]], say: Callable[[str], None]) -> None:
         """
-        Delete the archives whose file names are not in `needed()`. Keep archives younger than a day, because another
-        process may be installing a night from them.
+        Delete the archives that no night needs. `needed()` returns the file names of the archives that nights need.
+        Keep archives younger than a day, because another process may be installing a night from them.
 
         If a deletion fails, only report it with `say`: an archive costs less than a cent a year, and the next
         installation tries again.
@@ -56,4 +56,4 @@ class NightArchives:
                 if key.rpartition("/")[2] not in kept:
                     persist(partial(self._runs.delete, key))
         except (CloudError, StoreError) as error:
-            say(f"note: functions of older versions stay in {self._store}/{FOLDER}: {error.one_line}")
+            say(f"note: archives of older versions stay in {self._store}/{FOLDER}: {error.one_line}")

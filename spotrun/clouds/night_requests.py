@@ -26,7 +26,10 @@ class RequestEstimate(NamedTuple):
 
 
 BEGIN = RequestEstimate(Decimal(40), Decimal(30))
-"""Requests to begin a night, including the repeated calls in the following hour that make sure that it has begun."""
+"""
+Requests to begin a night. In the following hour, the cloud calls the runner several more times, in case the first call
+could not begin the night; the requests of these calls are included.
+"""
 TICK = RequestEstimate(Decimal("2.7"), Decimal("0.78"))
 """Requests per minute while the run lives. The runner is called once a minute."""
 COLD = RequestEstimate(Decimal(70), Decimal(5))
@@ -35,8 +38,8 @@ COLD = RequestEstimate(Decimal(70), Decimal(5))
 
 class ExpectedCalls(NamedTuple):
     """
-    The expected number of calls of a night's runner: `ticks`, one a minute, and how many of them are cold starts
-    (`colds`).
+    The expected number of calls to a night's runner. `ticks` counts the calls while the run lives, one a minute;
+    `colds` says how many of these are cold starts.
     """
 
     ticks: Decimal
@@ -44,7 +47,7 @@ class ExpectedCalls(NamedTuple):
 
     @property
     def all(self) -> Decimal:
-        """All calls, including the calls that begin the night."""
+        """The number of all calls: `ticks`, and the calls that begin the night."""
         return self.ticks + 5
 
     @property
@@ -64,7 +67,7 @@ def calls_of_a_night(hours: float) -> ExpectedCalls:
 
 def of_all(usd: Decimal, calls: Calls) -> Decimal:
     """
-    Return the cost of all calls, to the nano-dollar. `usd` is the cost of the calls whose duration is known. Each of
-    the other calls is assumed to cost the average of these.
+    Return the cost of all calls, to the nano-dollar. `usd` is the cost of the calls whose durations are known. Every
+    other call is assumed to cost as much as those calls cost on average.
     """
     return to_nano(usd * (calls.calls + calls.uncounted) / max(calls.calls, 1))

@@ -14,7 +14,7 @@ from spotrun.folder.night import DAYS, Night, Pin
 from spotrun.secrets.reference import Reference
 
 AGAIN_EVERY_MIN = 15
-ANEW = "`spotrun night install` makes it again, `spotrun night rm` removes the rest"
+ANEW = "`spotrun night install` makes it again, or `spotrun night rm` removes the other parts of the night"
 """Advice if a part of a night is missing."""
 
 
@@ -33,8 +33,9 @@ def when_due(night: Night) -> ScheduleTimes:
 
 def when_due_again(night: Night) -> ScheduleTimes:
     """
-    Return the times of repeated calls: every 15 minutes in the hour after the night's hour. They begin the night if the
-    first call could not, or if there was no first call because a change of the clock skipped its time of day.
+    Return the times of repeated calls: every 15 minutes in the hour after the night's hour. They are needed if the
+    first call could not begin the night, or if there was no first call because the clock changed to daylight saving
+    time and skipped that time of day.
     """
     hour, minute = _time_of(night)
     days = night.days if hour < 23 else tuple(DAYS[(DAYS.index(day) + 1) % len(DAYS)] for day in night.days)
@@ -48,12 +49,12 @@ def _time_of(night: Night) -> tuple[int, int]:
 
 class Alarm(Protocol):
     """
-    An alarm that calls the runner of one night while its run lives. The runner itself switches the alarm on and off.
-    Failures are CloudDriver's errors.
+    An alarm that calls a night's runner once a minute while the night's run lives. The runner itself switches the alarm
+    on and off. The methods raise CloudDriver's errors.
 
     Each method can be called repeatedly. An Alarm object remembers the state that it has set, and sends no request to
-    set the same state a second time. With `again`, it sends the request in any case, because another process may have
-    changed the state meanwhile.
+    set the same state a second time. With `again`, `on` and `off` send the request in any case, because another process
+    may have changed the state meanwhile.
     """
 
     def on(self, *, again: bool = False) -> None:
@@ -78,7 +79,8 @@ class Function(NamedTuple):
 
 class Nights(Protocol):
     """
-    Installs nights in one region of a cloud. Failures are CloudDriver's errors; AccessDenied names the missing right.
+    Installs nights in one region of a cloud. The methods raise CloudDriver's errors; AccessDenied names the missing
+    right.
     """
 
     def build(self) -> Function:
@@ -100,7 +102,8 @@ class Nights(Protocol):
     def addresses(self, places: Mapping[str, Reference]) -> dict[str, str]:
         """
         Read the addresses of webhooks from the places where they are stored in the cloud. Return the addresses keyed by
-        the names of their environment variables. Give up after some seconds, as a night's runner does.
+        the names of their environment variables. Give up after a few seconds, because a night's runner does not wait
+        longer either.
 
         Raises:
             SecretUnreadable, CloudError: an address is missing, not encrypted, or unreadable.
@@ -111,8 +114,9 @@ class Nights(Protocol):
 
     def pinned(self, name: str) -> Pin | None:
         """
-        Read the pin of a night: the variable in its runner's environment that says which job the runner trusts. Return
-        None if there is no runner, or if a version of spotrun without pins installed it.
+        Read the pin of a night. A pin is a variable in the environment of the night's runner that says which job the
+        runner trusts. Return None if there is no runner, or if an old version of spotrun, which had no pins, installed
+        the runner.
         """
 
     def install(self, pin: Pin, store: str, function: Function, say: Callable[[str], None]) -> None:
@@ -120,8 +124,7 @@ class Nights(Protocol):
         Create or update the night's runner and everything that calls it, and put the pin into the runner's environment.
         If another installation is under way, wait for its end. Remove incomplete parts of earlier installations first.
 
-        The runner's code is always `function`, never an archive that happens to be in the store: the code's digest is
-        compared.
+        The code's digest is compared, so that the runner's code is `function` and not another archive in the store.
         """
 
     def look(self, name: str) -> None:
@@ -134,14 +137,14 @@ class Nights(Protocol):
 
     def wrong(self, night: Night, store: str) -> str:
         """
-        Describe in one sentence what is wrong with the schedules and rights that call the runner; "" if all are as
-        installed.
+        Describe in one sentence what is wrong with the schedules that call the runner, or with the rights for these
+        calls. Return "" if all are as `install` made them.
         """
 
     def remove(self, name: str, store: str, say: Callable[[str], None]) -> None:
         """
-        Remove everything that `install` made for the night `name`. Also remove what several nights of this store share,
-        if no other night needs it.
+        Remove everything that `install` made for the night `name`. The nights of a store share some parts. Remove these
+        too if no other night needs them.
         """
 
     def alarm(self, name: str) -> Alarm:

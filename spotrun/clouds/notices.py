@@ -27,8 +27,9 @@ class Blind(Exception):
 
 class NoticeSource(Protocol):
     """
-    A source of notices for an instance. The agent queries it every few seconds, in a separate thread. Some sources do
-    not answer until there is something to report; after such an answer the agent queries the source again immediately.
+    A source of notices for an instance. The agent queries it every few seconds, in a separate thread. Some sources
+    answer only when there is something to report. After an answer of such a source, the agent queries the source again
+    immediately.
     """
 
     def notices(self) -> Iterator[Notice]:

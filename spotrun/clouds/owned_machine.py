@@ -132,9 +132,9 @@ class OwnedMachineCloud(Cloud):
 
     def billing(self, spec: RunSpec) -> BillingRule:
         """
-        Return the billing rule of the rented cloud. Its text `source`, which says where the prices come from, also
-        gives the price of the user's machine. Instances on the user's machine are billed by the second, without a disk
-        or an address (see `attached_to`).
+        Return the billing rule of the rented cloud. The rule's text `source` says where the prices come from. Here it
+        also states the price of the user's machine. Instances on the user's machine are billed by the second, without a
+        disk or an address (see `attached_to`).
         """
         rule, home = self._rented.billing(spec), spec.home
         assert home is not None

@@ -48,8 +48,9 @@ ASIDE = Patience(connect_s=2.0, read_s=5.0, tries_for_s=2.0)
 
 class PatientClient(ABC):
     """
-    A client of a cloud that repeats calls after temporary faults, after a random pause. It counts the errors of unknown
-    cause, separately for each kind of error, and adds the count to the error's message.
+    A client of a cloud. If a call fails because of a temporary fault, the client repeats the call after a random pause.
+    It also counts the errors whose cause is unknown, separately for each kind of error, and adds the count to the
+    error's message.
     """
 
     def __init__(self, clock: Clock, patience: Patience) -> None:
@@ -98,8 +99,8 @@ class PatientClient(ABC):
 
     def _reason_of(self, error: CloudError) -> CloudError:
         """
-        Return a more precise error for `error`, which says that credentials were refused or have expired. The caller
-        raises the returned error.
+        Return the error that the caller raises instead of `error`. `error` says that credentials were refused or have
+        expired; the returned error may say why.
         """
         return error
 

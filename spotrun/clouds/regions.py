@@ -50,11 +50,11 @@ class Regions:
 
     def ask(self, question: Callable[[str], T], must_see: Collection[str] | None = None) -> dict[str, T]:
         """
-        Call `question` for each region, and return the answers keyed by region. A failed region is left out, and is not
-        called again for a while.
+        Call `question` for each region, and return the answers keyed by region. If a region fails, leave it out, and do
+        not call it again for a while. Regions in `must_see` are always called.
 
         Raises:
-            CloudError: a region in `must_see` failed (None: all regions must answer), or no region answered.
+            CloudError: a region in `must_see` failed (any region if `must_see` is None), or no region answered.
         """
         needed = self._names if must_see is None else must_see
         found: dict[str, T] = {}

@@ -9,8 +9,8 @@ from spotrun.offering import Pool
 
 FIRST_S, MAX_S = 600.0, 3600.0
 """
-First and maximum number of seconds for which a pool is not offered. The time doubles with each refusal. It is limited
-because clouds open new pools, and because a refusal can be wrong.
+First and maximum number of seconds for which a pool is not offered. The time doubles with each refusal, up to the
+maximum. It has a maximum because a cloud may start to offer the pool, and because a refusal can be wrong.
 """
 
 

@@ -40,12 +40,18 @@ NAMES = ("docker", "podman")
 """The engines, in the order in which `find_engine` tries them."""
 LABEL = "spotrun.run"
 MARK = "SPOTRUN_CONTAINER"
-"""The environment variable of a container's one process that holds the container's name."""
+"""The environment variable with the container's name, set for the one process of a container."""
 HOLDS = 'echo "$$"; read -r _ || :'
-"""The shell command that is the container's one process. Every shell has both builtins."""
+"""
+The shell command that runs as the one process of a container: it prints its process id and waits until its input ends.
+It uses only builtins that every shell has.
+"""
 ANSWERS_WITHIN_S = 60.0
 STARTS_WITHIN_S = 300.0
-"""Maximum seconds of system time for a start. An engine without an overlay file system copies the whole image then."""
+"""
+Maximum seconds of system time for a start. This is long because an engine without an overlay file system copies the
+whole image when it starts a container.
+"""
 PULLS_WITHIN_S = 3600.0
 ENDS_WITHIN_S = 20.0
 GPU = Path("/dev/nvidiactl")
@@ -74,7 +80,7 @@ class Engine(NamedTuple):
     # -- images --------------------------------------------------------------------------------------------------------
 
     def digest_of(self, image: Image) -> str:
-        """Return the digest of the image that this machine has under that name; "" if it has none."""
+        """Return the digest of this machine's copy of `image`; "" if this machine has no copy."""
         done = self._ask("image", "inspect", "--format", "{{json .RepoDigests}}", f"{image.name}:{image.tag}")
         if done.returncode != 0:
             return ""
@@ -136,8 +142,8 @@ class Engine(NamedTuple):
     ) -> list[str]:
         """
         Return the engine's arguments that start the container. A process has the same id inside the container and
-        outside. The container uses this machine's shared memory, because data loaders pass batches through it and a
-        container's own is small. The image's own command does not run.
+        outside. The container uses this machine's shared memory, because data loaders pass batches through shared
+        memory and a container's separate one would be too small. The image's default command does not run.
         """
         return [
             *("run", "--rm", "--interactive", "--pull", "never", "--name", name, "--label", f"{LABEL}={run_uid}"),
@@ -282,8 +288,8 @@ class Container:
 
     def within(self, command: Sequence[str], folder: Path) -> list[str]:
         """
-        Return a command line that runs `command` with the container's file system, in the folder `folder` of it. The
-        process that executes this line is the command's parent, and the command inherits its environment.
+        Return a command line that runs `command` in the container's file system, in its folder `folder`. The command
+        inherits the environment of the process that executes this line, and is its child.
         """
         assert self._holder is not None
         return entering(self._holder.pid, command, folder)
@@ -353,7 +359,10 @@ def remove_remembered(file: Path) -> None:
 def _login(
     engine: str, image: Image, credentials: Credentials | None
 ) -> Iterator[tuple[Sequence[str], Mapping[str, str], Sequence[int]]]:
-    """Yield the options, variables and descriptors that make an engine read the login from memory, not from disk."""
+    """
+    Yield the command-line options, environment variables and file descriptors with which an engine reads the login from
+    memory. So the login is never on disk.
+    """
     if credentials is None:
         yield (), {}, ()
         return

@@ -25,7 +25,7 @@ from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.spec.image import HUB, LOOPBACK, PASSWORD, USERNAME, Image
 
 ANSWERS_WITHIN_S = 20.0
-"""Maximum seconds of system time to wait for each piece of an answer."""
+"""Maximum seconds of system time until the registry connects or sends the next bytes of an answer."""
 MANIFEST_MAX_BYTES = 4 << 20
 """Maximum bytes of a manifest: every registry must accept manifests up to this size. A larger manifest is refused."""
 KEY = ("resources", "image_id")
@@ -110,7 +110,10 @@ def this_machine() -> str:
 
 
 def _machines(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the processors that an index lists; none if `manifest` describes a single image."""
+    """
+    Yield the processors that `manifest` lists if it is an index of images for several processors. If it describes a
+    single image, yield nothing.
+    """
     for each in manifest.get("manifests", ()):
         found = each.get("platform", {})
         if found.get("os") == "linux":
@@ -173,7 +176,9 @@ class _ManifestRequest:
     def _token(self, challenge: Mapping[str, str]) -> str:
         realm = urlsplit(challenge.get("realm", ""))
         if realm.scheme != "https" and not (realm.scheme == "http" and realm.hostname in LOOPBACK):
-            raise RegistryUnavailable(f"the registry {self._image.host} names no safe address to get a token from")
+            raise RegistryUnavailable(
+                f"the registry {self._image.host} gives no safe address from which to get a token"
+            )
         query = {name: challenge[name] for name in ("service", "scope") if name in challenge}
         url = f"{realm.geturl()}{'&' if realm.query else '?'}{urlencode(query)}"
         login = "" if self._credentials is None else f"Basic {self._credentials.encoded}"
@@ -197,7 +202,7 @@ class _ManifestRequest:
                 return NotForThisUser(what, hint=f"correct the name, or {RIGHTS[of_cloud]}", key=KEY)
             return ImageRefused(
                 f"{image.host} does not let the user {self._credentials.username} pull {image.path}",
-                hint=f"check {USERNAME} and {PASSWORD}, and whether that user may pull the image",
+                hint=f"check {USERNAME} and {PASSWORD}, and whether that user is allowed to pull the image",
                 key=KEY,
             )
         if error.code == 404:

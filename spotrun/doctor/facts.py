@@ -51,8 +51,8 @@ def _region(facts: StoreFacts, wanted: str | None) -> Iterator[Finding]:
 
 def _covers(region: str, wanted: str) -> bool:
     """
-    Return whether a bucket in `region` stores its data in the region `wanted` or near it. Some GCS buckets span
-    continents (`us`, `eu`); the names of the regions in them begin with the bucket's region.
+    Return whether a bucket in `region` stores its data in the region `wanted` or near it. A GCS bucket may span a
+    continent: then its `region` is two letters (`us`, `eu`), with which the names of the continent's regions begin.
     """
     return wanted == region or (len(region) == 2 and wanted.startswith(region))
 
@@ -78,7 +78,9 @@ def _space(facts: StoreFacts) -> Iterator[Finding]:
     if free_bytes < FREE_MIN_BYTES:
         raise StoreError(f"the disk is full: {detail}", hint="make room, or choose a folder on another disk")
     if free_bytes < FREE_WARNED_BYTES:
-        yield warned("space", detail, "make room: a run keeps several checkpoints, each three times the model")
+        yield warned(
+            "space", detail, "make room: a run keeps several checkpoints, each three times as large as the model"
+        )
     else:
         yield ok("space", detail)
 

@@ -70,15 +70,18 @@ def failed(name: str, error: SpotrunError) -> Finding:
 
 
 def _advice_of(error: SpotrunError, otherwise: str) -> str:
-    """Return the error's hint, or else `otherwise`. A temporary fault without a hint gets the advice to wait."""
+    """
+    Return the error's hint. If the error has none, return the advice to wait if the fault is temporary, or else
+    `otherwise`.
+    """
     passes = isinstance(error, CloudUnavailable | StoreUnavailable)
-    return error.hint or ("try again in some minutes: the fault may pass" if passes else otherwise)
+    return error.hint or ("try again in a few minutes: the fault may pass" if passes else otherwise)
 
 
 class Refusal(NamedTuple):
     """
-    A rule for errors that end a check: report an error of the class `error` with this `verdict`. By default, the rule
-    reports a check as unknown if the user has no right to read what it checks.
+    A rule for reporting an error that ended a check: an error of the class `error` is reported with this `verdict`. The
+    default rule is for AccessDenied: if the user has no right to read what a check needs, its verdict is `unknown`.
 
     The text `words` is put before the error's message, `hint` replaces the error's hint, and `advice` is used if the
     error has no hint.
@@ -118,8 +121,8 @@ def findings_of(name: str, check: Check, *refusals: Refusal) -> Iterator[Finding
 class Step(NamedTuple):
     """
     One check in a list of checks; `name` says what it checks. `needs` names the steps that must succeed first. If one
-    of these steps failed or was skipped, `check` is skipped too and `otherwise` runs instead. If a step that `is_vital`
-    fails, no further steps run.
+    of those failed or was skipped, this step's `check` is skipped too, and `otherwise` runs instead. If a step that
+    `is_vital` fails, no further steps run.
     """
 
     name: str

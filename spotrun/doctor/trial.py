@@ -29,8 +29,8 @@ SAMPLES = 5
 SAMPLE_BYTES = 1024
 SLOW_S = 1.0
 """
-Seconds for one call above which a warning is given. A commit needs a dozen calls, and after a notice only 30 s may be
-left.
+If a call takes more seconds than this, the trial gives a warning. Calls have to be fast because a commit needs a dozen
+of them, and after a notice there may be only 30 s for it.
 """
 SKEW_WARNED = timedelta(seconds=30)
 SKEW_MAX = timedelta(minutes=15)
@@ -71,7 +71,7 @@ class StoreTrial:
     # -- permissions -------------------------------------------------------------------------------------------------
 
     def _permissions(self) -> Iterator[Finding]:
-        """Do once each operation that a run performs on a store."""
+        """Perform each operation that a run performs on a store, once."""
         key = self._key("permissions")
         with _while("create an object"):
             persist(lambda: self._store.put_if_absent(key, b"created"))
@@ -95,10 +95,11 @@ class StoreTrial:
     def _protection(self) -> Finding:
         """
         Check whether these credentials have the right to delete an entry of a ledger. For this, try to delete an entry
-        that does not exist: stores check rights first, so a store that denies this right raises an error all the same.
+        that does not exist. Stores check rights first, so a store that denies this right raises an error although there
+        is no such entry.
 
-        The trial has just deleted other objects successfully. So if the store refuses here, the reason must be that the
-        object's name is that of a ledger's entry.
+        The trial has just deleted other objects successfully. So if the store refuses this deletion, it must be because
+        the store protects the entries of ledgers.
         """
         try:
             persist(lambda: self._store.delete(self._key(key_of(0))))

@@ -36,8 +36,8 @@ def assumptions(study: CostStudy) -> list[str]:
         f"a month has {plain_number(study.month_days)} days",
         f"normalised times and costs are relative to those at {base_of(study)}",
         "each place trains at one speed from the first sample to the last, and its set-up takes no time",
-        "hours are hours of training: where a month has only some hours of use, more calendar time passes",
-        "at a rented place a month counts all its hours; on your own machine, only the days of use",
+        "hours are hours of training: a machine that is used only a part of the time needs more calendar time",
+        "a month at a rented place has all its hours; a month on your own machine has only the hours of use",
         *_never_interrupted(study),
         *(line for name, place in study.places.items() for line in _of_place(name, place)),
     ]
@@ -77,16 +77,18 @@ def _machine(machine: Machine) -> str:
 
 def _never_interrupted(study: CostStudy) -> Iterator[str]:
     """
-    Yield a sentence that names the places whose spot capacity is assumed to have no interruptions. It is one sentence
-    for all of them, because a study may have dozens.
+    Yield one sentence that names all places whose spot interruptions are assumed to cost no time. A sentence for each
+    place would be too much, because a study may have dozens of places.
     """
     names = [name for name, place in study.places.items() if place.spot is not None and not place.spot.lost_share]
     if names:
-        yield f"an interruption of spot costs no time at {', '.join(names)}"
+        yield f"spot interruptions are assumed to cost no time at {', '.join(names)}"
 
 
 def _speed(like: Like) -> str:
     several = max((len(times) for times in like.times.values()), default=0)
-    how = {0: "", 1: ", times its measured ratio"}.get(several, ", times the mean of its measured ratios")
-    faster = "".join(f", its {part} {plain_number(times)} times as fast" for part, times in like.faster.items())
+    how = {0: "", 1: ", times the measured ratio"}.get(several, ", times the mean of the measured ratios")
+    faster = "".join(
+        f", but with the part {part} {plain_number(times)} times as fast" for part, times in like.faster.items()
+    )
     return f"as fast as {plain_number(like.devices)} x {like.place}{how}{faster}"

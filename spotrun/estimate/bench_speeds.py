@@ -1,4 +1,4 @@
-"""Fills in the speeds of a place that `spotrun bench` has measured."""
+"""Fills the speeds that `spotrun bench` has measured into a cost study."""
 
 from __future__ import annotations
 

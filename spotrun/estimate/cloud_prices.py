@@ -1,4 +1,4 @@
-"""Fills in the prices of rented places from their clouds' current and recent prices."""
+"""Fills the current and recent prices of clouds into a cost study."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def with_prices(study: CostStudy, quotes_of: Callable[[str, Rented], Quotes]) ->
 
 def _priced(place: Place, rented: Rented, found: Quotes) -> Place:
     """
-    Return the place with its prices. The on-demand price is that of the cheapest zone. The spot prices are the mean,
-    the lowest and the highest price over the last `rented.days` days, in the zone whose mean is lowest. If a zone's
-    past prices are unknown, its current price is taken as its mean.
+    Return the place with its prices. The on-demand price is that of the cheapest zone. The spot prices are those of the
+    zone with the lowest mean price over the last `rented.days` days: this mean, and the lowest and the highest price in
+    these days. If a zone's past prices are unknown, its current price counts as its mean.
     """
     quotes = found.quotes
     on_demand = [quote for quote in quotes if quote.offering.capacity_type is CapacityType.ON_DEMAND]
@@ -52,7 +52,10 @@ def _lately(quote: Quote, rented: Rented, found: Quotes) -> PriceRange | None:
 
 
 def _spread(quote: Quote, rented: Rented, found: Quotes) -> str:
-    """Say how many days the spot prices cover: a cloud may have prices for fewer days than the study requests."""
+    """
+    Return a text that says how many days the spot prices cover, because a cloud may have prices for fewer days than the
+    study requests.
+    """
     if _lately(quote, rented, found) is None:
         return "spot as it is now"
     known = min(timedelta(days=float(rented.days)), found.at - quote.history[0].since)

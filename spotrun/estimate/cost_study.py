@@ -69,8 +69,9 @@ Numbers = Annotated[tuple[Positive, ...], BeforeValidator(_several), Field(min_l
 
 class Training(Model):
     """
-    A training and its length: `samples`, or `steps` with a `batch` of samples each. `step_s` has the seconds of each
-    part of a step; the parts run one after another.
+    A training and its length. The length is either a number of `samples`, or a number of `steps` with `batch` samples
+    in each. `step_s` maps each part of a step, such as the forward pass, to its seconds; the parts run one after
+    another.
     """
 
     samples: Positive | None = None
@@ -164,7 +165,10 @@ class Listed(Interrupted):
 
 
 class Measured(Model):
-    """`count` times the speed that `spotrun bench` has measured for the job file `job` on one instance of `type`."""
+    """
+    A speed from a measurement. `spotrun bench` has measured the job file `job` on one instance of `type`; the speed is
+    `count` times the measured one.
+    """
 
     job: fields.Text
     type: fields.Text
@@ -174,9 +178,9 @@ class Measured(Model):
 
 class Like(Model):
     """
-    A speed that is computed from the speed of another `place`. That speed is multiplied by `devices`, and by the mean
-    of the numbers that `times` has for the training. If only some parts of a step are faster than at that place,
-    `faster` gives the factor for each of these parts.
+    A speed that is computed from the speed of another place, `place`. The other place's speed is multiplied by
+    `devices` and by the mean of the ratios in `times` for the training. If only some parts of a step are faster than at
+    the other place, `faster` has the factor of each of these parts.
     """
 
     place: fields.Text
@@ -190,8 +194,8 @@ _PRICES = ("usd_per_hour", "parts", "own", "subscription", "rented", "listed")
 
 class Place(Model):
     """
-    A place to train, with prices and speeds. One of the six fields from `usd_per_hour` to `listed` gives its price;
-    only a place with a `spot` price can do without. Its speed for a training is given by a number
+    A place to train, with prices and speeds. Exactly one of the six fields from `usd_per_hour` to `listed` gives its
+    price. A place with a `spot` price needs none of them. Its speed for a training is given by a number
     (`samples_per_second`), by `spotrun bench` (`measured`), or in relation to another place (`like`). `source` and
     `as_of` say where its prices come from, and when they were valid.
     """
@@ -278,7 +282,10 @@ class CostStudy(Model):
 
 
 def loose_ends(study: CostStudy) -> Iterator[Problem]:
-    """Yield problems with names: spaces around a name, unknown names, and speeds that are derived from themselves."""
+    """
+    Yield the problems with a study's names: spaces around a name, unknown names, and places whose `like` leads back to
+    the same place.
+    """
     places, trainings = tuple(study.places), tuple(study.trainings)
     for section, names in (("places", places), ("trainings", trainings)):
         for name in names:
@@ -313,7 +320,7 @@ def _loose_like(study: CostStudy, name: str, like: Like) -> Iterator[Problem]:
 def _ancestors(study: CostStudy, name: str) -> list[str]:
     """
     Return the places from which the speed of the place `name` is computed, by following `like` from place to place. The
-    list ends with a place that has no `like` or does not exist, or when the next place is already in the list.
+    list ends at a place that does not exist or has no `like`, or before a place that is already in the list.
     """
     met: list[str] = []
     while (place := study.places.get(name)) is not None and place.like is not None and place.like.place not in met:

@@ -45,8 +45,8 @@ def load_study(path: Path) -> CostStudy:
 @contextlib.contextmanager
 def placed_in(path: Path, name: str) -> Iterator[None]:
     """
-    Add to an error that is raised in the `with` block the name of the file, and the line at which the place `name`
-    stands in it.
+    If the `with` block raises an error, add the name of the study file to it, and the line of the file at which the
+    place `name` begins.
     """
     try:
         yield

@@ -21,10 +21,10 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     The cost of one whole training at one place.
 
     `capacity` is `on-demand`, `spot`, `own` or `subscription`; `months` are the paid months of a subscription. `hours`
-    are the hours of training; hours in which a machine is not available are left out. `usd_low` and `usd_high` are the
-    costs at the lowest and the highest spot price; None if these prices are unknown. `samples_per_usd` is None if the
-    training costs nothing. `normalised_time` and `normalised_cost` are relative to the study's base; None if the base
-    has no speed for this training, or costs nothing.
+    are the hours of training, without the hours in which the user's own machine is not in use. `usd_low` and `usd_high`
+    are the costs at the lowest and the highest spot price; None if these prices are unknown. `samples_per_usd` is None
+    if the training costs nothing. `normalised_time` and `normalised_cost` are relative to the study's base; None if the
+    base has no speed for this training, or costs nothing.
     """
 
     place: str
@@ -44,9 +44,10 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The break-even between a machine of the user, `own`, and a place to rent, `rival`. If `own` computes on
-    `days_per_month` days of a month, a sample costs as much there as at `rival`; on more days it costs less.
-    `days_per_month` is None if the power for `own` alone costs as much as `rival`, or more.
+    The break-even between the user's machine `own` and `rival`, a place to rent. If `own` is used on `days_per_month`
+    days a month, a sample costs the same on `own` as at `rival`; if `own` is used on more days, a sample costs less on
+    `own`. `days_per_month` is None if `own` can never be cheaper, because its power alone costs as much as `rival`, or
+    more.
     """
 
     own: str
@@ -124,7 +125,10 @@ def _valued(cost: Cost, samples: Decimal) -> Cost:
 
 
 def capacity_of(place: Place) -> str:
-    """Return how an hour at a place is paid. `spot` means that the place has no other price."""
+    """
+    Return how an hour at a place is paid: `own`, `subscription` or `on-demand`, or `spot` if the place has only a spot
+    price.
+    """
     if place.own is not None:
         return "own"
     if place.subscription is not None:
@@ -162,8 +166,8 @@ def _against(study: CostStudy, own: str, rival: str, training: str) -> Iterator[
 
 def break_even_days(study: CostStudy, own: str, rival: Cost) -> Decimal | None:
     """
-    Return the break-even of `BreakEven` in days a month; None if the power for `own` alone costs as much as the rival,
-    or more.
+    Return the days a month on which `own` must be used to cost as much as `rival` (see `BreakEven`). Return None if the
+    power for `own` alone costs as much as `rival`, or more.
 
         fixed dollars a month / (hours a day * gain)
         gain = what the rival costs for the samples of one hour on `own` - dollars of power an hour

@@ -1,4 +1,4 @@
-"""Fills in the prices of places that name a table in `spotrun.estimate.price_lists`."""
+"""Fills prices from the tables in `spotrun.estimate.price_lists` into a cost study."""
 
 from __future__ import annotations
 

@@ -53,8 +53,9 @@ def _bars(rows: Sequence[Cost]) -> Markup:
 
 def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
     """
-    Draw two curves over the days of use a month: the price of an hour on the user's machine, and the price of the same
-    number of samples at the cheapest place to rent.
+    Draw two curves over the number of days in a month on which the user's machine is used. One curve is the price of an
+    hour on that machine. The other is the price, at the cheapest place to rent, of the samples that the machine trains
+    in an hour.
     """
     prices = [machine.usd_per_hour(Decimal(day)) for day in range(1, DAYS_MAX + 1)]
     rival, rented = _rival(study, place)
@@ -69,9 +70,9 @@ def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
 
 def _rival(study: CostStudy, own: str) -> tuple[str, Decimal]:
     """
-    Return the title of the place to rent at which samples are cheapest, and the price there of the samples that the
-    user's machine `own` trains in an hour. The speeds are those of the first training for which they are known at `own`
-    and at a place to rent. Return "" and 0 if there is no such training.
+    Find the place to rent at which samples are cheapest. Return its title, and its price for the samples that the
+    user's machine `own` trains in an hour. The comparison uses the first training whose speed is known both at `own`
+    and at a place to rent. If there is no such training, return "" and 0.
     """
     for training, rows in groupby(costs(study), key=lambda cost: cost.training):
         speed = samples_per_second(study, own, training)

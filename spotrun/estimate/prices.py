@@ -12,8 +12,8 @@ HOURS_PER_DAY = 24
 def usd_per_hour(place: Place) -> Decimal:
     """
     Return the ordinary price of an hour at a place: on demand, on the user's own machine, or as part of a subscription
-    whose hours are all used. If the place has only a spot price, return that price. `rented` and `listed` prices must
-    have been replaced by numbers before.
+    whose hours are all used. If the place has only a spot price, return that price. Before this call, `rented` and
+    `listed` prices must have been replaced by numbers.
     """
     if place.own is not None:
         return place.own.usd_per_hour()

@@ -95,7 +95,11 @@ def _speed_ratio(study: CostStudy, each: Published) -> Decimal | None:
 
 
 def _cost(study: CostStudy, place: str | None, training: str | None, *, spot: bool = False) -> Cost | None:
-    """Return the place's cost on spot if `spot` is set, otherwise the place's first cost; None if unknown."""
+    """
+    Return the cost of the training at the place. If `spot` is set, this is the cost at the spot price; otherwise, it is
+    the cost at the ordinary price, or at the spot price if the place has no other. Return None if the place has no such
+    price, or if the training's speed there is unknown.
+    """
     found = costs_at(study, place or "", training or "")
     return next((cost for cost in found if cost.capacity == SPOT or not spot), None)
 
@@ -109,7 +113,10 @@ def _of_cost(read: Callable[[Cost], Decimal | None], *, spot: bool = False) -> F
 
 
 def _normalised(read: Callable[[Cost], Decimal]) -> Figure:
-    """Return a function that computes a figure relative to the place `against`, not to the study's base."""
+    """
+    Return a function that computes a normalised figure. The published figure names the place `against` to which it is
+    relative; the study's base does not matter.
+    """
 
     def figure(study: CostStudy, each: Published) -> Decimal | None:
         cost, other = (_cost(study, place, each.training) for place in (each.place, each.against))

@@ -20,8 +20,8 @@ from spotrun.units import count_of
 BAR_WIDTH = 20
 BREAK_EVENS_MAX = 20
 """
-Maximum number of rows for each machine of the user. Each row compares the machine with a place to rent, the cheapest
-place first.
+Maximum number of rows in the table of break-evens for each machine of the user. Each row compares the machine with a
+place to rent. The cheapest places come first.
 """
 DIGITS = 4
 """Number of significant digits in figures that are not dollars."""

@@ -44,7 +44,8 @@ def mean_of_times(like: Like, training: str) -> Decimal | None:
 
 def speedup(step_s: Mapping[str, Decimal], faster: Mapping[str, Decimal]) -> Decimal | None:
     """
-    Return the speedup of a step of which some parts are faster (Amdahl 1967); None if the parts are unknown.
+    Return how many times as fast a step is if only some of its parts are faster (Amdahl 1967). Return None if the
+    seconds of the parts are unknown.
 
         sum of the parts / sum of the parts, each divided by its factor in `faster`
     """

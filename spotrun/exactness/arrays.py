@@ -1,6 +1,6 @@
 """
-Splits an array into rows and columns for a comparison. If one column holds times, it always differs; the other columns
-can still be compared.
+Splits an array into rows and columns, which are compared separately. If one column always differs, for example because
+it holds times, the other columns can still be compared.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ NPY = b"\x93NUMPY"
 SPLIT_MAX = 32
 """Maximum number of rows, or of columns, that are compared separately."""
 ITEMS_MAX = 1 << 18
-"""Maximum items of an array that is compared by rows and columns. A larger array has one digest."""
+"""
+Maximum items of an array that is compared by rows and columns. A larger array is compared as a whole, by one digest.
+"""
 VALUES = ", its values"
 """Suffix of a part's name if the part is a whole array."""
 _ITEM = re.compile(r"[<>|=]?[a-zA-Z?](\d+)?")
@@ -24,11 +26,12 @@ _ITEM = re.compile(r"[<>|=]?[a-zA-Z?](\d+)?")
 
 def slices(shape: Sequence[int]) -> Iterator[tuple[str, tuple[int | None, int | None]]]:
     """
-    Yield the parts into which an array is split: the name of each, and the number of its row or column (the other
-    number is None).
+    Yield the parts into which an array is split. For each part, yield its name and a pair: the number of the row and
+    None, or None and the number of the column.
 
-    An array with too many rows and too many columns is not split: its one part is named `, its values`. In an array
-    with more than two dimensions, the rows are the items of the first dimension, and the columns those of the last.
+    If an array has more than SPLIT_MAX rows, it is not split by rows; the same holds for columns. An array that is not
+    split at all has one part, named `, its values`. In an array with more than two dimensions, the rows are the items
+    of the first dimension, and the columns those of the last.
     """
     found: list[tuple[str, tuple[int | None, int | None]]] = []
     if shape and 0 < prod(shape) <= ITEMS_MAX:

@@ -12,9 +12,10 @@ from spotrun.exactness.difference import Difference, DifferenceKind
 class Evidence:
     """
     Facts that help to find the cause of a difference. `resumes` is the number of trainers that continued from a
-    checkpoint. `not_carried` names objects of the script that, as the run reported, have changed although no checkpoint
-    holds them. `written_outside` are the files that the training wrote outside its work folder. `varies` is False if
-    two uninterrupted trainings were compared, and agree in the object that differs here.
+    checkpoint. `not_carried` names objects of the script that changed during the training but are in no checkpoint; the
+    run has reported them. `written_outside` are the files that the training wrote outside its work folder. `varies` is
+    False if it is known that the differing object does not vary by itself: two uninterrupted trainings were compared,
+    and it was the same in both.
     """
 
     resumes: int
@@ -26,8 +27,9 @@ class Evidence:
 @dataclass(frozen=True)
 class _Causes:
     """
-    Three texts about one kind of difference: what it means (`seen`), its likely cause if the training was resumed
-    before (`after_resume`), and a cause by which any two trainings of the script would differ (`by_itself`).
+    Three texts about one kind of difference. `seen` says what differs. `after_resume` is a likely cause if the training
+    was resumed before the difference. `by_itself` is a cause that makes any two trainings of the script differ, even
+    without an interruption.
     """
 
     seen: str
@@ -122,9 +124,9 @@ def likely_cause(found: Difference, evidence: Evidence) -> str:
     """
     Return the likely cause in words. Facts that the run reported come first.
 
-    Causes that do not fit the evidence are left out. If the interrupted training had done the same batch correctly
-    before it was killed, then the cause cannot be one that makes any two trainings differ. If the trainings agree up to
-    a resume, the cause is probably not that kernels are nondeterministic.
+    Causes that do not fit the evidence are left out. If the interrupted training had trained the same batch without a
+    difference before it was killed, the cause cannot be one that makes any two trainings differ. If the trainings
+    differ only after a resume, nondeterministic kernels are probably not the cause.
     """
     causes = _CAUSES[found.kind]
     by_itself = causes.by_itself

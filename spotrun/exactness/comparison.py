@@ -13,7 +13,7 @@ from spotrun.exactness.places import VaryingPlaces
 from spotrun.exactness.trace import MEMBERS, BatchPosition, Ended, Evaluated, ProcessEnded, Trace, Trained, Validated
 
 Place = tuple[BatchPosition, int]
-"""A batch, and a number that gives the order of several events after the same batch."""
+"""A batch, and what happened there: OF_BATCH for the batch itself, OF_VALIDATION for a validation after it."""
 OF_BATCH, OF_VALIDATION = 0, 1
 
 
@@ -206,9 +206,9 @@ def _steady(
     wanted: Ended | ProcessEnded, done: Ended | ProcessEnded, varying: VaryingPlaces
 ) -> tuple[dict[str, str], dict[str, str]]:
     """
-    Return the places of both trainings, without those that cannot be compared: places that vary even without an
-    interruption, and places that could be inspected in only one of the trainings. (The places that could not be
-    inspected are reported as not compared.)
+    Return the places of both trainings that can be compared, with their contents. Two kinds of places are left out:
+    those that vary even without an interruption, and those that could be inspected in only one of the trainings. (The
+    report lists the latter as not compared.)
     """
     unread = {*(wanted.unread or ()), *(done.unread or ())}
     one, other = (
@@ -222,8 +222,8 @@ def _steady(
 
 def _is_left_out(place: str, varying: VaryingPlaces) -> bool:
     """
-    Return whether the comparison leaves out a place, because its content varies, or because it holds the size of a set
-    whose members vary.
+    Return whether the comparison leaves out a place. It does so if the place's content varies, or if the place has the
+    size of a set whose members vary.
     """
     return place in varying or f"{place}{MEMBERS}" in varying
 
@@ -249,7 +249,8 @@ def _of_results(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
     """
     Yield the differences in the results of `test`, `validate` and `predict`. The last process of the interrupted
     training must have produced the same results as the uninterrupted training, in the same order. An earlier process
-    may have been interrupted after some of them; these must be the first ones.
+    may have been interrupted before it produced all results. Those that it produced must be the same as the first
+    results of the uninterrupted training.
 
     The variables of the script are compared only at the end of the last process, because the earlier processes did not
     reach the end of the script.

@@ -12,8 +12,8 @@ import msgspec
 
 class DifferenceKind(StrEnum):
     """
-    Kinds of differences, in the order in which one causes the next: first those in a step, then those after a step, at
-    the end of the training, and after the training.
+    Kinds of differences, in the order of a training: those in a step, then those after a step, at the end of the
+    training, and after the training. A difference of an earlier kind usually causes later ones.
     """
 
     SAMPLES = "samples"
@@ -38,9 +38,9 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     `epoch` and `batch` (both from 0) and `step` are None for comparisons at the end of training. `name` names what
     differs: a weight, a part of an optimizer, a generator, a metric, or the path of an object or of a file. `where` is
-    the part of it that differs. `rank` is the rank in which it differs; None if there is only one process. `resumed` is
-    False if the trainings differ before any interruption. `trained_before` is True if an earlier process, later killed,
-    had trained this batch without a difference.
+    the part of the named object or file that differs. `rank` is the rank in which it differs; None if there is only one
+    process. `resumed` is False if the trainings differ before any interruption. `trained_before` is True if an earlier
+    process, later killed, had trained this batch without a difference.
     """
 
     kind: DifferenceKind

@@ -37,7 +37,7 @@ BESIDE_ROW = {"step", "epoch"}
 
 def parts_of_file(path: Path, clean: Clean) -> Parts:
     """
-    Yield the places in a file, each with its content. Two files count as equal if their places and contents are equal.
+    Yield the parts of a file. Two files count as equal if they have the same parts with the same contents.
 
     Raises:
         OSError: the file cannot be read.
@@ -152,10 +152,10 @@ def _of_value(value: Any, path: str, clean: Clean, name: str = "") -> Parts:
 
 def _of_table(content: bytes, clean: Clean) -> Parts:
     """
-    Yield the fields of a table, row by row. Columns and rows that contain only metrics of spotrun are left out:
-    CSVLogger adds a column for each metric that is logged, and spotrun's metrics differ between trainings.
+    Yield the fields of a table, row by row. Columns and rows that contain only metrics of spotrun (OURS) are left out.
+    CSVLogger writes them because spotrun logs these metrics, and their values differ between any two trainings.
 
-    If the first row has numbers, the file has no column names, and is compared as text.
+    If the first row contains a number, it has no column names; then the file is compared as text.
     """
     text = content.decode(errors="surrogateescape")
     rows = list(csv.DictReader(io.StringIO(text, newline="")))

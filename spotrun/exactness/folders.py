@@ -73,8 +73,9 @@ def parts_of_link(path: Path, clean: Clean) -> Parts:
 
 def names_of(paths: Iterable[str]) -> set[str]:
     """
-    Return the names under which files are compared: without auxiliary files of databases, and without times in folder
-    names.
+    Return the names under which files are compared. Auxiliary files of databases have no name here, because they are
+    not compared. TensorBoard's event files share one name per folder, with `<time>` in place of a time in the folder's
+    name.
     """
     names = set()
     for path in paths:
@@ -102,7 +103,7 @@ def differences(
     clean: Clean,
     varying: Mapping[str, Varying] | None = None,
 ) -> Iterator[FileDifference]:
-    """Yield the first difference of each file. Parts that are `varying` are not compared."""
+    """Yield the first difference of each file. Do not compare the parts that `varying` lists for a file."""
     for name in sorted(names):
         here, there = straight.has(name), interrupted.has(name)
         if here != there:

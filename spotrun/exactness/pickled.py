@@ -19,9 +19,9 @@ from spotrun.exactness.arrays import in_order_of_c, item_bytes, parts_of_array
 from spotrun.exactness.same_everywhere import Clean
 
 Parts: TypeAlias = Iterator[tuple[str, str]]
-"""The places in a file, each with its content."""
+"""The parts of a file or an object. Each part is a place, such as `row 3, loss`, with its content as a text."""
 Storage = Callable[[str], bytes]
-"""Returns the content of the block of memory that has the given name."""
+"""A function that returns the content of a block of memory, given the block's name."""
 TENSOR, IN_BYTES = "torch._utils._rebuild_tensor_v2", "torch.storage._load_from_bytes"
 OF_NUMPY = tuple(
     f"numpy.{core}.{name}" for core in ("core", "_core") for name in ("multiarray._reconstruct", "numeric._frombuffer")
@@ -42,8 +42,8 @@ _NO_PICKLE = (
 
 class PickledCall:
     """
-    Stands for an object that a pickle creates by a call. Holds the call's arguments, and whatever the pickle adds to
-    the object.
+    Stands for an object that a pickle would create by calling a function. Instead of calling it, this class keeps the
+    call's arguments and everything that the pickle then adds to the object.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> PickledCall:

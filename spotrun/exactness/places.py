@@ -1,6 +1,7 @@
 """
-Generalizes from places that vary to similar places. For example, if a column of a table varies in most rows, the whole
-column is taken to vary, but no other column.
+Generalizes from places that vary to similar places. A place is the path of a value, such as `row 3, loss`. If two
+trainings have different values at a place, it varies. For example, if a column of a table varies in most rows, the
+whole column counts as varying, but no other column does.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from collections.abc import Collection, Iterator
 from itertools import combinations
 
 Indices = tuple[int, ...]
-"""The numbers of items and rows in a place, outermost first."""
+"""The numbers of items, rows and lines that occur in a place, outermost first."""
 Kept = tuple[int, ...]
 """
-Those positions in a place's indices whose numbers matter, such as the number of a column. The numbers at the other
-positions only count rows.
+The positions in a place's indices that a pattern compares, such as that of a column's number. A pattern ignores the
+numbers at all other positions, such as that of a row's number.
 """
 _NUMBER = re.compile(r"\[(\d+)\]|\b(row|line|step|statement|object) (\d+)")
 LONG = 16
 """
-Maximum length of a list that may be a record, such as `[time, epoch, loss]`. A longer list is taken to have one item
-per step.
+Maximum length of a list that counts as a record, such as `[time, epoch, loss]`. A longer list is assumed to have one
+item per step.
 """
 AXES_MAX = 5
 """Maximum number of indices in a place. Places with more indices are not generalized."""
@@ -38,8 +39,8 @@ def indices(place: str) -> Indices:
 
 class Pattern:
     """
-    A set of places of one family. A place is in the set if its numbers at the positions `kept` are one of `values`. Its
-    other numbers do not matter.
+    A set of places of one family. To decide whether a place is in the set, take its numbers at the positions `kept`:
+    they must be one of `values`. The place's other numbers do not matter.
     """
 
     def __init__(self, kept: Kept, values: Collection[Indices]) -> None:
@@ -51,8 +52,7 @@ class Pattern:
 
     def names(self, kind: str) -> Iterator[str]:
         """
-        Yield a text for each of `values`: the name of the family `kind`, in which only the numbers at the positions
-        `kept` are given.
+        Yield a name for each of `values`: the name of the family `kind`, with numbers only at the positions `kept`.
         """
         for values in sorted(self.values):
             numbers = dict(zip(self.kept, values, strict=True))
@@ -72,13 +72,14 @@ def pattern_of(
     kind: str, varying: Collection[Indices], known: Collection[Indices], *, is_record: bool = False
 ) -> Pattern:
     """
-    Return the pattern for the places of the family `kind` that vary. The pattern leaves out as many positions as
-    possible from `kept`. `known` has all places of the family, and `varying` those that vary.
+    Return a pattern for the places of the family `kind` that vary. `known` has the indices of all places of the family,
+    and `varying` those of the places that vary. To generalize, the pattern ignores as many positions as the following
+    rule allows.
 
-    A position is left out if, for most of its numbers, most places with this number vary. The rule is stricter in two
-    cases: if several positions are left out, and if the place is in a record. Then the places must vary for each of the
-    position's numbers (unless there are more than LONG). A place whose last index is a position in a list counts as in
-    a record; with `is_record`, every place does.
+    A position can be ignored if, for most of the numbers at this position, most of the places with that number vary. In
+    two cases this must hold for every number at the position, not only for most (unless there are more than LONG
+    numbers). The first case is that several positions are ignored at once. The second is that only the last position is
+    ignored, and it numbers the items of a record. A list counts as a record here; with `is_record`, everything does.
     """
     is_record = is_record or kind.endswith("[]")
     count = len(next(iter(varying)))
@@ -94,8 +95,9 @@ def pattern_of(
 
 def _choices(count: int) -> Iterator[tuple[int, ...]]:
     """
-    Yield the sets of positions that a pattern can leave out, in the order in which they are tried: large sets first.
-    Among sets of the same size, inner positions come first, because the rule for them is stricter.
+    Yield the sets of positions that a pattern can ignore, in the order in which `pattern_of` tries them. Large sets
+    come first. Among sets of the same size, those with inner positions come first, because the rule for them is
+    stricter.
     """
     for size in range(count, 0, -1):
         yield from reversed(list(combinations(range(count), size)))
@@ -105,8 +107,8 @@ def _slabs(
     kept: Kept, values: Collection[Indices], varying: Collection[Indices], known: Collection[Indices]
 ) -> list[dict[Indices, bool]]:
     """
-    Return a mapping for each of `values`. Its keys are the places whose numbers at the positions `kept` are that value;
-    True means that the place varies.
+    Return a mapping for each of `values`. Its keys are the places that have these numbers at the positions `kept`. It
+    maps a place to True if the place varies.
     """
     slabs: dict[Indices, dict[Indices, bool]] = {each: {} for each in values}
     differing = frozenset(varying)

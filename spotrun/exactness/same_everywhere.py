@@ -1,4 +1,4 @@
-"""Removes from texts what always differs: names of instances, times and durations."""
+"""Removes from texts what differs between any two trainings: names of instances, times and durations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import re
 from collections.abc import Callable
 
 Clean = Callable[[str], str]
-"""Removes from a text what always differs, so that two trainings without other differences give the same text."""
+"""
+A function that removes from a text what differs between any two trainings. If two trainings differ in nothing else, the
+texts are then the same.
+"""
 
 _TIME = re.compile(
     r"\d{4}-\d\d-\d\d[T _]\d\d[:-]\d\d[:-]\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
@@ -32,7 +35,10 @@ _TOOK = re.compile(rf'("?\w*(?:{"|".join(TIMES)})[\'"]?: )[\'"]?[0-9.e+-]+')
 
 
 def without_instances(folder: str) -> Clean:
-    """Return a function that replaces the folder of any instance, directly below `folder`, with `<instance>`."""
+    """
+    Return a function that replaces the paths of instances' folders in a text with `<instance>`. An instance's folder
+    lies directly below `folder`.
+    """
     roots = {folder, os.path.realpath(folder)} - {""}
     if not roots:
         return lambda text: text

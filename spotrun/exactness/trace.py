@@ -1,12 +1,12 @@
 """
 A *trace* records the work of one process of a training, exactly enough to compare it with another training.
 
-A trace is a list of records, one per line. Each trainer process begins a new *pass*. After an interruption the next
-pass repeats some steps, so a step may be in the trace several times. All values are exact: floats are in hexadecimal,
-and larger objects are replaced by digests.
+A trace is a list of records, one per line. The records of one trainer process are called a *pass*. The process that
+continues after an interruption begins a new pass and repeats some steps, so a step may be in the trace several times.
+All values are exact: floats are in hexadecimal, and larger objects are replaced by digests.
 
-A *place* is the path of an object, such as `callbacks[0].meters[3].total`. The text of a place describes the object's
-content.
+A *place* is the path of an object, such as `callbacks[0].meters[3].total`. A trace stores places with a text that
+describes the object's content.
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ BatchPosition = tuple[int, int]
 """An epoch, and a batch in it, both from 0."""
 MEMBERS = ", its members"
 """
-Suffix of the place that has the digest of a set's members. The place without this suffix has the number of members.
+Suffix of a place. A set has two places in a trace: the one without this suffix has the number of the set's members, and
+the one with this suffix has a digest of the members.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """A trainer process begins. Its state is that after `step` optimizer steps."""
+    """
+    A trainer process begins. `step` is the number of optimizer steps that its restored state includes; 0 for a new
+    training.
+    """
 
     pid: int
     step: int
@@ -63,8 +67,8 @@ class Trained:
 @dataclass(frozen=True, kw_only=True)
 class Validated:
     """
-    A validation within the training has ended. It took place after the given batch. `metrics` are all metrics logged so
-    far.
+    A validation during the training has ended. It was done after the batch `batch` of the epoch `epoch`. `metrics` are
+    all metrics that have been logged up to now.
     """
 
     epoch: int
@@ -87,8 +91,8 @@ class Improved:
 @dataclass(frozen=True, kw_only=True)
 class ObjectsRecorded:
     """
-    The contents of objects at a `moment` early in a training. If two trainings differ already here, an interruption is
-    not the cause.
+    The contents of objects at `moment`, a point early in the training and before any interruption. If two trainings
+    already differ in an object at this point, an interruption is not the cause.
     """
 
     moment: str
@@ -98,8 +102,8 @@ class ObjectsRecorded:
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
     """
-    Results of a call of `test`, `validate` or `predict` outside the training, in process `pid`. `predictions` is a
-    digest; None if the call returned no predictions.
+    Results of a call of `test`, `validate` or `predict` that the process `pid` made outside of fit(). `predictions` is
+    a digest of the predictions; None if the call returned none.
     """
 
     pid: int
@@ -110,7 +114,7 @@ class Evaluated:
 
 @dataclass(frozen=True, kw_only=True)
 class StoppedForKill:
-    """The trainer pauses after the step `step` and waits until the test kills it."""
+    """The trainer pauses after the step `step` and waits until the rehearsal kills it."""
 
     step: int
 
@@ -118,8 +122,8 @@ class StoppedForKill:
 @dataclass(frozen=True, kw_only=True)
 class Ended:
     """
-    The end of the process's call number `fit` of fit(), with digests of the weights, the parts of optimizers and the
-    generators, keyed by name.
+    A call of fit() has ended. `fit` is 1 for the process's first call of fit(), 2 for the second, and so on. `weights`,
+    `optimizer` and `rng` are digests of the weights, the parts of optimizers and the generators, keyed by name.
 
     `unread` maps the place of each object that could not be inspected to its class. `metrics`, `places` and `unread`
     are None in a trace of an earlier spotrun.
@@ -138,8 +142,8 @@ class Ended:
 @dataclass(frozen=True, kw_only=True)
 class ProcessEnded:
     """
-    Process `pid` ends, after all code of the script. `places` are the contents of the variables of the script's
-    modules, and `outside` the files that the process has written outside the work folder.
+    The process `pid` ends, because all code of the script has run. `places` are the contents of the variables of the
+    script's modules, and `outside` are the files that the process has written outside the work folder.
     """
 
     pid: int
@@ -166,8 +170,8 @@ def encode_record(record: TraceRecord) -> bytes:
 
 def decode_record(line: bytes) -> TraceRecord | None:
     """
-    Decode a line. Return None if the line is incomplete because its writer was killed. (The comparison needs no record
-    of that step: a later pass repeats the step, or the step is reported as missing.)
+    Decode a line. Return None if the line is incomplete because its writer was killed. Losing this record does no harm:
+    either a later pass repeats the step, or the comparison reports the step as missing.
     """
     try:
         fields = json.loads(line)
@@ -228,7 +232,10 @@ class Trace:
         return [tuple(records) for records in found.values()]
 
     def resumed_after_holds(self) -> list[int]:
-        """Return, for each `StoppedForKill`, the step from which the next pass continued."""
+        """
+        Return the step from which the training continued after each kill: for each `StoppedForKill`, the `step` of the
+        next `Begun`.
+        """
         follows = [next((later for later in self.records[n:] if isinstance(later, Begun)), None) for n in self._holds()]
         return [begun.step for begun in follows if begun is not None]
 

@@ -18,7 +18,8 @@ HOLD_VARIABLE = "SPOTRUN_TRACE_HOLD"
 """Environment variable with the steps, separated by commas, at which a trainer waits to be killed."""
 INSTANCES_VARIABLE = "SPOTRUN_TRACE_INSTANCES"
 """
-Environment variable that names the folder with the folders of all instances, whose names differ between trainings.
+Environment variable that names the folder in which all instances have their folders. Those folders have different names
+in each training, so their paths are removed from the trace.
 """
 
 

@@ -25,13 +25,14 @@ def unnumbered(name: str) -> str:
 class Varying:
     """
     The parts of one file in which two uninterrupted trainings differ. They are left out when the file is compared with
-    that of an interrupted training. To be useful there, they have to be generalized:
+    that of an interrupted training. The interrupted training may differ in similar parts, so the parts are generalized
+    by these rules:
 
     - If a field of a record differs, such as a cell of a table, then this field is left out in all records.
     - If a word of a line differs, then this word is left out in all similar lines. Lines are similar if they have the
       same words and separators apart from their numbers.
-    - There is no generalization if two lines are not similar to each other: if only single words differ, these words
-      are left out in this line; if the separators differ too, this whole line is left out.
+    - If a line of one training is not similar to the same line of the other, nothing is generalized. If only words
+      differ, these words are left out in this line. If the separators differ too, this whole line is left out.
     - If a part exists in only one of the trainings, all parts are left out whose names differ from its name only in
       numbers.
     """
@@ -63,8 +64,8 @@ class Varying:
         known = _of_shapes(one) if words else {}
         self._words = {key: _Words(*key, by_place, known[key]) for key, by_place in words.items()}
         """
-        The words that vary, keyed by the family of the place (its name without numbers) and the shape of the text (its
-        words and separators without numbers).
+        The words that vary. The key is the family of a place (its name without numbers) and the shape of the text there
+        (its words and separators, with `#` for each word that has a digit).
         """
         self.is_whole = not self._leaves_something(one)
 
@@ -93,8 +94,8 @@ class Varying:
 
     def _leaves_something(self, parts: dict[str, str]) -> bool:
         """
-        Return whether any content of the file remains if what varies is left out. If several parts remain, for example
-        the number of rows, this counts as content even if their texts are left out.
+        Return whether any content of the file remains if what varies is left out. Several remaining parts count as
+        content even if their texts are left out, because, for example, the number of rows is then still compared.
         """
         left = [text for _, text in self.steady(iter(parts.items()))]
         return len(left) > 1 or any(_WORD.search(_ESCAPE.sub("", text.replace(LEFT_OUT, ""))) for text in left)
@@ -113,8 +114,8 @@ class Varying:
 
 class _Words:
     """
-    The words that vary in texts of one shape. In each text that stands at one of the pattern's places, these are the
-    words at the positions `numbers`.
+    The words that vary in texts of one shape. In each text whose place is in `pattern`, the words at the positions
+    `numbers` vary.
     """
 
     def __init__(self, kind: str, shape: str, differing: dict[str, set[int]], known: set[Indices]) -> None:
@@ -142,9 +143,9 @@ def _of_shapes(parts: dict[str, str]) -> dict[tuple[str, str], set[Indices]]:
 
 def _absent(one: dict[str, str], other: dict[str, str]) -> dict[str, set[Indices]]:
     """
-    Return the lists that have more items in one of the two files. They are given by the family of their items, without
-    numbers, and the indices of each list. If most lists of a family are longer in one file, all lists of the family are
-    meant, and the only indices are ().
+    Return the lists that have more items in one of the two files. The keys are the names of the lists' items without
+    numbers; the values are the indices of the lists. If most lists with the same key are longer in one file, the
+    indices are only (), which stands for all lists with this key.
     """
     found: dict[str, set[Indices]] = {}
     for these, those in ((one, other), (other, one)):

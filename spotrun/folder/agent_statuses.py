@@ -37,7 +37,10 @@ class AgentStatuses:
         return self._read[name]
 
     def current(self, state: RunState) -> AgentStatus | None:
-        """Return the status of the agent whose attempt is current. In a gang, return the status of the lead's agent."""
+        """
+        Return the status of the agent of the current attempt; in a gang, that of the lead's agent. Return None if there
+        is no current attempt or no status.
+        """
         return None if state.current is None else self.of(state.current.names[0])
 
     def all_current(self, state: RunState) -> list[AgentStatus | None]:
@@ -45,16 +48,19 @@ class AgentStatuses:
         return [] if state.current is None else [self.of(name) for name in state.current.names]
 
     def ready(self, state: RunState) -> frozenset[int]:
-        """Return the launches whose agent waits as a standby and is ready to take over."""
+        """
+        Return the number of the pending launch if its agent waits as a standby and is ready to take over. Otherwise,
+        return an empty set.
+        """
         pending = state.pending_launch
         status = None if pending is None else self.of(MemberName(pending.number, 0))
         return frozenset({status.launch}) if status is not None and status.phase == "standby" else frozenset()
 
     def last_step(self, state: RunState, lost: MemberName) -> int | None:
         """
-        Return the last step that the training had done when the instance `lost` was lost; None if no agent there had
-        begun an attempt. If the instance was a member of the current attempt's gang, the statuses of all members are
-        used.
+        Return the last step that the training had done when the instance `lost` was lost. If this instance was a member
+        of the current attempt's gang, the statuses of all its members count. Return None if no agent with a counting
+        status had begun an attempt.
         """
         current = state.current
         names = (lost,) if current is None or lost not in current.names else current.names
@@ -80,16 +86,16 @@ class AgentStatuses:
 
     def steps_total(self, state: RunState) -> float | None:
         """
-        Return the total number of steps of the training, as the newest agent that knows it has reported it. This object
-        remembers the number, in case the status object is missing later.
+        Return the total number of steps of the training. The number comes from the status of the newest agent that has
+        reported it. This object remembers the number, in case that status object is missing later.
         """
         self._steps_total = self._newest(state, lambda status: status.steps_total, self._steps_total)
         return self._steps_total
 
     def epochs_total(self, state: RunState) -> int | None:
         """
-        Return the total number of epochs, as the newest agent that knows it has reported it. Return None if the run has
-        no budget, because the number is needed only to forecast whether the budget suffices.
+        Return the total number of epochs, from the status of the newest agent that has reported it. Return None if the
+        run has no budget, because the number is needed only to forecast whether the budget suffices.
         """
         if state.created.budget_usd is not None:
             self._epochs_total = self._newest(state, lambda status: status.epochs or None, self._epochs_total)
@@ -99,8 +105,9 @@ class AgentStatuses:
         self, state: RunState, figure: Callable[[AgentStatus], Figure | None], known: Figure | None
     ) -> Figure | None:
         """
-        Return the figure that `figure` reads from a status, for the newest agent that reports it. If an earlier call
-        found the figure (`known`), only the newest agent's status is read.
+        Read a figure from the agents' statuses, newest agent first, until one has it. The function `figure` takes the
+        figure from a status. `known` is the figure that an earlier call found: if it is not None, read only the newest
+        agent's status, and return `known` if the figure is not there.
         """
         for attempt in reversed(list(state.attempts.values())):
             status = self.of(attempt.names[0])

@@ -17,8 +17,8 @@ UNATTENDED_AFTER = timedelta(minutes=1)
 """System time without a heartbeat after which a run counts as unattended. Most runners write a heartbeat every 15 s."""
 UNATTENDED_AFTER_MAX = timedelta(minutes=6)
 """
-A run counts as unattended after this time without a heartbeat, even if its runner announced a longer interval between
-heartbeats.
+A runner can announce a longer interval between its heartbeats; then UNATTENDED_AFTER is extended. This is the maximum:
+after this time without a heartbeat, a run counts as unattended in any case.
 """
 HOST_VARIABLE = "SPOTRUN_HOST"
 """
@@ -33,7 +33,10 @@ def own_host() -> str:
 
 
 def lasts(status: RunnerStatus) -> timedelta:
-    """Return how long a heartbeat is valid: until the runner has clearly missed the next one."""
+    """
+    Return how long a runner counts as alive after a heartbeat, in system time. A runner that is silent for longer has
+    clearly missed its next heartbeat.
+    """
     return min(max(UNATTENDED_AFTER, timedelta(seconds=2 * status.every_s)), UNATTENDED_AFTER_MAX)
 
 
@@ -42,8 +45,8 @@ def other_runner(store: Store, clock: Clock) -> RunnerStatus | None:
     Return the live runner that attends to the run, if it is not this process; otherwise None. `clock` is the run's
     clock.
 
-    This process's parent does not count either. If the parent is a runner, it has started this process in the
-    background, to hand the run over to it.
+    The parent of this process does not count as another runner. If the parent is a runner, it has started this process
+    in the background, and is handing the run over to this process.
     """
     status = read_status(store, RUNNER_KEY, RunnerStatus)
     if status is None or abs(clock.now() - status.at) >= lasts(status) * clock.scale:

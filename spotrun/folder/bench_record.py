@@ -36,9 +36,10 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     much single measurements differ. `start_s` is the time from the request for the instance to the first step.
     `usual_boot_s` is the part of `start_s` that such an instance usually needs to boot.
 
-    A bench may replace some values of the job. `otherwise` describes these values; `args` are the resulting arguments
-    of the script (or `command` is the resulting command). `job` is the digest of the job without the arguments that a
-    bench can replace; "" in an older record.
+    A bench can measure the job with other values than those in its file. `otherwise` describes the replaced values.
+    `args` are the arguments with which the script was measured; for a job that runs a command, `command` is the
+    measured command. `job` is the digest of the job without the arguments that a bench can replace; "" in an older
+    record.
     """
 
     kind: str
@@ -80,8 +81,9 @@ def benched(store: Store, spec: RunSpec) -> dict[str, BenchResult]:
 
 def benched_otherwise(store: Store, name: str, job: str, kind: str) -> BenchResult | None:
     """
-    Return the newest measurement on `kind` of the job with this name and digest, whatever values the bench used. Return
-    None if there is none among the OTHERS_MAX newest records.
+    Return the newest measurement of a job on instances of `kind`, even if the bench replaced some of the job's values.
+    `name` is the job's name, and `job` its digest (BenchResult.job). Only the OTHERS_MAX newest records of the name are
+    searched. Return None if they have no such measurement.
 
     Raises:
         StoreError: the store cannot be read.
@@ -97,8 +99,8 @@ def benched_otherwise(store: Store, name: str, job: str, kind: str) -> BenchResu
 def benched_steps(store: Store, spec: RunSpec, scale: float) -> dict[str, float]:
     """
     Return the measured seconds of a step for each kind of instance that a run of `spec` can choose from. The seconds
-    are in the run time of a clock that is `scale` times as fast as the one of the measurement. If `spec` leaves no
-    choice, return {}.
+    are converted to the run time of the new run's clock, which is `scale` times as fast as the clock of the
+    measurement. If `spec` allows only one kind, return {}.
 
     Raises:
         StoreError: the measurements cannot be read.
@@ -111,9 +113,9 @@ def benched_steps(store: Store, spec: RunSpec, scale: float) -> dict[str, float]
 
 def steps_of_the_first(kinds: Iterable[Kind], known: dict[str, BenchResult]) -> dict[str, float]:
     """
-    Return the seconds that each measured kind of instance takes for the same number of samples. The number is that of
-    one step on the first of `kinds` that was measured. The times of single steps could not be compared, because a step
-    on more devices may have more samples.
+    Return the seconds that each measured kind of instance takes for the same number of samples. This number is the
+    number of samples in one step on the first measured kind in `kinds`. The seconds of one step on each kind would not
+    be comparable, because a step on more devices may have more samples.
     """
     found = [known[str(kind)] for kind in kinds if str(kind) in known]
     base = found[0].samples if found else None

@@ -1,6 +1,7 @@
 """
-Names of files that `spotrun fetch` leaves in the store, because tools on the user's machine execute or obey files with
-such names. The training code chooses the names of its files, so these names cannot be trusted.
+Names of files that `spotrun fetch` leaves in the store. Tools on the user's machine would run files with such names, or
+obey them (take settings or instructions from them). The training code chooses the names of its files, so a malicious
+training could otherwise run code on the user's machine.
 """
 
 from __future__ import annotations
@@ -28,18 +29,20 @@ class Unfetched(StrEnum):
     TESTS = "pytest or unittest may run or obey it"
     BUILD = "make or another build tool may run or obey it"
     LINTER = "a linter, a formatter or a type checker may run or obey it"
-    JAVASCRIPT = "Node.js, npm or another tool of JavaScript may run or obey it"
+    JAVASCRIPT = "Node.js, npm or another JavaScript tool may run or obey it"
     ASSISTANT = "a coding assistant may obey it"
     SETTINGS = "Jupyter, Matplotlib, LaTeX, a server or another program may obey it at its start"
 
     @property
     def is_refused(self) -> bool:
-        """True if agents do not even store a file of the script for this reason."""
+        """
+        True if agents do not even store the script's files with such names, so that `spotrun fetch` cannot find any.
+        """
         return self in (Unfetched.GIT, Unfetched.NEVER)
 
     @property
     def tools(self) -> str:
-        """The tools that execute or obey the files in a folder, if the folder's name has this reason."""
+        """The tools that run or obey the files in a folder whose name is refused for this reason."""
         known = {
             Unfetched.GIT: "git or another version control",
             Unfetched.HIDDEN: "a shell, an editor or another tool",
@@ -124,10 +127,7 @@ be read.
 _SHORT_NAME = re.compile(r"([^.]{1,7})~[0-9]+(?:\.([^.]{0,3}))?")
 """Pattern of the short names by which Windows' file systems also find files with longer names: `GIT~1` is `.git`."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-"""
-Characters that terminals obey, and a hyphen at the beginning: when a shell expands `*` to such a name, the name becomes
-an option.
-"""
+"""Control characters, which terminals obey."""
 _BLANK_LETTERS = "\u115f\u1160"
 """Hangul fillers. They are letters, but invisible, and some file systems ignore them."""
 _UNSEEN = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Me", "Mn"})
@@ -139,8 +139,8 @@ def unfetched(path: str) -> Unfetched | None:
     """
     Return the reason why the file at `path` is not fetched; None if it is fetched. Each name in the path is judged.
 
-    Two names count as equal if any file system treats them as equal. Such names differ only in case, in dots and blanks
-    at the end, or in invisible characters.
+    A name is also refused if some file system treats it as equal to a refused name. Such names differ only in case, in
+    dots and blanks at the end, or in invisible characters.
     """
     *folders, last = re.split(r"[/\\]", path)
     reasons = [reason for reason in (*map(_unfetched_folder, folders), _unfetched_file(last)) if reason is not None]
@@ -149,7 +149,8 @@ def unfetched(path: str) -> Unfetched | None:
 
 def unfetched_below(name: str) -> Unfetched | None:
     """
-    Return the reason why `spotrun fetch` writes no files below a folder of the user with this name; None if it does.
+    Return the reason why `spotrun fetch` refuses to write files into a folder of the user that has this name; None if
+    it does not refuse.
     """
     plain = _folded(name)
     if _VERSION_CONTROL.fullmatch(plain):
@@ -207,8 +208,8 @@ def _is_short_of_obeyed(name: str) -> bool:
 @lru_cache(_NAMES_MAX)
 def _folded(name: str) -> str:
     """
-    Return the form of a name that is the same for all names that any file system treats as equal. For example, the part
-    after a colon is dropped, because on NTFS a file's name ends there.
+    Return a normalized form of a name. Two names have the same form if some file system treats them as equal. For
+    example, the part after a colon is dropped, because on NTFS a file's name ends there.
     """
     return re.sub(r"[\s.]+$", "", _visible(name).partition(":")[0])
 

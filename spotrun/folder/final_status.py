@@ -33,8 +33,8 @@ from spotrun.store.port import Store, StoredObject
 KEY = f"{FOLDER}summary.json"
 SUMMARY_BYTES_MAX = 1 << 20
 """
-Maximum bytes of the object that are read. A longer object is read only in part, so it does not match its checksum and
-is ignored.
+Maximum bytes of the object that are read. If the object is longer, the bytes that were read do not match its checksum,
+so the object is ignored.
 """
 VERSION = 5
 """
@@ -48,8 +48,9 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     The one-line status of a run.
 
     `prices_usd_per_hour` are the prices at evenly spaced times; a price is None if no instance was rented at that time.
-    `detail` describes the end. `files` is the number of the script's stored files. `gaps` are the parts of the
-    training's state that no checkpoint contains. `forged` counts the `voids` that lack the owner's signature.
+    `detail` describes the end of the run. `files` is the number of the script's stored files. `gaps` are the parts of
+    the training's state that no checkpoint contains. `voids` is the number of void entries, and `forged` the number of
+    those that are void because the owner's signature is missing.
 
     Three fields are for jobs that run a command. `usd_per_kept_hour` is the cost of the run divided by the hours of its
     work that were not lost. `keeps_nothing` is True if no checkpoint exists yet, so the command would start from the
@@ -105,7 +106,7 @@ def run_status(state: RunState, summary: RunSummary, now: datetime) -> RunStatus
 
 
 def final_status(state: RunState) -> RunStatus | None:
-    """Return the final status; None while any of its figures may still change."""
+    """Return the final status; None if any of its figures may still change."""
     end = state.terminal
     return run_status(state, summarise(state, end.at), end.at) if end is not None and is_final(state) else None
 

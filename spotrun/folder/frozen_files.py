@@ -1,11 +1,12 @@
 """
-The state of some files at one point in time, as it is handed to an agent for a checkpoint. For a training, these are
-the files in the work folder between two steps, and the trainer hands them over. For a command, these are the files that
-make up its state, and the agent itself copies them.
+The state of some files at one point in time, which an agent stores in a checkpoint. In a training, these are the files
+in the work folder between two steps; the trainer passes them to the agent. In a job that runs a command, these are the
+files that make up the command's state; the agent itself copies them.
 
-Small files are copied into a file without a name, which is called the memory; it ends with the index that this module
-defines. For a command, all files are copied into the memory. Large files of a training are not copied: the trainer
-passes them as open descriptors, because an open file stays readable even if it is removed or replaced.
+The contents of small files are copied into one file without a name, which is called the memory. The memory ends with an
+index, which this module defines. For a command, the contents of all files are copied into the memory. Large files of a
+training are not copied. Instead, the trainer passes open file descriptors, because an open file stays readable even if
+it is removed or replaced.
 """
 
 from __future__ import annotations
@@ -25,30 +26,31 @@ _NOT_HERE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EP
 
 
 class ContentSource(StrEnum):
-    """The place from which a file's bytes are read."""
+    """The place from which the agent reads a file's bytes."""
 
     KNOWN = "known"
-    """
-    From nowhere: the file has not changed since the last checkpoint that is durably stored, so the agent already has
-    the bytes.
-    """
+    """Nowhere: the agent already has the bytes, because the file has not changed since the last stored checkpoint."""
     MEMORY = "memory"
-    """In the memory, beginning at byte `at`."""
+    """The memory, from byte `at` on."""
     OPEN = "open"
     """
-    In the file, which is open as descriptor `at`. If the file has grown since the last checkpoint, its `sample` shows
-    whether the earlier bytes are unchanged.
+    The file itself, which is open as descriptor `at`. If the file has grown since the last checkpoint, its `sample`
+    shows whether the earlier bytes are unchanged.
     """
     COPY = "copy"
-    """In a copy, which is open as descriptor `at`."""
+    """A copy of the file, which is open as descriptor `at`."""
     PLACE = "place"
-    """In the file at `place`. The file is not passed open, because too many files would be open at the same time."""
+    """
+    The file at the path `place`. It is not passed as a descriptor, because too many files would be open at the same
+    time.
+    """
 
 
 class FrozenFile(NamedTuple):
     """
-    One file between two steps. The checkpoint stores it under `path`, and its bytes are read from `place`. The two
-    differ if `path` is a link that cannot be stored as a link. `sample` contains the file's first and last bytes.
+    One file between two steps. The checkpoint stores the file under the path `path`, and its bytes are read from the
+    path `place`. Normally both are the same. They differ if `path` is a link that cannot be stored as a link; then
+    `place` is the link's target. `sample` contains the file's first and last bytes.
     """
 
     path: str

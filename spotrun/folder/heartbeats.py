@@ -21,16 +21,16 @@ from spotrun.store.port import Store
 
 class Heartbeats:
     """
-    The time for which each agent has been silent, as one runner has measured it. The heartbeats are read only at
-    intervals; in between, the values do not change.
+    Measures for one runner how long each agent has been silent. The heartbeats are read only at intervals; between two
+    readings, the results do not change.
     """
 
     def __init__(
         self, store: Store, clock: Clock, erased: Callable[[], None] = lambda: None, pace: PollIntervals = ALL_THE_TIME
     ) -> None:
         """
-        Measure in `store`. If a heartbeat that this process wrote has disappeared from the store, `erased` is called
-        before this process writes another one.
+        Read and write the heartbeats in `store`, at the intervals `pace`. If a heartbeat that this process wrote has
+        disappeared from the store, call `erased` before this process writes another one.
         """
         self._erased = erased
         self._store = store
@@ -47,14 +47,14 @@ class Heartbeats:
 
     def silent(self, message: str = "", blind: Blindness | None = None) -> dict[MemberName, timedelta]:
         """
-        Return for each member the time for which its agent's heartbeat has not changed. Members without a heartbeat are
-        absent. Periods in which this runner's own heartbeats did not reach the store do not count, because the agents'
-        heartbeats may not have reached it either.
+        Return for each member how long its agent's heartbeat has not changed. Members without a heartbeat are absent.
+        If this runner's own heartbeats did not reach the store in some period, that period does not count, because the
+        agents' heartbeats may not have reached the store either.
 
         If a reading is due, read the heartbeats, and then write this runner's own heartbeat, which contains `message`
-        and `blind`. The order matters: if this machine has slept for a night, a new heartbeat written first would make
-        every agent seem silent for the night. If another runner attends to the run, that runner's heartbeat is used,
-        and none is written.
+        and `blind`. The order matters if this machine has slept for a night: if the runner wrote its new heartbeat
+        first, every agent would seem to have been silent for the whole night. If another runner attends to the run,
+        that runner's heartbeat is used, and none is written.
 
         Raises:
             StoreUnavailable: nothing was read; the next call tries again.
@@ -71,8 +71,8 @@ class Heartbeats:
     @property
     def open_for(self) -> timedelta:
         """
-        The time for which this runner's heartbeats have reached the store without interruption; 0 if they do not reach
-        it now.
+        The time for which this runner's heartbeats have reached the store without a gap; 0 if they do not reach the
+        store now.
         """
         if self._newest is None or abs(self._clock.now() - self._got_through_at) > self._pace.gap * self._clock.scale:
             return timedelta()

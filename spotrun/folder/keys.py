@@ -11,8 +11,8 @@ The keys are Ed25519 keys, as in RFC 8032.
 The name contains the public half so that two processes that create the same run at the same time store two objects.
 Each process signs only with the key that it made itself.
 
-A `Signer` has a key that is not in any store. The function that runs a night has such a key. It signs the records that
-it writes, and later recognizes them by the signature.
+A `Signer` signs with another key, which is not in any store. The function in the cloud that runs nights has such a key:
+it signs the records that it writes, and later recognizes its own records by the signature.
 """
 
 from __future__ import annotations

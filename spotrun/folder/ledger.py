@@ -99,9 +99,9 @@ def read_entry(store: Store, number: int) -> bytes | None:
     """
     Return the bytes of entry `number`'s object; None if the object does not exist.
 
-    If the bytes do not match the checksum in them, the object is read until two reads agree: a faulty connection
-    corrupts each read differently. At most ENTRY_SIZE_MAX bytes are read, because any process may have stored a huge
-    object under this name.
+    If the bytes do not match the checksum in them, read the object again, until two reads agree. If they agree, the
+    object itself is damaged, because a faulty connection would corrupt each read differently. At most ENTRY_SIZE_MAX
+    bytes are read, because any process may have stored a huge object under this name.
     """
     data = None
     for _ in range(READS_MAX):
@@ -136,8 +136,8 @@ def first_object(store: Store) -> tuple[Entry, bytes]:
     """
     data = persist(lambda: read_entry(store, 0))
     if data is None:
-        # A folder with later entries once held a run. So its ledger is damaged, and the user has not mistyped the run's
-        # name.
+        # Either the user has mistyped the run's name, or the ledger is damaged. If the folder has later entries, it
+        # once contained a run, so the ledger is damaged.
         raise _without_first(store, persist(lambda: store.list(FOLDER)))
     return _creating(store, data), data
 
@@ -155,7 +155,7 @@ def _creating(store: Store, data: bytes) -> Entry:
     if not isinstance(entry.event, RunCreated):
         raise RunNotFound(f"entry 0 of {store.uri} creates no run", hint="the folder is damaged, or not a run at all")
     if entry.run != entry.event.uid:
-        what = f"{store.uri} is damaged: entry 0 is of the run {entry.run!r:.40} and creates {entry.event.uid!r:.40}"
+        what = f"{store.uri} is damaged: entry 0 is of run {entry.run!r:.40} but creates {entry.event.uid!r:.40}"
         raise LedgerDamaged(what, hint=RESTORE)
     version = entry.event.ledger_version
     if version not in READABLE_VERSIONS:
@@ -177,9 +177,10 @@ class Ledger:
     """
     One writer's view of a run's ledger: the entries that it has read so far, and their fold.
 
-    Several threads may share it. `writer` is a name for people to read ("agent:17", "runner:host:4711"); no rule
-    depends on it. `first` is entry 0, if the caller has already read it. The first refresh reads up to `readers`
-    entries at the same time. `sign` signs the entries that only the run's owner may write; an agent passes None.
+    Several threads may share it. `writer` is the writer's name in its entries ("agent:17", "runner:host:4711"); it is
+    only shown to people. `first` is entry 0, if the caller has already read it. The first refresh reads up to `readers`
+    entries at the same time. `sign` signs the entries that only the run's owner is allowed to write; an agent passes
+    None.
     """
 
     def __init__(
@@ -233,8 +234,9 @@ class Ledger:
     def refresh(self) -> RunState:
         """
         Read and fold all new entries. If the ledger is damaged, `state` is the fold of the entries before the damage.
-        If there are very many new entries, leave those that are written meanwhile for the next call. Otherwise this
-        call might never end, because an instance may write faster than this process reads.
+        If there are very many new entries, do not read the entries that other programs write during this call; the next
+        call reads them. Otherwise this call might never end, because an instance may write faster than this process
+        reads.
 
         Raises:
             RunNotFound: entry 0 is missing, or does not create a run.
@@ -294,7 +296,7 @@ class Ledger:
             EntryRefused: the event would be void on the newest state.
             LedgerDamaged, KeyMissing: the event is a launch, and an entry that was read before, or the owner's key,
                 does not exist any more.
-            LedgerFlooded: for RACE_FOR_S, other writers always wrote the next entry first.
+            LedgerFlooded: during RACE_FOR_S, another writer wrote the next entry first at each try.
             RunNotFound, LedgerDamaged, LedgerVersionUnknown, StoreUnavailable: as in `refresh`; the event may have been
                 written or not.
         """
@@ -317,9 +319,9 @@ class Ledger:
     def is_gone(self) -> bool:
         """
         Return True if the run's folder was moved or deleted. The folder counts as gone if the first entries of the
-        ledger are missing while the store still has the run's key. (Later entries may exist: an agent that has not
-        noticed may have written them.) If the key is missing too, the whole store is probably absent, for example
-        because a disk is not mounted, and the result is False.
+        ledger are missing while the store still has the run's key. (Later entries may exist, if an agent did not notice
+        the deletion and went on writing.) If the key is missing too, the whole store is probably absent, for example
+        because a disk is not mounted. Then the result is False.
 
         Raises:
             StoreUnavailable: as in `refresh`.
@@ -342,8 +344,9 @@ class Ledger:
         Check that each entry that was read still exists with the same size, and that the owner's key exists. This is
         done before each launch.
 
-        The reason: if an entry is missing, other programs cannot read or write the ledger any more, so `spotrun down`
-        cannot stop the runner. It could only end an instance, and the runner would rent another one.
+        Without this check, a runner could rent instances without end. If an entry is missing, other programs cannot
+        read or write the ledger any more, so `spotrun down` can end an instance but cannot stop the runner, and the
+        runner would rent another instance.
 
         Raises:
             LedgerDamaged: an entry is gone, or was replaced.
@@ -375,7 +378,10 @@ class Ledger:
         )
 
     def _propose(self, entry: Entry) -> bool:
-        """Write `entry`, and return True. If another entry already has its number, fold that entry and return False."""
+        """
+        Write and fold `entry`, and return True. If the ledger already has another entry with this number, fold that
+        entry instead and return False.
+        """
         _require_possible(entry.number)
         data = encode_entry(entry, self._signer_of(entry))
         if len(data) > ENTRY_SIZE_MAX:
@@ -396,8 +402,8 @@ class Ledger:
 
     def _signer_of(self, entry: Entry) -> Sign | None:
         """
-        Return the function that signs `entry`; None if the entry needs no signature. Entry 0 is signed if this writer
-        has a key.
+        Return the function that signs `entry`; None if the entry needs no signature. Entry 0 is signed only if this
+        writer has a key.
         """
         if isinstance(entry.event, RunCreated):
             return self._sign
@@ -500,7 +506,10 @@ class Ledger:
         return self._patiently(read_entry, self._store, number)
 
     def _patiently(self, act: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
-        """Retry after passing faults of the store. If `retry_for_s` is 0, call `act` only once."""
+        """
+        Call `act`, and repeat the call after temporary faults of the store. If `retry_for_s` is 0, call `act` only
+        once.
+        """
         if not self._retry_for_s:
             return act(*args, **more)
         return through_faults(self._retry_for_s)(act, *args, **more)
@@ -513,7 +522,7 @@ def _require_possible(number: int) -> None:
 
 
 def _flooded(what: str) -> LedgerFlooded:
-    return LedgerFlooded(what, hint="`spotrun down RUN` ends the run's instances, which write there; then repeat")
+    return LedgerFlooded(what, hint="end the run's instances, which write there, by `spotrun down RUN`; then repeat")
 
 
 def _missing(number: int, later: str) -> LedgerDamaged:

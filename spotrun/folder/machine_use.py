@@ -18,7 +18,7 @@ from spotrun.store.port import Store
 
 READERS = 8
 """
-Maximum status objects that are read at the same time. Several are read together, because each read mostly waits for the
+Maximum status objects that are read at the same time. Parallel reads are faster, because each read mostly waits for the
 store.
 """
 

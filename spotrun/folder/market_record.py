@@ -8,8 +8,8 @@ Each observation is one small object, which is created once and never changed. T
 so one listing reads a whole region. In a gang, 17.1 is the second member of launch 17. If a run has two runners, both
 create the same object, so nothing is overwritten.
 
-Runs use the record only to decide which offerings to request first, so no harm is done if a part of it is lost. Runs on
-a faster clock use a separate record, because their markets change faster.
+Runs use the record only to decide which offerings to request first, so no harm is done if a part of it is lost. Runs
+whose run time passes faster than system time use a separate record, because their simulated markets change faster.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ _NAME = re.compile(  # the zone may be a partition of a cluster, with "_" in its
 
 class MarketRecord:
     """
-    The market record in the store, for one run. `trouble` is the reason why the record cannot be used now. `exchange`
-    never raises an error of the store, because a run must not fail for lack of this advice.
+    The market record in the store, for one run. The record is only advice, so `exchange` never raises an error of the
+    store: a run must not fail because the record cannot be read. `trouble` is the reason why the record cannot be used
+    now.
     """
 
     def __init__(self, store: Store, read_every: timedelta = READ_EVERY) -> None:
@@ -102,7 +103,8 @@ class MarketRecord:
 
     def _forget(self, prefix: str, created: RunCreated, now: datetime) -> None:
         """
-        Delete observations that are too old to count, of any run. Other runs may delete the same ones at the same time.
+        Delete the observations of all runs that are older than KEPT. Other runs may delete the same observations at the
+        same time.
         """
         oldest = f"{prefix}{_system_time(now - KEPT, created):{_AT}}"
         old = [stored.key for stored in self._store.list(prefix) if stored.key < oldest and _NAME.search(stored.key)]

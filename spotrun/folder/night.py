@@ -5,7 +5,7 @@ module defines the night's record, which is stored, and its pin, which protects 
 The store has the record, the job's work folder, and a numbered list of the nights that began. But other processes may
 be able to write to the store. So the function trusts only its pin, a variable in its own environment. The pin contains
 the digest of the record, and the record contains the digest of the work folder. With the key in the pin, the function
-signs whatever it stores itself.
+signs the records that it writes to the store.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ Offset = Annotated[int, msgspec.Meta(gt=-86_400, lt=86_400)]
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]+$", max_length=64)]
 _LATE = timedelta(hours=6)
 """
-Maximum delay with which a call can come and still belong to its night. Calls for a night come up to two hours late, and
-summer time adds one hour.
+A call belongs to a night if it comes at most this long before the night's time, or less than 18 hours after it. In
+summer time, a call seems to come an hour early, because `due` computes with winter time. Calls come up to two hours
+late.
 """
 
 
@@ -67,8 +68,8 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
 
     def due(self, called_at: datetime) -> str:
         """
-        Return the night to which a call of the function belongs, as the date of its evening. All calls for a night give
-        the same date, even if a call comes twice or late, or if the clock changes in that night.
+        Return the night to which a call of the function belongs, as the date on which the night begins. All calls for a
+        night give the same date, even if a call comes twice or late, or if the clock changes in that night.
         """
         hours, minutes = (int(part) for part in self.at.split(":"))
         local = called_at + timedelta(seconds=self.winter_offset_s)
@@ -86,8 +87,9 @@ class NotPinned(SpotrunError):
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
     """
     The pin of a night. `sha256` is the digest of the night's record. `key` is a private Ed25519 key in hex (see
-    Signer); a second installation of the night keeps it. `night` is a copy of the night's record, whose job is reduced
-    to its webhooks. With this copy, the function can still notify the user if the stored record was replaced.
+    Signer); if the night is installed a second time, the key stays the same. `night` is a copy of the night's record,
+    but of the job it has only the webhooks. With this copy, the function can notify the user even if another program
+    has replaced the record in the store.
     """
 
     sha256: str
@@ -96,7 +98,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The value of the variable. It contains the key, so it is never printed."""
+        """The value of the variable in the function's environment. It contains the key, so it is never printed."""
         return msgspec.json.encode(self).decode()
 
     @property
@@ -144,8 +146,8 @@ def require_pin(environment: Mapping[str, str]) -> Pin:
 def _telling(night: Night) -> dict[str, Any]:
     """
     Return the night's job, reduced to its webhooks and the places of their addresses. It has to be small, because
-    Lambda allows only 4 KB of environment variables. The Google Cloud project is left out: the function uses that of
-    its own credentials.
+    Lambda allows only 4 KB of environment variables. The job's Google Cloud project is left out, because the function
+    uses the project of its credentials.
     """
     job = night.spec
     notify = job.get("notify") or []

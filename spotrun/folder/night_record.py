@@ -44,12 +44,12 @@ BY_HAND = "by-hand-"
 """Prefix of the name of a night that a person started. The start time follows the prefix."""
 DUE_AGAIN = 8
 """
-Number of records that are read, the newest first, to find out whether a night has begun already. A night has begun
-already if the cloud calls for it a second time, or late.
+Number of records that are read, the newest first, to find out whether a night has begun already. This can be so because
+the cloud may call the function for a night a second time, or late.
 """
 _BEGUN = re.compile(r"begun/(\d{8})[.]json", re.ASCII)
 _NIGHT = "night.json"
-SEE_WHO = f"{AGAIN}; then see who may write in that store"
+SEE_WHO = f"{AGAIN}; then check who is allowed to write to that store"
 
 
 class NightStrange(StoreError):
@@ -76,8 +76,8 @@ class NumberedNight(msgspec.Struct, frozen=True):
     @property
     def signed_text(self) -> bytes:
         """
-        The bytes that are signed. No later version may change them, because a run may last longer than an installation
-        of spotrun.
+        The bytes that are signed. Later versions of spotrun must compute the same bytes, because spotrun may be updated
+        while a run lasts.
         """
         begun = self.begun
         facts = (str(self.number), begun.due, begun.run, begun.at.isoformat(), str(begun.carried))
@@ -97,9 +97,9 @@ class NightRecord:
         self._sha256 = None if pin is None else pin.sha256
         self._signer = None if pin is None else pin.signer
         self.passed_over: tuple[int, ...] = ()
-        """The numbers of invalid objects after the newest valid record, as `newest` found them."""
+        """The numbers of invalid objects that the last call of `newest` found after the newest valid record."""
         self.next_number = 0
-        """The first free number after the newest record, at the last call of `newest`."""
+        """The first free number after the newest valid record, at the last call of `newest`."""
 
     @property
     def is_installed(self) -> bool:

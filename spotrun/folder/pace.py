@@ -13,9 +13,10 @@ class PollIntervals(NamedTuple):
     market's record.
 
     `gap` is in system time. If the store has received no heartbeat of this runner for longer than `gap`, that period
-    does not count as silence of the agents: the store may have refused their heartbeats too, or this machine slept.
-    `gap` is clearly shorter than the silence after which an agent counts as lost. The difference is longer than an
-    agent's write to the store can hang, so an agent that runs has time to send its next heartbeat.
+    does not count as silence of the agents. The store may have refused the agents' heartbeats too, or the runner's
+    machine may have slept. `gap` must be clearly shorter than the silence after which an agent counts as lost: an
+    agent's write to the store can hang, and the difference must be long enough for the agent to send its next heartbeat
+    nevertheless.
     """
 
     look_every_s: float
@@ -27,7 +28,7 @@ ALL_THE_TIME = PollIntervals(15.0, timedelta(minutes=2), timedelta(minutes=1))
 """The intervals of a process that attends to its run all the time."""
 BY_THE_MINUTE = PollIntervals(170.0, timedelta(seconds=200), timedelta(minutes=15))
 """
-The intervals of a runner that is called once a minute. It reads the heartbeats in every third call, so that a month of
-nights costs only cents. `gap` is shorter than the silence after which an agent counts as lost, and longer than the time
-between two readings.
+The intervals of a runner that is not a permanent process but is called once a minute. It reads the heartbeats in every
+third call, so that a month of nights costs only cents. `gap` is shorter than the silence after which an agent counts as
+lost, and longer than the time between two readings.
 """

@@ -1,6 +1,6 @@
 """
-Checks the paths of files in a folder: whether a path stays inside the folder, and whether a list of files can contain
-it.
+Checks the paths of files in a folder: whether a path stays inside the folder, and whether it can be written into a list
+of files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Deletes the folder of a run, for good."""
+"""Permanently deletes the folder of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spotrun.store.retrying import persist
 
 WORKERS = 8
 """
-Maximum objects that are deleted at the same time. Several are deleted together, because each deletion mostly waits for
+Maximum objects that are deleted at the same time. Parallel deletions are faster, because each deletion mostly waits for
 the store.
 """
 
@@ -24,9 +24,9 @@ def remove(store: Store, folder: str) -> None:
     """
     Delete all objects of a run's folder.
 
-    The ledger is deleted last, beginning with its first entry. If the deletion is interrupted before the ledger, the
-    run still exists, and can be removed by a second try. If it is interrupted in the ledger, entry 0 is already
-    missing, so no command mistakes the remaining entries for a run.
+    The ledger is deleted last, beginning with its first entry. If the deletion is interrupted before it reaches the
+    ledger, the run still exists, and a second try can remove it. If the deletion is interrupted later, entry 0 is
+    already missing, so no command mistakes the remaining entries for a run.
 
     Raises:
         StoreError: an object could not be deleted.

@@ -7,8 +7,8 @@ archive instead of running the command.
 
 KEY identifies the inputs of the set-up (spotrun.agent.machine.environment). An archive with its description is called a
 packed set-up. The description is written last, with put-if-absent. So a packed set-up is either complete or missing,
-and if two instances pack the same set-up, the archive of the first is used. It is kept as long as the run's folder,
-unless `spotrun checkpoints prune` removes it after the run's end.
+and if two instances pack the same set-up, the archive of the first is used. A packed set-up is kept as long as the
+run's folder, unless `spotrun checkpoints prune` removes it after the run's end.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def find(store: Store, key: str) -> PackedSetup | None:
 
     Raises:
         SetupUnusable: its description is damaged.
-        StoreError
+        StoreError: the store cannot be read.
     """
     try:
         return decode(through_faults(WITHIN_S)(store.get, _description_key(key)), PackedSetup)
@@ -77,7 +77,7 @@ def fetch(store: Store, key: str, packed: PackedSetup, archive: Path) -> None:
 
     Raises:
         SetupUnusable: a part is missing or not what was stored.
-        StoreError
+        StoreError: the store cannot be read.
     """
     with archive.open("wb") as file, ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         for _ in pool.map(partial(_fetch_part, store, key, packed, file.fileno()), range(len(packed.parts))):
@@ -108,7 +108,7 @@ def upload(store: Store, key: str, launch: int, archive: Path) -> PackedSetup | 
     return None.
 
     Raises:
-        StoreError
+        StoreError: the archive was not stored.
     """
     offsets = range(0, archive.stat().st_size, PART_BYTES)
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
@@ -139,7 +139,7 @@ def copy_all(source: Store, target: Store) -> int:
     Copy each complete packed set-up from another run's folder. Return how many were copied.
 
     Raises:
-        StoreError
+        StoreError: a packed set-up could not be copied.
     """
     copied = 0
     for described in [each.key for each in source.list(f"{FOLDER}/") if each.key.endswith(".json")]:

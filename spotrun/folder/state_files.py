@@ -29,8 +29,8 @@ def has_too_many(survey: Survey) -> bool:
 
 class StateAt(NamedTuple):
     """
-    The paths of a command's state. `is_none` is a function that returns True for paths below these that do not belong
-    to the state.
+    The paths of a command's state. Everything at or below one of `paths` belongs to the state, except paths for which
+    the function `is_none` returns True.
     """
 
     paths: tuple[str, ...]
@@ -95,7 +95,9 @@ def _tree(root: str, path: str) -> Iterator[tuple[str, Facts]]:
 
 
 def _end_of(root: str, path: str) -> str | None:
-    """Return the path in the work folder to which a link finally leads; None if the link leads out of the folder."""
+    """
+    Return the path in the work folder to which a link finally leads; None if the link leads out of the work folder.
+    """
     target = os.path.realpath(os.path.join(root, path))
     if os.path.commonpath((root, target)) != root or target == root:
         return None

@@ -19,9 +19,10 @@ from spotrun.store.port import Store
 
 class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The state of a trainer on a member of a gang, for the gang's lead. While the trainer runs, `exit_code` and `at` are
-    None. When it has ended, they say how and when, and `reason` is its last message. `damaged` is True if the trainer
-    did not begin at all, because an object of the commit to start from is missing in the store.
+    The state of a trainer on a member of a gang; the gang's lead reads it. While the trainer runs, `exit_code` and `at`
+    are None. After its end, they are its exit code and the time of its end, and `reason` is its last message. `damaged`
+    is True if the trainer could not begin, because an object of the commit from which it should continue is missing in
+    the store.
     """
 
     attempt: Count
@@ -34,9 +35,9 @@ class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A question of a gang's lead to the other members. The object at `key` lists the state files that the lead is about
-    to store. Each member answers whether its own trainer of this `incarnation` has written other state files. Each
-    question has a different `word`.
+    A question of a gang's lead to the other members: do you have the same state files as I? The lead is about to store
+    its state files, and the object at `key` lists them. Each member answers whether its trainer of this `incarnation`
+    has written other state files. `word` identifies the question.
     """
 
     attempt: Count
@@ -48,9 +49,9 @@ class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A member's answer to the question with this `word`: `count` is the number of its state files that differ from the
-    lead's list, and `unlike` has the first of their paths. `rests` is True if no process is writing to the member's
-    state files now.
+    A member's answer to the question with this `word`. `count` is the number of the member's state files that differ
+    from the lead's list, and `unlike` has the paths of the first few of these files. `rests` is True if no process is
+    writing to the member's state files now.
     """
 
     word: str
@@ -95,7 +96,10 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Busy(msgspec.Struct, frozen=True, kw_only=True):
-    """Busy seconds: `busy_s` of `of_s` seconds that were observed. For several machines, the seconds are added up."""
+    """
+    The time in which a device was busy: `busy_s` seconds of the `of_s` seconds in which it was observed. For several
+    machines, both numbers are sums.
+    """
 
     busy_s: Seconds = 0.0
     of_s: Seconds = 0.0
@@ -113,9 +117,9 @@ class Busy(msgspec.Struct, frozen=True, kw_only=True):
 
 class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Use of a machine while it trained. If a quarter of the memory was used during a second, a quarter of a second is
-    added to the busy time of `memory`; it is the same for processors and GPUs. `waited` is the time in which the
-    training waited for data. Time in validations is left out.
+    Use of a machine while it trained. Each field is a sum over all observed seconds. For example, if a quarter of the
+    memory was used during a second, a quarter of a second is added to `memory.busy_s`; processors and GPUs are counted
+    in the same way. `waited` is the time in which the training waited for data. Time in validations is left out.
     """
 
     cpu: Busy = Busy()
@@ -133,8 +137,8 @@ class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
 
 class TrainingStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The work that an agent's trainings did in `seconds` of training: `steps`, and `samples` if known. `waited_s` is the
-    time that they spent waiting for data. Validations do not count.
+    The training that an agent has done: `steps` steps in `seconds` seconds, with `samples` samples (0 if unknown).
+    `waited_s` is the part of `seconds` in which the training waited for data. Validations do not count.
     """
 
     seconds: Seconds = 0.0

@@ -347,7 +347,7 @@ def test_archive_stays_where_its_use_is_unknown(kept: Kept) -> None:
     kept.denied = "spotrun-night-a"
     kept.nights.remove("b", "s3://bucket/runs", said.append)
     assert kept.archives == {"a", "b", "older", "young"}
-    assert "functions of older versions stay in s3://bucket/runs/nights" in said[0]
+    assert "archives of older versions stay in s3://bucket/runs/nights" in said[0]
 
 
 def test_archive_is_put_even_if_a_stranger_has_put_one_of_its_name(kept: Kept) -> None:

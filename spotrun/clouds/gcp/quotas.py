@@ -17,7 +17,7 @@ ALL_GPUS = "GPUS_ALL_REGIONS"
 _PREEMPTIBLE = "PREEMPTIBLE_"
 _CPUS = "CPUS"
 _SHARE_CPUS = ("e2", "n1")
-"""Families that count against the quota CPUS. Any other family has a separate quota, or none."""
+"""Machine families whose CPUs count against the quota CPUS. Any other family has a separate quota, or none."""
 
 
 class Limit(NamedTuple):
@@ -40,7 +40,9 @@ class Quota(NamedTuple):
 
 
 class Limits:
-    """The limits of a project's and its regions' quotas, as far as Compute Engine lists them."""
+    """
+    The limits of a project's quotas and of its regions' quotas. A quota that Compute Engine does not list is absent.
+    """
 
     def __init__(self, project: Mapping[str, Any], regions: Mapping[str, Mapping[str, Any]]) -> None:
         self._known = {Quota(metric, None): limit for metric, limit in _told(project)}

@@ -1,6 +1,6 @@
 """
-Reads Compute Engine's prices in some regions, with a year of spot prices and the recent preemption bands. Nothing of
-spotrun's has to exist in the project.
+Reads Compute Engine's prices in some regions, with a year of spot prices and a band for how often Google interrupted
+each type recently. This works even if spotrun has not set up anything in the project.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from spotrun.offering import CapacityType, Offering
 from spotrun.units import some_of
 
 NOT_AMAZONS = (
-    "how often Google interrupts: its share of the ends of spot instances on a day, on average over a month; "
-    "use it to compare types; it is not a rate"
+    "how often Google interrupts: of the spot instances that end on a day, the share that Google ends, "
+    "on average over a month; "
+    "use it only to compare types, because it is not a rate"
 )
-NAME_TYPES = "past spot prices are not read for all types: name types by --accelerators or --instance-type"
+NAME_TYPES = "past spot prices are read only for named types: add --accelerators or --instance-type"
 
 
 class _QuoteContext(NamedTuple):
@@ -46,8 +47,8 @@ def read_quotes(config: GcpConfig, clock: Clock, accelerators: Sequence[str]) ->
     not empty, return only types with exactly one of these accelerators.
 
     Raises:
-        CloudError: no region answers, or there is no project. A single failed region, and refused price lists,
-            histories or quotas are only notes.
+        CloudError: no region answers, or there is no project. If only one region fails, or if Google refuses a price
+            list, a history or the quotas, the quotes have a note about it instead.
     """
     google = Google(clock)
     project = google.project(config.project)
@@ -92,7 +93,7 @@ def _quote(offering: Offering, catalog: Catalog, bands: Mapping[str, str], limit
 
 def _room(offering: Offering, limits: Limits) -> int | None:
     """
-    Return how many more instances can be launched before one of their quotas is full. Return None if no quota is known.
+    Return how many more instances of this offering the quotas allow; None if none of the offering's quotas is known.
     """
     known = ((limits.of(quota), takes) for quota, takes in limits.used_by(offering).items())
     return min((int(limit.left // takes) for limit, takes in known if limit is not None and takes), default=None)

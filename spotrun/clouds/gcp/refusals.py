@@ -1,4 +1,6 @@
-"""Checks, without the network, the names that a job uses for Compute Engine."""
+"""
+Checks the regions, zones, instance types and accelerators that a job names on Google Cloud, without using the network.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,16 @@ Names of TPUs, as accelerators and as machine types: https://cloud.google.com/tp
 """
 _MACHINES_APART = "n1-"
 _GPUS_APART = ("K80", "P4", "P100", "T4", "V100")
-"""GPUs that are attached to N1 machines: https://cloud.google.com/compute/docs/gpus#n1-gpus"""
+"""
+GPUs that no machine type includes; they are attached to N1 machines: https://cloud.google.com/compute/docs/gpus#n1-gpus
+"""
 
 
 def never_rented(kind: str) -> Unreadable | None:
-    """Return the reason why no machine type or accelerators of this name are ever rented out; None if they may be."""
+    """
+    Return an error if spotrun can never rent the machine type or accelerators called `kind`, such as Arm types and
+    TPUs. Return None otherwise.
+    """
     name = kind.partition(":")[0]
     if _ARM.fullmatch(name.lower()):
         return Unreadable(
@@ -82,7 +89,7 @@ def _no_region(name: str, at: tuple[str | int, ...]) -> Iterator[Unreadable]:
 def impossible_types(spec: RunSpec) -> Iterator[Unreadable]:
     """
     Yield an error for each instance type in a job that conflicts with the job's other keys, such as a type without spot
-    in a job for spot.
+    capacity in a job that may use only spot.
     """
     one, types, resources = spec.resources.instance_type, spec.gcp.instance_types, spec.resources
     if one and types and one not in types:

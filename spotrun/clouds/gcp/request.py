@@ -36,8 +36,8 @@ HYPERDISK_ONLY = ("a4", "a4x", "c4", "c4a", "c4d", "g4", "n4", "n4d", "h4d", "x4
 """Families that do not support Persistent Disk: https://cloud.google.com/compute/docs/disks/hyperdisks"""
 _NO_MIGRATION = ("a2-", "a3-", "a4-", "a4x-", "g2-", "g4-", "h3-", "h4d-", "m3-ultramem-metal", "z3-")
 """
-Prefixes of the types that Google ends, rather than migrates, when their host needs maintenance. It ends all other types
-with GPUs too.
+Prefixes of the instance types that cannot migrate: when their host needs maintenance, Google ends the instance. An
+instance of any other type is ended too if it has GPUs.
 """
 
 
@@ -48,8 +48,8 @@ def request_id(request: LaunchRequest, notice: timedelta, denials: int = 0) -> s
 
     Normally the id depends only on the token and the run, so that Google detects a token that is used a second time. In
     two cases the id has to differ from earlier ones, because Google would otherwise repeat a refusal. The first is a
-    call without a notice, after a call with a notice was refused. The second is a call after `denials` answers in which
-    the launch's service account was unknown or not allowed.
+    call without a notice, after Google refused a call with a notice. The second is a call after Google refused earlier
+    ones because the launch's service account was unknown or not allowed; `denials` is the number of these refusals.
     """
     asked_for = f"{request.run_uid}{'' if notice else ':no-notice'}{f':{denials}' if denials else ''}"
     return str(uuid5(NAMESPACE_URL, f"spotrun:{request.token}:{asked_for}"))

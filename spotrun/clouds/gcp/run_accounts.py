@@ -40,16 +40,17 @@ TRIES_MAX = 5
 _SHARE = "name one account for all runs under gcp.service_account"
 _GRANT = "deploy the current infra/gcp, and grant its roles to the user who runs spotrun"
 _REAP = (
-    "`spotrun reap --cloud gcp` removes the accounts of runs that are over; a project may have 100 service accounts; "
+    "`spotrun reap --cloud gcp` removes the accounts of runs that are over; a project can have 100 service accounts; "
     "request more at https://console.cloud.google.com/iam-admin/quotas"
 )
 
 
 class RunAccounts:
     """
-    Makes and removes the service accounts of runs. The account is the first part that is made, and the last one that is
-    removed; its description contains the address of the run's folder. So if a run's parts are only partly removed, its
-    account is still there, and shows where the other parts are. Making and removing take four calls each.
+    Makes and removes the service accounts of runs. A run's identity has three parts: the account, a managed folder, and
+    the grants in that folder's policy. The account is made first and removed last, and its description contains the
+    address of the run's folder. So if a removal stops halfway, the account still exists and shows where the other parts
+    are. Making an identity takes four calls, and so does removing it.
 
     `project` is None if the login determines the project.
     """
@@ -153,8 +154,9 @@ class RunAccounts:
 
     def _rewritten(self, folder: BucketAddress, edit: Callable[[Policy], Policy]) -> bool:
         """
-        Change a policy; return whether a change was necessary. The policy is written only if no other process has
-        changed it since it was read. If a process has, or if the answer was lost, the policy is read again.
+        Change a policy; return whether a change was necessary. Cloud Storage accepts the new policy only if no other
+        process has changed the policy since it was read here. If it refuses for this reason, or if its answer was lost,
+        the policy is read and edited again.
         """
         refused: CloudError = CloudUnavailable(f"other processes keep changing the policy of {folder}")
         for _ in range(TRIES_MAX):
@@ -208,9 +210,9 @@ class RunAccounts:
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
         """
-        Raise CloudUnavailable, so that the call is repeated, if a bucket does not know the account in the block while
-        the account is new: it takes a while until all buckets do. See
-        https://cloud.google.com/iam/docs/service-accounts-create.
+        Raise CloudUnavailable if the block fails because Cloud Storage does not know the account yet, and the account
+        was made only a short time ago (at `since`). The caller then repeats the call. It takes a while until every
+        bucket knows a new account: https://cloud.google.com/iam/docs/service-accounts-create.
         """
         try:
             yield
@@ -241,8 +243,9 @@ class RunAccounts:
 @contextlib.contextmanager
 def _with_advice() -> Iterator[None]:
     """
-    Add advice to the error of a call that is refused in the block: to grant a role, or to remove unused accounts. If
-    the caller has no valid credentials, the error stays as it is, because a role would not help.
+    If Google refuses a call in the block, add a hint to the error: to grant a role if a right is missing, or to remove
+    unused accounts if their quota is full. If the caller has no valid credentials, raise the error as it is, because a
+    role would not help.
     """
     try:
         yield

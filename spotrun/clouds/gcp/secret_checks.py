@@ -27,7 +27,7 @@ def secret_findings(google: Google, project: str, secrets: Mapping[str, Referenc
 
 def _judged(google: Google, project: str, title: str, name: str) -> Iterator[Finding]:
     """
-    Check one secret. An instance reads the secret's latest version even if that version is disabled, and then fails.
+    Check one secret. An instance always reads the latest version, so if that version is disabled, the instance fails.
 
     Raises:
         SpotrunError: the secret has no version, or its latest version is not enabled.
@@ -57,8 +57,8 @@ def _mended(name: str, project: str, version: str, state: str) -> str:
 
 def grant_command(name: str, project: str, member: str = _ACCOUNTS) -> str:
     """
-    Return the command that lets accounts read a secret. It is needed for secrets whose names do not begin as
-    infra/gcp's condition for reading requires.
+    Return the command that lets service accounts read a secret. With infra/gcp, they can already read secrets whose
+    names begin with SECRETS. Any other secret needs this command.
     """
     role = "roles/secretmanager.secretAccessor"
     return f"gcloud secrets add-iam-policy-binding {name} --project={project} --role={role} --member={member}"

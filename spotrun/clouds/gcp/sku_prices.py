@@ -58,8 +58,8 @@ class Part(NamedTuple):
 
 class Wording(NamedTuple):
     """
-    The form in which SKUs describe one kind of part: words in the description, resource groups and a unit. `names` maps
-    words of the description to `Part.of`.
+    The way to recognise SKUs for one kind of part: by the words of the description, the resource group and the unit.
+    `names` maps the name in the description to `Part.of`.
     """
 
     what: What

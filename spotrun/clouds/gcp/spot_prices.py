@@ -24,8 +24,8 @@ class SpotPrices(NamedTuple):
     """
     The prices of each type, oldest first: the price in effect at the beginning, then each change.
 
-    A type for which Google reports no history is absent; `troubles` has the reason. Today's list price does not replace
-    the missing history, because it is not the price that a running instance is charged.
+    A type for which Google reports no history is absent; `troubles` has the reason. Today's list price is not used
+    instead of a missing history, because a running instance may be charged a different price.
     """
 
     segments: Mapping[str, list[PriceSegment]]

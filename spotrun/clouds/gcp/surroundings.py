@@ -14,8 +14,8 @@ _NAME_IMAGE = "name another image under gcp.image: gcloud compute images list"
 
 class Image(NamedTuple):
     """
-    An image, identified by its exact path because its family may have a newer image tomorrow. `made_on` is the day when
-    it was made; "" if unknown.
+    An image. `path` names exactly this image, not its family, because the family may have a newer image tomorrow.
+    `made_on` is the day when the image was made; "" if unknown.
     """
 
     path: str

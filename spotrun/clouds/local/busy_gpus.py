@@ -23,7 +23,10 @@ train.
 
 
 def taken_by(nvml: Any) -> str:
-    """Name the processes that compute on the GPUs; "" if there are none. Programs that only draw do not count."""
+    """
+    Name the processes that compute on the GPUs; "" if there are none. Programs that use a GPU only for graphics do not
+    count.
+    """
     try:
         nvml.nvmlInit()
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
@@ -33,7 +36,7 @@ def taken_by(nvml: Any) -> str:
     if not found:
         return ""
     named = ", ".join(str(pid) for pid in sorted(found)[:5])
-    return f"{count_of(len(found), 'other process', 'other processes')} computes on its GPUs ({named})"
+    return f"{count_of(len(found), 'other process computes', 'other processes compute')} on its GPUs ({named})"
 
 
 def look() -> str:

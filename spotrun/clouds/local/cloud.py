@@ -135,7 +135,7 @@ class Local(Cloud):
         alive = sum(instance.alive for instance in self._everything().instances())
         yield ok(
             "local cloud",
-            f"{count_of(alive, 'instance')} running; each instance's supervisor has armed its time-to-live",
+            f"{count_of(alive, 'instance')} running; each instance's supervisor enforces its time-to-live",
         )
 
     def _everything(self) -> LocalDriver:

@@ -22,8 +22,8 @@ class ScriptStep(msgspec.Struct, frozen=True, kw_only=True):
     One step of a market's script. As soon as the condition `when` is true, the action `then` happens. Only after that
     is the next step considered.
 
-    `when` is the text of a trigger (spotrun.spec.market_script). `notice_s` is in run time; None means no notice. An
-    action on the instances of a gang affects `members` of them, and waits until at least that many are training.
+    `when` is the text of a trigger (spotrun.spec.market_script). `notice_s` is in run time; None means no notice. In a
+    gang, the action affects `members` instances, and happens only when at least that many are training.
     """
 
     when: str
@@ -47,10 +47,10 @@ class MarketConfig(msgspec.Struct, frozen=True, kw_only=True):
     If `kind` is calm, prices are fixed and there is always capacity. If it is generated, prices, capacity and
     interruptions depend only on `seed` and run time. The steps of `script` happen in both kinds.
 
-    `boot_s` is the run time between a launch and the start of the instance. `recommended` is a share of the
-    interruptions in a generated market: this share is preceded by a recommendation to rebalance. An equal number of
-    recommendations is not followed by an interruption. `capacity` is the number of the run's instances that each spot
-    pool has room for at once; None means no limit.
+    `boot_s` is the run time between a launch and the start of the instance. `recommended` applies to a generated
+    market: it is the share of interruptions that a recommendation to rebalance precedes. The market also has an equal
+    number of false recommendations, which no interruption follows. `capacity` is the number of the run's instances that
+    each spot pool has room for at once; None means no limit.
     """
 
     seed: int = 0

@@ -146,8 +146,8 @@ class LocalDriver:
         Delete the records of a run's terminated instances. After that, the instances' launch tokens can be used again.
         The cloud's log is kept.
 
-        While any member of a gang runs, the records of all members are kept, because the first member's folder also
-        stores the outcome of their launch.
+        As long as any member of a gang runs, the records of all its members are kept, because the first member's record
+        folder also says whether the gang's launch succeeded.
         """
         with _as_unavailable():
             known = [(folder, settling.settled(folder, self._log)) for folder in self._places.record_folders()]

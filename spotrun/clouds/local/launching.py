@@ -84,7 +84,8 @@ class Launcher:
 
     def _members_before(self, folders: Sequence[RecordFolder], request: LaunchRequest) -> Instance:
         """
-        Return the launch's first member. That member may have ended already, but at least one member still runs.
+        Return the first member of an earlier launch with the same token. That member may have ended already, but at
+        least one member of the launch still runs.
 
         Raises:
             LaunchTokenSpent: all members have ended, or the launch was given up.
@@ -98,7 +99,7 @@ class Launcher:
         return as_seen(folders[0], first)
 
     def _free_net(self, request: LaunchRequest) -> int:
-        """Return a number that no running member of another launch has as the third number of its IPv4 address."""
+        """Return a third number for the members' IPv4 addresses (`MEMBERS_NET`) that no other running launch uses."""
         taken = {record.instance.address.split(".")[2] for record in self._living() if record.instance.address}
         nets = ((request.launch + away) % 256 for away in range(256))
         net = next((net for net in nets if str(net) not in taken), None)
@@ -153,8 +154,12 @@ class Launcher:
 
     def _script_seen(self, request: LaunchRequest) -> int:
         """
-        Return how many steps of the market's script have happened in this run. Raise InsufficientCapacity if there is
-        no capacity for `request`, and CloudError if the cloud does not rent out such instances.
+        Check that there is capacity for `request`. Return how many steps of the market's script have happened in this
+        run.
+
+        Raises:
+            InsufficientCapacity: there is no capacity.
+            CloudError: the cloud does not rent out such instances.
         """
         script = Script(self._places.market(request.run_uid), self._config.script, self._clock.epoch)
         script.advance(self._clock.now(), observer=None)

@@ -27,7 +27,10 @@ SPOT_SHARE_MIN, SPOT_SHARE_MAX = 0.25, 0.40
 """Minimum and maximum of the spot price, as shares of the on-demand price."""
 
 UP_MIN_MINUTES, UP_MEDIAN_MINUTES, UP_SIGMA = 8.0, 24.0, 2.0
-"""A period of capacity lasts UP_MIN + lognormal: median 32 min, 10th percentile 10 min, mean 3.1 h."""
+"""
+Parameters of the length of a period with capacity: UP_MIN_MINUTES plus a lognormal variable. Its median is 32 min, its
+10th percentile 10 min, and its mean 3.1 h.
+"""
 DOWN_MEDIAN_MINUTES, DOWN_SIGMA = 25.0, 1.4
 PRICE_MEDIAN_MINUTES, PRICE_SIGMA = 90.0, 0.8
 UNANNOUNCED_SHARE = 0.1
@@ -42,8 +45,8 @@ FALSE_LEAD_MINUTES = 30.0, 120.0
 
 WARM_UP = timedelta(days=2)
 """
-The time for which the market has existed when a run starts. Without it, every run would start at the beginning of the
-market's first period.
+Age of the market when a run starts. With an age of zero, every run would start at the same point of the market, the
+beginning of its first period.
 """
 
 
@@ -92,8 +95,8 @@ class Market:
 
     def has_capacity(self, pool: Pool, at: datetime) -> bool:
         """
-        Return whether a launch at `at` would find capacity. From the notice of a loss until the capacity is back,
-        launches find none.
+        Return whether a launch at `at` would find capacity. Launches find no capacity from the notice of a loss until
+        the capacity is back.
         """
         if self._never_lost(pool):
             return True
@@ -116,8 +119,8 @@ class Market:
 
         According to AWS, a recommendation can arrive before the notice, or together with it
         (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html). AWS publishes neither how many
-        recommendations come nor how early. So this market assumes three things: that a recommendation precedes the
-        share `recommended` of all losses, how long before the notice it comes, and that there are as many false
+        recommendations come nor how early. So this market makes three assumptions: a recommendation precedes the share
+        `recommended` of all losses; it comes at most LEAD_MINUTES_MAX before the notice; and there are as many false
         recommendations as true ones.
         """
         loss = self.next_loss(pool, at)
@@ -228,8 +231,7 @@ T = TypeVar("T", Availability, PriceStep)
 
 class Timeline(Generic[T]):
     """
-    The periods of a history that has no end. Periods are generated when a time is requested that lies after all periods
-    generated before.
+    An endless series of periods. A period is generated only when a caller asks for a time after all earlier periods.
     """
 
     def __init__(self, source: Iterator[T]) -> None:

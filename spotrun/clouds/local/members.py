@@ -3,8 +3,8 @@ Launches the members of a gang on the local cloud: all or none.
 
 The launcher accepts all members together and starts their supervisors one by one. No supervisor boots its member until
 all supervisors have started. Then the launcher writes the word `all` next to the first member's record. If the
-supervisors take too long to start, another process writes `none` instead, and the whole launch is given up. The first
-word that is written counts; later ones change nothing.
+supervisors take too long to start, another process writes `none` instead, and the whole launch is given up. Only the
+first word that is written counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from spotrun.clouds.local.records import Record, RecordFolder, instance_id_of
 MEMBERS_NET, CUT_OFF_NET = "127.77", "127.78"
 """
 The first two numbers of the members' IPv4 addresses. A member has the address 127.77.L.M, where L is the launch's
-number and M the member's index. A member whose network the script of the market cuts off moves to 127.78.
+number and M the member's index. If the market's script cuts a member off from the other members, that member moves to
+an address in 127.78.
 
 All these are loopback addresses of this machine, and each address has its own ports. So two members can use the same
 unprivileged port.

@@ -32,7 +32,10 @@ _IDLE_CONNECTION_S = 30
 
 
 class MetadataService:
-    """Serves the values that the supervisor sets, on a free port of 127.0.0.1, in separate threads."""
+    """
+    Serves the values that the supervisor sets. The server listens on a free port of 127.0.0.1 and runs in separate
+    threads.
+    """
 
     def __init__(self, instance: Instance, clock: Clock) -> None:
         self.clock = clock
@@ -126,7 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_DELETE = do_PATCH = do_OPTIONS = do_POST
 
     def date_time_string(self, timestamp: float | None = None) -> str:
-        """Return the Date header in run time, because the times in the answers are run time too."""
+        """Return the text of the Date header. It is in run time, like the times in the answers."""
         return format_datetime(self.server.service.clock.now(), usegmt=True)
 
     def log_message(self, format: str, *args: object) -> None:

@@ -24,8 +24,8 @@ from spotrun.spec.own_machine import HardwareSpec, this_host
 class OwnMachine:
     """
     The user's own machine, which a job can name as its home. Only processes on that machine can see its instances. On
-    any other machine, `offerings` returns none, and `instances` raises an error if the caller needs to know the
-    instances at home.
+    any other machine, `offerings` returns an empty list. `instances` does too, or raises an error if the caller must
+    see the instances at home.
     """
 
     def __init__(self, name: str, hardware: HardwareSpec, clock: ScaledClock, gpus: BusyGpus | None = None) -> None:
@@ -83,8 +83,8 @@ class OwnMachine:
 
     def launch(self, request: LaunchRequest) -> Instance:
         """
-        Launch an instance on this machine, by the rules of CloudDriver. If two runs try this at the same time, only one
-        succeeds.
+        Launch an instance on this machine, as `CloudDriver.launch` does. If two runs try this at the same time, only
+        one succeeds.
         """
         if not self.is_here:
             raise CloudError(f"{self._kind.name} is the machine {self._host}", hint="launch from that machine")

@@ -101,7 +101,10 @@ def reap() -> dict[int, int]:
 
 
 def become_subreaper() -> None:
-    """Become the parent of orphaned descendants from now on, so that no process escapes by forking twice."""
+    """
+    Become the parent of orphaned descendants from now on. Without this, a process that forks twice would leave this
+    process's tree.
+    """
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 

@@ -39,8 +39,8 @@ from spotrun.proc import ProcessMark
 
 RECORD_VARIABLE = "SPOTRUN_INSTANCE_RECORD"
 """
-The environment variable, set in each process of an instance, that holds the path of the instance's record. The path
-identifies the instance, because an instance of another local cloud may have the same id.
+The environment variable with the path of an instance's record. Each process of the instance has this variable. The path
+identifies the instance; the id does not, because an instance of another local cloud may have the same id.
 """
 POLL_S = 0.01
 _INSTANCE_ID = re.compile(r"i-[0-9a-f]{17}")
@@ -82,8 +82,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     def end(self, at: datetime, by: EndedBy, init_exit_code: int | None = None) -> Record:
         """
-        Return a copy of the record that says when and by whom the instance was ended. If `at` lies before the launch or
-        the last price change, the time of that event is taken instead.
+        Return a copy of the record that says when and by whom the instance was ended. The end cannot lie before the
+        launch or the last price change, so if `at` does, the time of that event is used.
         """
         known = [self.instance.launched_at, *(segment.since for segment in self.instance.prices)]
         ended = self.with_instance(state=InstanceState.STOPPING, ended_at=max([at, *known]), ended_by=by)
@@ -135,12 +135,12 @@ class RecordFolder:
 
     def try_lock(self) -> int | None:
         """
-        Return a descriptor that holds the lock until all copies of it are closed; None if another process holds the
-        lock.
+        Try to take the lock, and return a file descriptor that holds it. The lock is free again when all copies of the
+        descriptor are closed. Return None if another process holds the lock.
 
-        The lock belongs to the open file. The supervisor inherits the descriptor from the launcher, so the lock is held
-        without a gap, and the kernel frees the lock when the last process with the descriptor is dead. Hence, if the
-        record says that the instance runs and the lock is free, the supervisor is dead.
+        The launcher takes the lock, and the supervisor inherits the descriptor from it, so the lock is never free in
+        between. The kernel frees the lock when the last process with the descriptor is dead. Hence, if the record says
+        that the instance runs and the lock is free, the supervisor is dead.
         """
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not try_flock(descriptor):
@@ -287,8 +287,8 @@ def try_flock(descriptor: int) -> bool:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """
-    Replace the file in one step: a reader sees either the old bytes or the new ones. The file is not flushed to disk:
-    after a crash of the machine, its local instances are gone anyway.
+    Replace the file in one step: a reader sees either the old bytes or the new ones. The file is not flushed to disk. A
+    crash of the machine may lose it, but the local instances that it describes are gone then too.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:

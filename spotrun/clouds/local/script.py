@@ -45,7 +45,9 @@ class UploadStatus(msgspec.Struct, frozen=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """The part of an instance's status file that decides whether a trigger has come true. Epochs count from 0."""
+    """
+    The part of an instance's status file that is needed to decide whether a trigger has come true. Epochs count from 0.
+    """
 
     phase: str = "boot"
     epoch: Count | None = None
@@ -58,7 +60,8 @@ class Observer(msgspec.Struct, frozen=True):
     """
     The instance that checks whether a trigger has come true, with its capacity type and the progress of its training.
 
-    Once an instance has a notice, its training triggers no further steps. Only the training of the next attempt does.
+    Once an instance has a notice, its training triggers no further steps of the script. The next step can be triggered
+    only by the next attempt's training.
     """
 
     instance_id: str

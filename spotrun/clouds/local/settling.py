@@ -36,9 +36,9 @@ def as_seen(folder: RecordFolder, record: Record) -> Instance:
 
 def shown(folder: RecordFolder, log: CloudLog) -> Record | None:
     """
-    Return the record of an instance that callers may see. Return None if the launcher died before it had started the
-    supervisor: a repeated launch may still complete, but until then no instance exists. Return None also for a member
-    of a gang that has not started completely.
+    Return the instance's record if callers are allowed to see the instance, or else None. They do not see an instance
+    whose launcher died before it started the supervisor: a repeated launch may still complete, but until then no
+    instance exists. Nor do they see a member of a gang until the whole gang has started.
     """
     record = settled(folder, log)
     if record is not None and not record.ended and not has_all(folder, record):
@@ -66,7 +66,7 @@ def settled(folder: RecordFolder, log: CloudLog) -> Record | None:
 def _buried(folder: RecordFolder, log: CloudLog, record: Record) -> Record:
     """
     Return the record. If the instance has ended, enter its end in the record first. The caller must hold the instance's
-    lock: a living supervisor would hold it, so the supervisor is dead.
+    lock. That proves that the supervisor is dead, because a living supervisor holds the lock.
     """
     if not was_cut_short(record):
         return bury_dead(folder, log, record, folder.last_beat(record.clock), EndedBy.FAULT)
@@ -144,8 +144,8 @@ def bury_dead(folder: RecordFolder, log: CloudLog, record: Record, at: datetime,
     """
     Record the end of an instance whose supervisor has died. `at` is when the supervisor was last alive.
 
-    The supervisor may have died after it wrote the record and before it wrote the cloud's log. So this function logs
-    the start of billing and the prices, even if the log already has them.
+    The supervisor may have died after it wrote the record and before it wrote the cloud's log. So this function also
+    logs the start of billing and the prices. The log may then have them twice.
     """
     processes.kill_all(partial(processes.carrying, RECORD_VARIABLE, str(folder.path)))
     log.metered(record.instance)

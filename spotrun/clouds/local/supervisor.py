@@ -46,8 +46,8 @@ some size. A whole upload takes only tens of milliseconds.
 """
 GUARDIAN_GRACE_S = 2.0
 """
-Seconds of system time that a supervisor has, after the time-to-live is over, to end its instance. Then the guardian
-kills the supervisor and ends the instance.
+Seconds of system time that the supervisor has to end its instance when the time-to-live is over. After that, the
+guardian kills the supervisor and ends the instance.
 """
 
 
@@ -158,7 +158,7 @@ class Supervisor:
         return EndedBy.ITSELF if self._init_has_exited() else None
 
     def _all_are_there(self) -> bool:
-        """Return whether the supervisors of all members of this launch have started."""
+        """Return whether a supervisor has started for each member of this launch."""
         self._has_all = self._has_all or has_all(self._folder, self._record)
         return self._has_all
 
@@ -359,8 +359,8 @@ def _wait_for_exit(pid: int, give_up_at: float) -> bool:
 
 def observer_of(instance: Instance, status: StatusFile) -> Observer:
     """
-    Describe the instance as other processes see it. The others do not know of a coming loss without notice, so until
-    that loss the instance counts as not under notice.
+    Describe the instance as other processes see it. Other processes cannot know in advance of a loss without notice, so
+    an instance that will be lost in this way does not count as under notice.
     """
     return Observer(
         instance_id=instance.instance_id,

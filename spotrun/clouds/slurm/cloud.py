@@ -58,8 +58,9 @@ class Slurm(Cloud):
 
     def boot(self, spec: RunSpec) -> timedelta:
         """
-        Return the usual time from when a node is free until the agent runs on it. Slurm's controller assigns nodes only
-        every few seconds, and Python imports its modules from a network file system.
+        Return the usual time from when a node is free until the agent runs on it. It is not zero, because Slurm's
+        controller assigns nodes only every few seconds, and because Python imports its modules slowly from a network
+        file system.
         """
         return timedelta(seconds=30)
 
@@ -120,7 +121,7 @@ class Slurm(Cloud):
         return Shell(
             ("srun", f"--jobid={job}", "--overlap", *there, "--pty", "bash", "-l"),
             needs={"srun": "run spotrun on a login node of the cluster"},
-            advice=f"no shell? see `squeue --jobs={job}`",
+            advice=f"if no shell opens, see `squeue --jobs={job}`",
         )
 
     def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:
@@ -162,8 +163,8 @@ class Slurm(Cloud):
 
     def offers(self, wish: RentalFlags) -> Quotes:
         raise SpecInvalid(
-            "only a job has the price of a cluster's node, under slurm.partitions",
-            hint="spotrun launch JOB.yaml --dry-run, or `spotrun doctor slurm` to list the partitions",
+            "only a job states the prices of a cluster's nodes (under slurm.partitions)",
+            hint="`spotrun launch JOB.yaml --dry-run`, or `spotrun doctor slurm` to list the partitions",
         )
 
     def quotes(self, spec: RunSpec, types: Sequence[str]) -> Quotes:

@@ -55,7 +55,7 @@ class SlurmDoctor:
         yield from self._well(cluster) if self._config.partitions else _to_write(cluster)
 
     def _well(self, cluster: Cluster) -> Iterator[Finding]:
-        """Check each of the job's partitions whose description in the job matches the cluster."""
+        """Check the job's partitions, except those that the job describes wrongly (`misfits` reports them)."""
         wrong = {problem.at[2] for problem in misfits(self._config, cluster)}
         for index, partition in enumerate(self._config.partitions):
             known = cluster.partitions.get(partition.name)
@@ -74,8 +74,9 @@ class SlurmDoctor:
                 but = "" if unlike is None else f"; {unlike.message}"
                 yield warned(
                     f"partition {known.name}",
-                    f"{_facts(known)}; jobs of {' and '.join(takers)} take its nodes if they use the same nodes{but}",
-                    "write capacity: spot if they do" if unlike is None else unlike.suggestion or "",
+                    f"{_facts(known)}; jobs of {' and '.join(takers)} take its nodes "
+                    f"if the partitions share nodes{but}",
+                    "if they share nodes, write capacity: spot" if unlike is None else unlike.suggestion or "",
                 )
             else:
                 yield ok(f"partition {known.name}", _facts(known))

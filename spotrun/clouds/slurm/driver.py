@@ -177,9 +177,10 @@ class SlurmDriver:
 
     def _look_at_members(self, job: Job, files: MemberFiles) -> None:
         """
-        Record which nodes the job has, and which of these nodes are lost. Normally the batch script records when a step
-        ends. The batch script runs on the first node, so if that node is lost, this driver records which members have
-        no step any more.
+        Record which nodes the job has, and which of these nodes are lost.
+
+        Normally the job's batch script records the end of each step. It runs on the first node, so if that node is
+        lost, the batch script is too. Then this driver records the end of each member whose step no longer runs.
         """
         now, there = self._clock.now(), self._seats_of(job.nodes)
         seats = files.seats() or (files.take_seats(there) if len(there) == job.tags.count else ())

@@ -45,7 +45,9 @@ def fault(answer: Answer, what: str, partition: str = "") -> CloudError | None:
     if _RENAMED in said:
         return CloudError(message, hint=f"`sinfo` shows the partitions; correct {partition} under slurm.partitions")
     if _has(said, _DENIED):
-        return AccessDenied(message, hint="name your account in slurm.account, or a partition that you may use")
+        return AccessDenied(
+            message, hint="name your account in slurm.account, or a partition that you are allowed to use"
+        )
     if _has(said, _QUOTA):
         return QuotaExceeded(
             message, hint="see `sacctmgr show assoc where user=$USER`, or wait until some of your jobs have ended"
@@ -60,8 +62,8 @@ def require_answer(answer: Answer, what: str) -> str:
     Return the output of a program that only reads.
 
     Raises:
-        CloudUnavailable: the program failed. Because the program only reads, even a message such as "invalid partition"
-        is treated as a temporary fault.
+        CloudUnavailable: the program failed. Even a message such as "invalid partition" counts as a temporary fault
+            here, because this call requests nothing that Slurm could refuse for good.
         AccessDenied: this user has no right to run the program.
     """
     found = fault(answer, what)

@@ -112,8 +112,8 @@ def _has(seat: Seat, nodes: str, commands: Commands) -> bool:
 
 def _write_down(files: MemberFiles, member: int, seat: Seat, code: int, job: str, commands: Commands) -> None:
     """
-    Record when and why a member ended, in its file. If the whole job is over, record nothing: the member then ended
-    because the job did. If Slurm's controller does not answer, assume that the job continues.
+    Record when and why a member ended, in its file. If the whole job is over, record nothing, because the member's end
+    was then only a consequence of the job's end. If Slurm's controller does not answer, assume that the job continues.
     """
     at = datetime.now(UTC)
     told = asked(job, commands)

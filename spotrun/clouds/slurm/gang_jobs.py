@@ -3,8 +3,8 @@ The members of a gang, which Slurm runs as one job.
 
 When a member has ended, its node stays with the job, and Slurm charges for the node until the job is over. The node
 cannot be given back earlier: `scontrol update` cannot remove the first node from a job, and on a cluster without
-accounting it can remove other nodes only once. So from the end of each member, its node is billed to the member that
-ends last.
+accounting it can remove other nodes only once. So once a member has ended, the further cost of its node is added to the
+bill of the member that ends last.
 
 A lost node is different: Slurm itself removes it from the job, so it is no longer billed.
 """
@@ -75,8 +75,8 @@ class GangJob(NamedTuple):
 
     def _ended_at(self, index: int) -> datetime:
         """
-        Return when a member ended. The time is never before its job began or after its job ended, because the clock of
-        its node may be wrong.
+        Return when a member ended. The clock of the member's node may be wrong. So a time before the job's beginning is
+        replaced by the job's beginning, and a time after the job's end by the job's end.
         """
         job, ended = self.job, self.ended[index]
         began_at, over_at = job.began_at or job.submitted_at, job.ends_at if job.has_ended else None
@@ -85,9 +85,10 @@ class GangJob(NamedTuple):
 
     def _billed_until(self, index: int) -> datetime:
         """
-        Return the time until which a member is billed, rounded down to a whole second. Slurm counts whole seconds, so a
-        job may be over in the same second in which its member ends; without rounding, the member would be billed beyond
-        the job's end. If the job continues, the rest of that second is billed to the last member.
+        Return the time until which a member is billed, rounded down to a whole second. Slurm counts whole seconds, so
+        by Slurm's count a job may end in the same second as its member. Without rounding, the member would then be
+        billed beyond the job's end. If the job continues, the remaining part of that second is billed to the member
+        that ends last.
         """
         return self._ended_at(index).replace(microsecond=0)
 

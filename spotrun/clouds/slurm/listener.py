@@ -1,6 +1,6 @@
 """
-The process of a job that receives Slurm's signal before Slurm takes the node. It runs as a step and records the
-deadline.
+Receives the signal that Slurm sends to a job before it takes the job's node, and records the deadline. This process
+runs as a separate step of the job.
 
 Slurm sends the same SIGTERM when a user cancels the job, when the job's time is over, and when its script has ended. So
 the signal counts as a notice only if the job still runs and Slurm reports it as preempted.
@@ -34,8 +34,8 @@ _FACT = re.compile(r"(?:^| )(JobState|EndTime|PreemptTime|NodeList)=(\S+)")
 
 class JobStatus(NamedTuple):
     """
-    The controller's report about a job: its nodes, and the deadline at which Slurm will end it, None if it is not
-    preempted.
+    The controller's report about a job: whether it runs, its nodes, and the deadline at which Slurm will end it. The
+    deadline is None if the job is not preempted.
     """
 
     runs: bool
@@ -45,11 +45,11 @@ class JobStatus(NamedTuple):
 
 def main(file: Path, job: str, commands: Commands) -> None:
     """
-    Wait for a notice, write it to `file`, and wait until the job ends. Stop also when another process has deleted
-    `file`, which means that the job's script is about to end.
+    Wait for a notice, write it to `file`, and wait until the job ends. Return early if another process deletes `file`,
+    which means that the job's script is about to end.
 
-    Slurm may preempt a job, and send the signal, before this step can receive signals. So this function first queries
-    the controller.
+    Slurm may have sent the signal before this step could receive signals. So this function first asks the controller
+    whether the job is already preempted.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     told = asked(job, commands) or JobStatus(True, None)
@@ -65,8 +65,9 @@ def main(file: Path, job: str, commands: Commands) -> None:
 
 def _until_it_is_over(file: Path, job: str, deadline: datetime, commands: Commands) -> None:
     """
-    Wait until the job is over. A signal alone does not mean that, because Slurm may send a second one before the
-    deadline, and the training may use the time until then. So query the controller after each signal.
+    Wait until the job is over. Query the controller after each signal, because a signal alone does not mean that the
+    job is over. Slurm may send a second signal before the deadline, and the training may still need the time until the
+    deadline.
     """
     over = False
     while not over:

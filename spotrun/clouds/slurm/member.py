@@ -6,8 +6,8 @@ training in a separate session.
 
 This program is called the task of its step. As a notice, Slurm sends SIGTERM. Depending on the cluster's ProctrackType,
 the signal goes to the task alone, to the task's process group, or to all descendants of slurmstepd, the step's daemon.
-It must not reach agent and training, which it would end. So agent and training run as orphans in a separate session.
-They notice the end of the task by a pipe that then closes, and end too.
+The signal must not reach the agent and the training, because it would end them. So they run as orphans in a separate
+session. When the task ends, a pipe to them closes; they notice that, and end too.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def _keep(assignment: Assignment, life: int) -> int:
 
 def _end_with_the_task(life: int) -> None:
     """
-    Wait until the task ends, then send SIGTERM to this process. The main thread handles the signal, once it is ready
-    to; until then the signal is blocked in all threads.
+    Wait until the task ends, then send SIGTERM to this process. The signal stays blocked in all threads until the main
+    thread is ready to handle it.
     """
     os.read(life, 1)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -69,8 +69,8 @@ class MemberFiles:
 
     def end(self, member: int, ended: MemberEnd) -> MemberEnd:
         """
-        Record a member's end, unless an end is already recorded. Return the recorded end. If a driver has requested
-        that the member end, the end is recorded as caused by the user.
+        Record a member's end, unless an end is already recorded. Return the recorded end. If a driver has asked this
+        member to end (`ask_to_end`), record the user as the cause.
         """
         said = ended._replace(by=EndedBy.USER) if self.is_to_end(member) else ended
         return self._agree(f"{member}.ended", said, MemberEnd)
@@ -96,8 +96,9 @@ class MemberFiles:
 
     def _agree(self, name: str, value: T, kind: type[T]) -> T:
         """
-        Write `value` to the file, unless the file exists. Return the value in the file. The file is created as a hard
-        link to a complete file, which is atomic on shared file systems too.
+        Write `value` to the file, unless the file exists. Return the value in the file. The value is written to a
+        temporary file first, and then the file is created as a hard link to it. This is atomic even on shared file
+        systems, so no process sees an incomplete file.
         """
         unnamed = self._path(f"{uuid.uuid4().hex}.tmp")
         with _reaching(self._path(name)):
@@ -113,11 +114,13 @@ class MemberFiles:
 
 @contextlib.contextmanager
 def _reaching(path: Path) -> Iterator[None]:
-    """Turn errors of the enclosed block into CloudUnavailable: `path` cannot be read or written, or is not a record."""
+    """Raise CloudUnavailable if the block cannot read or write `path`, or if `path` is not a record."""
     try:
         yield
     except OSError as error:
-        raise CloudUnavailable(f"{path}: {error.strerror}", hint=f"check who may use {path.parent}") from error
+        raise CloudUnavailable(
+            f"{path}: {error.strerror}", hint=f"check who is allowed to use {path.parent}"
+        ) from error
     except msgspec.DecodeError as error:
         raise CloudUnavailable(f"{path} is not a member's record: {error}", hint="restore it, or remove it") from error
 

@@ -18,8 +18,8 @@ from spotrun.units import Unreadable, count_of, format_duration
 BY_PARTITION, BY_QOS = "preempt/partition_prio", "preempt/qos"
 _ENDING = {"CANCEL", "REQUEUE"}
 """
-Preemption modes in which Slurm ends a preempted job if the job must not be requeued, which is so for spotrun's jobs:
-https://slurm.schedmd.com/slurm.conf.html#OPT_PreemptMode
+Preemption modes in which Slurm ends one of spotrun's jobs to preempt it. REQUEUE is one of them because spotrun's jobs
+forbid Slurm to requeue them: https://slurm.schedmd.com/slurm.conf.html#OPT_PreemptMode
 """
 
 
@@ -74,8 +74,8 @@ def read_cluster(commands: Commands) -> Cluster:
 
 def misfits(config: SlurmConfig, cluster: Cluster) -> Iterator[Unreadable]:
     """
-    Yield an error for each statement that a job makes about its partitions and that is wrong on this cluster. The
-    error's `at` is the key of that statement in the job.
+    Yield an error for each key under the job's `slurm.partitions` whose value is wrong on this cluster. The error's
+    `at` is the path of that key in the job.
     """
     for index, partition in enumerate(config.partitions):
         known = cluster.partitions.get(partition.name)

@@ -28,8 +28,8 @@ the job. The time also allows for a wrong clock of the controller.
 """
 _NODE_LOST = "JobLaunchFailure"
 """
-The reason that Slurm reports for the end of a job if the job's node stopped answering, and the controller gave up the
-job before it marked the node as down.
+The reason that Slurm reports for the end of a job in this case: the job's node stopped answering, and the controller
+gave up the job before it marked the node as down.
 """
 _ENDS = {
     "PREEMPTED": EndedBy.CLOUD,
@@ -176,8 +176,8 @@ def _state(job: Job) -> InstanceState:
 
 def _ended_by(job: Job) -> EndedBy:
     """
-    Return who or what ended a job. If the job ended itself after its time-to-live, the time-to-live counts as the
-    cause: the instance ends itself then, some seconds before Slurm would do it.
+    Return who or what ended a job. If the job ended itself at the end of its time-to-live, the time-to-live counts as
+    the cause. (The instance enforces its time-to-live itself, a few seconds before Slurm would.)
     """
     if job.waited_in_vain:
         return EndedBy.CLOUD

@@ -1,4 +1,4 @@
-"""Checks, without the network, what a job says about Slurm."""
+"""Checks the keys of a job that concern Slurm, without using the network."""
 
 from __future__ import annotations
 

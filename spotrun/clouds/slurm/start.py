@@ -29,8 +29,8 @@ from spotrun.clouds.slurm.notices import FILE
 
 SLURMS_OWN = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_")
 """
-Prefixes of environment variables that make libraries adapt to Slurm. Training must not adapt, although it runs in a
-Slurm job.
+Prefixes of environment variables that Slurm sets. The agent does not get them: a training library that finds them
+assumes that Slurm has started the training's processes, but the agent starts them.
 """
 UNENDED = ("sh", "-c", 'trap "" TERM; exec "$@"', "sh")
 """
