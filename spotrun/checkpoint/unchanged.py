@@ -94,8 +94,9 @@ class Unchanged:
 
 def digest(image: memoryview) -> bytes:
     """
-    Return the digest of a whole image. It is needed only for a commit that borrows: such a commit's manifest has
-    digests of parts, and the image may contain only some bytes of a borrowed part.
+    Return the digest of a whole image. It is needed only for a commit that borrows. The manifest of such a commit has
+    digests of whole parts only, and an image that contains only some bytes of a borrowed part cannot be compared with
+    them.
     """
     return xxhash.xxh3_128_digest(image)
 
