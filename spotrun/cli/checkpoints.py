@@ -137,8 +137,8 @@ def export_checkpoint(
 
 def _commit_of(run_id: str, state: RunState, step: int | None) -> Commit:
     """
-    Return the newest checkpoint of `step`, even if it is suspect or training went back to before it. Without `step`,
-    return the newest usable checkpoint.
+    Return the newest checkpoint of `step`. It may be suspect, or come after the step to which training went back later.
+    Without `step`, return the newest usable checkpoint.
     """
     held = [commit for commit in state.commits if commit.retired_at is None]
     chosen = state.restore_candidates() if step is None else [c for c in reversed(held) if c.event.step == step]
@@ -219,8 +219,8 @@ def prune(
 
 def _ask_the_agent(opened: OpenRun, keep: int, *, dry_run: bool) -> None:
     """
-    Request that the agent prune, because only the current attempt may retire checkpoints of a run that has not ended
-    (protocol 23). With `dry_run`, only print how many checkpoints the agent would delete.
+    Request that the agent prune, because only the current attempt is allowed to retire checkpoints of a run that has
+    not ended (protocol 23). With `dry_run`, only print how many checkpoints the agent would delete.
     """
     from msgspec.structs import replace
 

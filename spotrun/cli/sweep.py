@@ -33,7 +33,7 @@ ReductionFactorOption = Annotated[
     typer.Option("--reduction-factor", metavar="N", help="Keep one trial in N at each comparison; 0 keeps all trials."),
 ]
 MaxParallelOption = Annotated[
-    int, typer.Option("--max-parallel", metavar="N", min=1, max=64, help="How many trials run at once at most.")
+    int, typer.Option("--max-parallel", metavar="N", min=1, max=64, help="Run at most this many trials at once.")
 ]
 MetricOption = Annotated[
     str | None,
@@ -102,7 +102,8 @@ def sweep(
     Each trial is an ordinary run, NAME-1, NAME-2 and so on. To carry on a sweep that was stopped or lost its process,
     repeat the same command. If the sweep is over, the command shows the report.
 
-    A parameter becomes an argument of the script, or sets the variable of that name if the job's envs have one.
+    A parameter becomes an argument of the script. If the job's envs have a variable with the parameter's name, the
+    parameter sets that variable instead.
     """
     import contextlib
     import sys
