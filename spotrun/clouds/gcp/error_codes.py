@@ -70,8 +70,8 @@ class PolicyForbids(CloudError):
 
 IDENTITY_DENIED = (IdentityUnknown, AccessDenied)
 """
-Errors of a launch with a new service account. They cease once all parts of Google know the account, so the driver
-repeats such a launch.
+Errors of a launch with a new service account. Such a launch succeeds once all parts of Google know the account, so the
+driver repeats the launch.
 """
 _ADDRESSES = "make the subnetwork's range larger: gcloud compute networks subnets expand-ip-range"
 _MORE = "request an increase at https://console.cloud.google.com/iam-admin/quotas"
@@ -229,9 +229,10 @@ def lacking_identity(error: CloudError) -> CloudError:
     Return IdentityUnknown if `error`, which Compute Engine has reported, is about a service account that was not found.
     Otherwise return `error`.
 
-    Such an error first looks like NotThere: Compute Engine reports `The resource 'ADDRESS' of type 'serviceAccount' was
-    not found` for an account that it does not know yet. IAM reports similar words, but only if the account does not
-    exist; so NotThere is right for IAM's errors.
+    By its words, such an error is a NotThere: `The resource 'ADDRESS' of type 'serviceAccount' was not found`. But
+    Compute Engine also reports this if the account exists and Compute Engine does not know it yet. (IAM reports similar
+    words only if the account does not exist. So for errors of IAM, NotThere is right, and this function must not be
+    called.)
     """
     if isinstance(error, NotThere) and _ACCOUNT.search(error.message):
         return IdentityUnknown(error.message, hint=_IDENTITY)
