@@ -276,8 +276,8 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     def nights(self, region: str, spec: RunSpec) -> Nights:
         """
-        Return the service that starts a job's nights in this region and runs their runner without a machine of the
-        user.
+        Return the service that trains a job every night without a machine of the user: in this region, it starts each
+        night and runs the night's runner.
 
         Raises:
             SpecInvalid: the cloud has no such service.

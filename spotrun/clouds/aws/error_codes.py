@@ -146,8 +146,8 @@ _UNREACHABLE = (
     *(sdk.CredentialRetrievalError, sdk.MetadataRetrievalError, NoAnswer),
 )
 """
-Errors that mean that AWS cannot be reached. They include credentials that cannot be renewed now; until they are
-renewed, a runner cannot observe anything (P26).
+Errors that mean that AWS cannot be reached. They include the errors for credentials that cannot be renewed now: until
+the credentials are renewed, a runner cannot observe anything (P26).
 """
 
 _PAGE = re.compile(r"<(!doctype )?html", re.IGNORECASE)
@@ -183,7 +183,8 @@ def _meaning_of(action: str, error: Exception) -> CloudError:
 
 def error_of(action: str, error: sdk.ClientError) -> CloudError:
     """
-    Return the error for an answer of AWS. Its message has AWS's code and message, which may name zones with capacity.
+    Return the error for an answer of AWS. The error's message contains AWS's code and message, because AWS's message
+    sometimes names zones that have capacity.
     """
     told = error.response.get("Error", {})
     code, words = str(told.get("Code", "unknown")), str(told.get("Message", ""))

@@ -63,8 +63,8 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_image(region: Region, config: AwsConfig) -> str:
     """
-    Return the id of the image that the job names. If it names none, return the newest image, whose id is in the
-    configured SSM parameter.
+    Return the id of the image that the job names. If the job names no image, return the id that the configured SSM
+    parameter contains now.
     """
     return config.image_id or _newest(region, config.image_parameter)
 
@@ -102,7 +102,9 @@ def find_network(region: Region, config: AwsConfig) -> Network:
         raise CloudError(f"no security group in {region.name} is called {config.security_group}", hint=hint)
     if len(groups) > 1:
         what = f"{len(groups)} security groups in {region.name} are called {config.security_group}, not one"
-        raise CloudError(what, hint="leave one group with this name, or name another group under aws.security_group")
+        raise CloudError(
+            what, hint="rename all but one of these groups, or name another group under aws.security_group"
+        )
     inside = [{"Name": "vpc-id", "Values": [groups[0]["VpcId"]]}]
     rows = region.pages(region.ec2, "describe_subnets", "Subnets", Filters=inside)
     tables, unrouted = _route_tables(region, inside)

@@ -44,8 +44,8 @@ def parse_rebalance(body: bytes) -> datetime | None:
 
 def remaining_s(deadline: datetime, date_header: str | None, now: datetime) -> float:
     """
-    Return the seconds until `deadline`, by the service's clock if its answer has a date. This machine's clock may be
-    wrong (failures.md N15).
+    Return the seconds until `deadline`. They are counted from the date of the service's answer, because this machine's
+    clock may be wrong (failures.md N15). If the answer has no date, they are counted from `now`.
     """
     try:
         told_at = parsedate_to_datetime(date_header or "")

@@ -35,14 +35,16 @@ FOLDER = "spotrun:folder"
 """Tag that names the run's folder. Its value is the prefix that the names of the folder's objects have in common."""
 _DEPLOY = "deploy the current infra/aws/account.yaml, or name a profile for all runs by aws.instance_profile"
 _ATTACH = "attach the current policy spotrun-runner (infra/aws), or name a profile for all runs by aws.instance_profile"
-_REAP = "`spotrun reap --cloud aws` removes the roles of runs that are over; an account may have 1,000, or ask for more"
+_REAP = (
+    "`spotrun reap --cloud aws` removes the roles of runs that are over; an account can have 1,000 roles, unless AWS "
+    "allows more"
+)
 
 
 class RunRoles:
     """
-    Makes and removes the roles and instance profiles of runs. The role is the first part that is made, and the last one
-    that is removed. So if a run's parts are only partly removed, its role is still there, and shows that something is
-    left.
+    Makes and removes the roles and instance profiles of runs. The role is made before the profile, and removed after
+    it. So if only some of these were removed, the role still exists, and shows that something is left to remove.
 
     IAM is the same in all regions, so one region is enough for calling it. `others` are further regions that can report
     the account's number. `secrets` are the job's secrets, and `repository` is the ECR repository of the job's image, ""
@@ -213,9 +215,9 @@ class RunRoles:
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
         """
-        Raise CloudUnavailable, so that the call is repeated, if IAM denies a call in the block while the role is new.
-        The caller's rights to change a role depend on the role's tags, and it takes a while until all of IAM knows
-        them.
+        If IAM denies a call in the block while the role is new, raise CloudUnavailable, so that the call is repeated
+        later. The caller's rights to change a role depend on the role's tags, and it takes a while until all of IAM
+        knows the tags of a new role.
         """
         try:
             yield
