@@ -29,7 +29,7 @@ The kinds of a `SavedObject`:
 - OBJECT: an instance of a plain class (see `is_plain`)
 - ASKED: an object whose `state_dict()` is saved and passed to `load_state_dict` at a resume
 - STANDS: a function, a class, or an object that is saved elsewhere. Only its name is saved, because each process of the
-  script creates the object again at the same path.
+  script itself creates such an object at the same place in the state.
 """
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, partial)
 

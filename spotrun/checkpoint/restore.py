@@ -61,7 +61,9 @@ class Image(msgspec.Struct, frozen=True):
 
 
 class Recipient(Protocol):
-    """Uses a checkpoint while it arrives. Any thread may call these methods, but only one at a time."""
+    """
+    Uses a checkpoint while it arrives. The methods are called by several threads, but never by two at the same time.
+    """
 
     def begins(self, image: Image, begin_bytes: int) -> None:
         """
@@ -90,7 +92,7 @@ def newest_readable(
 
     Raises:
         CheckpointDamaged: no candidate is whole.
-        StoreUnavailable: the store could not be read, so the checkpoints may be whole.
+        StoreUnavailable: the store could not be read, so it is unknown whether the checkpoints are whole.
     """
     skipped: list[int] = []
     reasons: list[str] = []

@@ -1,6 +1,7 @@
 """
-Chooses the checkpoints to retire. Retiring a checkpoint takes two steps: first, an entry in the ledger retires it,
-irrevocably. After that its objects are deleted; this may happen much later, or twice (protocol 23).
+Chooses the checkpoints to retire. This takes two steps. First, an entry in the ledger retires a checkpoint,
+irrevocably. Later the checkpoint's objects are deleted. It does no harm if that happens much later, or twice (protocol
+23).
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ _SMALL_BYTES = 1 << 20
 """Tensors below this size count as small. memmove copies this many bytes in a tenth of a millisecond."""
 _MEMMOVE = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _copy_aside = ctypes.CFUNCTYPE(*_MEMMOVE)(("memmove", ctypes.CDLL(None)))
-"""memmove(to, from, size), during which other threads may run Python."""
+"""memmove(to, from, size) that lets other threads run Python in the meantime."""
 _copy_at_once = ctypes.PYFUNCTYPE(*_MEMMOVE)(("memmove", ctypes.CDLL(None)))
-"""memmove(to, from, size), during which no other thread runs Python."""
+"""memmove(to, from, size) that keeps other threads from running Python in the meantime."""
 
 
 class Piece(NamedTuple):

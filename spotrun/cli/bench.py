@@ -72,7 +72,9 @@ MaxParallelOption = Annotated[
 ]
 TrialTimeoutOption = Annotated[
     str,
-    typer.Option("--trial-timeout", metavar="DURATION", help="How long each training may last, including its start."),
+    typer.Option(
+        "--trial-timeout", metavar="DURATION", help="End a training that takes longer than this, including its start."
+    ),
 ]
 SamplesOption = Annotated[
     float | None,

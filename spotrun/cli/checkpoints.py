@@ -123,7 +123,7 @@ def export_checkpoint(
     commit = _commit_of(opened.id, opened.ledger.refresh(), step)
     if not commit.event.has_image:
         raise SpecInvalid(
-            f"checkpoint {commit.number} of {opened.id} is the state of a command, and has no weights",
+            f"checkpoint {commit.number} of {opened.id} has no weights, only files, because the job is a command",
             hint=f"`spotrun fetch {opened.typed}` fetches its files",
         )
     with needs_extra("lightning", "a Lightning checkpoint"):
@@ -235,10 +235,13 @@ def _ask_the_agent(opened: OpenRun, keep: int, *, dry_run: bool) -> None:
         state = opened.ledger.state
         asked = replace(state, prune=Prune(number=state.next_number, keep=keep))
         count = len(to_retire(asked, opened.spec.checkpoint, None))
-        print(f"{opened.id} has not ended: its agent would delete {count_of(count, 'checkpoint')} after its next")
+        print(
+            f"{opened.id} has not ended: after the next checkpoint, its agent would delete "
+            f"{count_of(count, 'checkpoint')}"
+        )
         return
     opened.ledger.append(lambda _: event)
-    print(f"{opened.id} has not ended: its agent will keep {keep} of these checkpoints after the next checkpoint")
+    print(f"{opened.id} has not ended: after the next checkpoint, its agent will keep only {keep} of these checkpoints")
 
 
 app = typer.Typer(

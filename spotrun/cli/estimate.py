@@ -30,8 +30,8 @@ def estimate(
     """
     Compute what a training costs in several places: on demand, on spot, or on a machine of your own.
 
-    Nothing is rented. Exits with 1 if a result differs from the study's figure under `published:`, and the study gives
-    no reason.
+    Nothing is rented. Exits with 1 if a result differs from the study's figure under `published:`, and the study does
+    not explain the difference.
     """
     from spotrun.estimate import report
 

@@ -75,7 +75,7 @@ def status(
     damaged = [_unreadable_row(each) for each in unreadable if each.name.startswith(name or "")]
     if name is not None and not named and not damaged and sweep is None:
         message = f"no run's name or id begins with {name!r} in {store or DEFAULT_STORE}"
-        raise RunNotFound(message, hint="see `spotrun status`, or name another store by --store")
+        raise RunNotFound(message, hint="see `spotrun status`, or use --store to name another store")
     newest_first = sorted(named, key=lambda run: run.created.clock_epoch, reverse=True)
     if still_open:
         newest_first = [run for run, row in zip(newest_first, _rows(newest_first), strict=True) if _is_open(row)]

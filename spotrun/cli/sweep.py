@@ -21,7 +21,9 @@ GridOption = Annotated[
     list[str] | None,
     typer.Option("--grid", metavar="NAME=VALUE,…", help="A parameter and its values: lr=1e-3,3e-4. Repeatable."),
 ]
-BudgetOption = Annotated[str | None, typer.Option("--budget", metavar="USD", help="What all trials together may cost.")]
+BudgetOption = Annotated[
+    str | None, typer.Option("--budget", metavar="USD", help="Pay at most this much for all trials together.")
+]
 DeadlineOption = Annotated[
     str | None, typer.Option("--deadline", metavar="TIME", help="When all trials have to be done: in 24h, or at 07:00.")
 ]
@@ -59,7 +61,7 @@ GraceEpochsOption = Annotated[
 ResumeStoppedOption = Annotated[
     bool,
     typer.Option(
-        "--resume-stopped", help="At the end, spend the rest of the budget on the best of the stopped trials."
+        "--resume-stopped", help="At the end, spend what is left of the budget on the best of the stopped trials."
     ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="The seed of the random order of trials.")]

@@ -22,7 +22,9 @@ KillsOption = Annotated[
 ]
 AtOption = Annotated[str | None, typer.Option("--at", metavar="STEP,...", help="Kill after exactly these steps.")]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="The seed of the random steps.")]
-WithinOption = Annotated[str, typer.Option("--within", metavar="DURATION", help="How long each training may last.")]
+WithinOption = Annotated[
+    str, typer.Option("--within", metavar="DURATION", help="End a training that takes longer than this.")
+]
 KeepOption = Annotated[bool, typer.Option("--keep", help="Keep the runs, logs and traces.")]
 
 

@@ -2,8 +2,8 @@
 Builds the archive of a cloud function: spotrun and the packages that it needs there, without PyTorch.
 
 The archive contains the packages that are installed on this machine, so the function runs code that was tested. An
-installed package may have been built for a newer Linux than the function's. In that case pip fetches another build of
-the same version, and spotrun's lock file has to list the digest of that build.
+installed package may have been built for a newer Linux than the one on which the function runs. In that case pip
+fetches another build of the same version, and spotrun's lock file has to list the digest of that build.
 """
 
 from __future__ import annotations

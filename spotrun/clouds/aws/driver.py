@@ -196,7 +196,9 @@ class AwsDriver:
             and (each.state is InstanceState.STOPPING or (each.ended_at is not None and each.ended_at >= since))
         ]
         if holding:
-            return CloudUnavailable(f"{error.message} ({', '.join(holding)}, which just ended, may still count)")
+            return CloudUnavailable(
+                f"{error.message} ({', '.join(holding)}, which just ended, may still count against the quota)"
+            )
         told = self._told_of(region, quota) if isinstance(error, VcpusInUse) else ""
         return QuotaExceeded(f"{error.message}; {told}", hint=error.hint) if told else error
 

@@ -92,7 +92,7 @@ def _newest(region: Region, parameter: str) -> str:
 
 def find_network(region: Region, config: AwsConfig) -> Network:
     """
-    Find the configured security group and, in each zone, the subnets of the group's network in which instances may
+    Find the configured security group and, in each zone, the subnets of the group's network in which instances can
     start. Raise CloudError unless exactly one group has the configured name.
     """
     named = [{"Name": "group-name", "Values": [config.security_group]}]
@@ -159,8 +159,8 @@ def _default_targets(subnet_id: str, tables: list[dict[str, Any]]) -> list[str]:
 
 def _best_first(subnets: list[Subnet]) -> tuple[Subnet, ...]:
     """
-    Return the subnets of a zone that an instance may start in, best first. A *way out* is a route to the internet or to
-    another network. These criteria order the subnets, the most important one first:
+    Return the subnets of a zone in which an instance can start, best first. A *way out* is a route to the internet or
+    to another network. These criteria order the subnets, the most important one first:
 
     - has free addresses
     - has a way out

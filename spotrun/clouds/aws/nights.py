@@ -87,7 +87,7 @@ class AwsNights:
         if len(name) > NAME_MAX:
             raise SpecInvalid(
                 f"{shown(name)} is too long for a night: its role is called {name_of('…')}",
-                hint=f"give a name of at most {NAME_MAX} characters by --name",
+                hint=f"use --name to give a name of at most {NAME_MAX} characters",
             )
         found = self._stack(name).described()
         if found is not None and not _is_of(found, store):
@@ -192,8 +192,8 @@ class AwsNights:
 
     def _archives_needed(self, store: str) -> set[str]:
         """
-        Return the file names of archives that must stay in the store. An earlier spotrun kept the code of functions
-        there. CloudFormation still reads that code if it has to undo a failed update of such a function.
+        Return the file names of archives that must stay in the store. An earlier version of spotrun kept the code of
+        functions there. CloudFormation still reads that code if it has to undo a failed update of such a function.
 
         Raises:
             CloudError, StoreError: a night's stack or record cannot be read, so the names are unknown.

@@ -1,9 +1,8 @@
 """
 The notices of EC2's metadata service (IMDSv2).
 
-https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html: 404 is the normal answer;
-only an answer 200 with a known action and a time is a notice. No other answer counts as a notice (failures.md N3 to
-N8).
+The normal answer is 404. Only an answer with status 200, a known action and a time counts as a notice (failures.md N3
+to N8): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 """
 
 from __future__ import annotations

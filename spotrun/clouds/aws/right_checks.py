@@ -24,8 +24,8 @@ call.
 
 def price_findings(region: Region, types: Sequence[str], now: datetime) -> Iterator[Finding]:
     """
-    Check that the prices of some types that a job may use can be read. A run needs prices to choose a type, and for its
-    bill.
+    Check that prices can be read, for some of the types that suit the job. A run needs prices to choose a type, and to
+    compute its bill.
     """
     if not types:
         return

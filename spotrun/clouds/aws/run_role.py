@@ -1,9 +1,9 @@
 """
 The identities of runs on EC2. Each run has an IAM role and an instance profile, both named after the run's uid.
 
-One policy defines the rights of all these roles (infra/aws/account.yaml): a role may use only the folder and read only
-the secrets that the role's tags name. The same policy is the roles' permissions boundary. Calls and their errors:
-https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles_use_switch-role-ec2_instance-profiles.html
+One policy defines the rights of all these roles (infra/aws/account.yaml): a role is allowed to use only the folder, and
+read only the secrets, that the role's tags name. The same policy is also the permissions boundary of these roles. Calls
+and their errors: https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles_use_switch-role-ec2_instance-profiles.html
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class RunRoles:
     # -- single parts, which may exist already -----------------------------------------------------------------------
 
     def _have_role(self, name: str, tags: Mapping[str, str]) -> datetime | None:
-        """Make the role. Return None, or the time when it was made if it already existed."""
+        """Make the role and return None. If the role exists already, return the time when it was made."""
         asked = {
             "RoleName": name,
             "AssumeRolePolicyDocument": json.dumps(_trust(self._region.partition)),
@@ -110,8 +110,8 @@ class RunRoles:
         except AlreadyThere:
             return self._made_before(name, tags)
         except AccessDenied:
-            # IAM policies from an earlier spotrun do not allow tags for secrets. Then this call is denied even if the
-            # role exists already, and nothing has to be made.
+            # IAM policies of an earlier version of spotrun do not allow tags for secrets. Under such policies, this
+            # call is denied even if the role exists already and need not be made.
             with contextlib.suppress(NotThere):
                 return self._made_before(name, tags)
             raise
@@ -135,9 +135,9 @@ class RunRoles:
 
     def _have_what_it_reads(self, role: Any) -> None:
         """
-        Add the tags for secrets and image to a role that lacks them because an earlier spotrun made it. If the
-        account's policies come from that earlier spotrun too, IAM denies the call. This does no harm: under such
-        policies, a role can read the run's secrets without tags.
+        Add the tags for secrets and image to a role that lacks them because an earlier version of spotrun made it. If
+        the account's policies come from that version too, IAM denies the call. This does no harm: under such policies,
+        a role can read the run's secrets without tags.
 
         Raises:
             CloudError: the role names other secrets or another image.
@@ -163,8 +163,8 @@ class RunRoles:
 
     def _have_role_in_profile(self, name: str) -> bool:
         """
-        Put the role into its profile. Return whether it was put there just now. A profile holds one role; IAM refuses
-        to add a second, even if it is the same role.
+        Put the role into its profile. Return False if it was there already. (A profile holds one role, so IAM refuses
+        to add a role to a profile that has one, even if it is the same role.)
         """
         try:
             self._ask("put a role into its instance profile", "add_role_to_instance_profile", **_both(name))

@@ -255,7 +255,8 @@ def _off_since(seen: Instance | None, operations: Sequence[Operation]) -> dateti
     """
     Return the time when the machine was switched off. It is known only if this driver saw the machine switched off, or
     if the driver that deleted the instance saw that and stored the time in the delete call's id. Otherwise return None.
-    The operation that switched the machine off is not used, because Google may forget it while the disk still exists.
+    The operation that switched the machine off is not used, because Google sometimes forgets that operation while the
+    disk still exists.
     """
     told = None if seen is None or seen.state is not InstanceState.STOPPED else seen.off_since
     return told or next((each.off_since for each in operations if each.off_since is not None), None)

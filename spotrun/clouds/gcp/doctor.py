@@ -250,7 +250,7 @@ class GcpDoctor:
 
 def _no_account_tried() -> Iterable[Finding]:
     """
-    Report that no service account was made as a trial, because rights are missing. A login that may lack the right to
-    delete an account should not make one.
+    Report that no service account was made as a trial, because rights are missing. If the login perhaps cannot delete
+    an account, the check must not make one.
     """
     return [unknown(ACCOUNT, "no trial account is made, because rights are missing (see above)", GRANT)]

@@ -258,7 +258,9 @@ class GcpDriver:
         ]
         if not holding:
             return error
-        return CloudUnavailable(f"{error.message} ({', '.join(holding)}, which just ended, may still count)")
+        return CloudUnavailable(
+            f"{error.message} ({', '.join(holding)}, which just ended, may still count against the quota)"
+        )
 
     # -- looking ---------------------------------------------------------------------------------------------
 

@@ -83,7 +83,7 @@ _BILLING = "link a billing account to the project: https://console.cloud.google.
 _PROJECT = "name the project in gcp.project, or with `gcloud config set project PROJECT`"
 LOG_IN_ANEW = "log in again with `gcloud auth application-default login`; meanwhile training continues"
 LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
-_IMAGE = "set gcp.image to an image that exists and that this project may use: gcloud compute images list"
+_IMAGE = "set gcp.image to an image that exists and that this project is allowed to use: gcloud compute images list"
 _IDENTITY = "check gcp.service_account, or leave it out: each run then has a separate one (infra/gcp/README.md)"
 _SCOPES = (
     "log in with the scope cloud-platform: gcloud auth application-default login "

@@ -108,7 +108,7 @@ class GcpNights:
         if len(name) > NAME_MAX:
             raise SpecInvalid(
                 f"{shown(name)} is too long for a night: its service is called {name_of('…')}",
-                hint=f"give a name of at most {NAME_MAX} characters by --name",
+                hint=f"use --name to give a name of at most {NAME_MAX} characters",
             )
         found = self._described(name)
         if found is not None and not _is_of(found, store):
@@ -350,7 +350,8 @@ class GcpNights:
 
     def _call(self, name: str, uri: str, event: Mapping[str, Any]) -> Mapping[str, Any]:
         """
-        Call the service as Cloud Scheduler does, with a token of the account that may call it. Return its answer.
+        Call the service as Cloud Scheduler does, with a token of the account that is allowed to call it. Return its
+        answer.
 
         Raises:
             CloudError: the service failed; the message quotes its error.
@@ -369,7 +370,7 @@ class GcpNights:
             raise AccessDenied(f"{clock} is not allowed to call the service {name_of(name)}", hint=_RIGHTS)
         told = _json_of(answer)
         if answer.status_code != requests.codes.ok:
-            said = f"{told.get('errorType', f'HTTP {answer.status_code}')}: {told.get('errorMessage', 'no more')}"
+            said = f"{told.get('errorType', f'HTTP {answer.status_code}')}: {told.get('errorMessage', 'no message')}"
             where = f"gcloud run services logs read {name_of(name)} --region {self._region} --project {self._project}"
             raise CloudError(f"the service {name_of(name)} failed: {said}", hint=where)
         return told
