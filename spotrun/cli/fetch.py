@@ -59,8 +59,8 @@ def fetch(
     """
     Fetch the files that the script has written, during the run and after it.
 
-    Files that are already in the folder are not fetched again. Only files that the job's `outputs` names are stored,
-    and can be fetched. Times are UTC.
+    Files that are already in the folder are not fetched again. If the job has `outputs`, only files that `outputs`
+    names can be fetched. Times are UTC.
 
     Files that a tool could run, or read as its configuration, are not fetched: hidden files, and files with names that
     git, Python, test runners, build tools, linters or coding assistants use. Nothing is written into hidden folders or
