@@ -29,7 +29,7 @@ The kinds of a `SavedObject`:
 - OBJECT: an instance of a plain class (see `is_plain`)
 - ASKED: an object whose `state_dict()` is saved and passed to `load_state_dict` at a resume
 - STANDS: a function, a class, or an object that is saved elsewhere. Only its name is saved, because each process of the
-  script creates the object again at the same path.
+  script itself creates such an object at the same place in the state.
 """
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, partial)
 
@@ -48,9 +48,9 @@ class SavedObject(dict[str, Any]):
 
 class InitialObjects:
     """
-    The objects that were already in the state when training began, under the top-level keys `below`. A training that
-    resumes runs the same script, so it has equivalent objects at the same paths. `is_elsewhere` returns True for an
-    object whose state is saved separately.
+    The objects that were already in the state when training began. Only objects below the state's top-level keys in
+    `below` are recorded. A training that resumes runs the same script, so it has equivalent objects at the same paths.
+    `is_elsewhere` returns True for an object whose state is saved separately.
     """
 
     def __init__(self, below: Collection[str], is_elsewhere: Callable[[Any], bool]) -> None:
@@ -64,8 +64,8 @@ class InitialObjects:
 
     def is_same(self, path: Path, value: Any) -> bool:
         """
-        Return whether `value` is the object that was at `path` when the state was first saved. While the state is first
-        saved, record `value` and return True; `first_look_ends` ends this phase.
+        Return whether `value` is the object that was at `path` when the state was saved for the first time. During that
+        first save, record `value` and return True. A call of `first_look_ends` says that the first save is over.
         """
         if self._first is None:
             self._found[path] = value
@@ -80,11 +80,11 @@ class InitialObjects:
 
 def parts_of(value: Any, path: Path, standing: InitialObjects | None) -> tuple[str, str, Any] | None:
     """
-    Return the kind, the name and the content of an object. Return None if an image cannot hold the object.
+    Return the kind, the name and the content of an object. Return None if an image cannot hold objects of this type.
 
     Raises:
-        Unnamed: the object's class cannot be found by its name, or the object replaced or joined the objects that were
-            there when training began. An image could otherwise hold the object.
+        Unnamed: an image can hold objects of this type, but not this object. Either the object's class cannot be found
+            by its name, or the object was put into the state after training began.
     """
     kind = type(value)
     if isinstance(value, Enum):
@@ -162,8 +162,9 @@ def is_plain(kind: type) -> bool:
 
 def _has_a_say(kind: type) -> Iterator[bool]:
     """
-    Yield, for each method of `_HOOKS` that `kind` defines, whether the method is the author's own code. The methods
-    that `dataclasses` generates for frozen dataclasses with slots are not: they only get and set attributes.
+    Yield, for each method of `_HOOKS` that `kind` defines, whether the author of the class wrote the method. Yield
+    False for a method that `dataclasses` generated for a frozen dataclass with slots: such a method only gets or sets
+    attributes.
     """
     for hook in _HOOKS & vars(kind).keys():
         yield getattr(vars(kind)[hook], "__module__", None) != "dataclasses"

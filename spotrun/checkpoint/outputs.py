@@ -16,7 +16,7 @@ from spotrun.store.port import Store
 
 def read_listing(store: Store, outputs: Outputs, *, retry_for_s: float = RETRY_FOR_S) -> Listing:
     """
-    Return the list of files that `outputs`, an entry of the ledger, names.
+    Read a list of stored files. `outputs` is the ledger's entry that names the list.
 
     Raises:
         CheckpointDamaged: the list is missing, or differs from its digest in the ledger.
@@ -59,8 +59,9 @@ def verify_files(store: Store, commit: Commit) -> None:
 
 def kept(state: RunState, retiring: Collection[int] = ()) -> list[Outputs]:
     """
-    Return the lists of files that are still needed. These are the newest list, and one list for each kept checkpoint:
-    the checkpoint's own list or, if the checkpoint has none, the last list before the next checkpoint.
+    Return the lists of files that are still needed: the newest list, and one list for each kept checkpoint. Usually
+    that is the list that was stored with the checkpoint. If a checkpoint has no list, it is the last list that was
+    stored before the next checkpoint.
 
     All other lists may be deleted, because later entries of the ledger never name them. Checkpoints in `retiring` are
     about to be retired, and do not count as kept.

@@ -37,8 +37,8 @@ RETRY_FOR_S = 300.0
 """Maximum system time in seconds for retries of one object."""
 MANIFEST_MAX_BYTES = 64 << 20
 """
-Maximum size of a manifest that is read, because the process that wrote it is not trusted. Such a manifest describes
-more than 8 TB in parts of 16 MiB.
+Maximum size of a manifest. A larger manifest is not read, because the process that wrote it is not trusted and could
+otherwise fill the reader's memory. A manifest of this size describes more than 8 TB in parts of 16 MiB.
 """
 
 
@@ -61,13 +61,15 @@ class Image(msgspec.Struct, frozen=True):
 
 
 class Recipient(Protocol):
-    """Uses a checkpoint while it arrives. Any thread may call these methods, but only one at a time."""
+    """
+    Uses a checkpoint while it arrives. The methods are called by several threads, but never by two at the same time.
+    """
 
     def begins(self, image: Image, begin_bytes: int) -> None:
         """
         Receive the image before any of its bytes have arrived. Its first `begin_bytes` bytes arrive before the others,
-        and are enough for a trainer to begin. If this is called again with an older commit's image, the image of the
-        earlier call turned out to be damaged.
+        and are enough for a trainer to begin its restore. If the image turns out to be damaged, this method is called
+        again with an older commit's image.
         """
 
     def has(self, size_bytes: int) -> None:
@@ -90,7 +92,7 @@ def newest_readable(
 
     Raises:
         CheckpointDamaged: no candidate is whole.
-        StoreUnavailable: the store could not be read, so the checkpoints may be whole.
+        StoreUnavailable: the store could not be read, so it is unknown whether the checkpoints are whole.
     """
     skipped: list[int] = []
     reasons: list[str] = []
@@ -155,9 +157,10 @@ def recognised(
     does, free the parts of the memory before and after the image, and return `held`. If a byte differs, or the digests
     of the commit cannot be read, close `held` and return None. The process that wrote to the memory must have ended.
 
-    The digests in the ledger are digests of parts. If the commit borrows, this memory may contain only some bytes of a
-    borrowed part, so these digests cannot be compared. For such a commit, pass the digest of the whole committed image
-    as `digest` (see `unchanged.digest`).
+    If the commit borrows no parts, each part of the image is compared with the part's digest in the commit's manifest.
+    That is impossible for a borrowed part: the image may contain only some of the part's bytes, and the digest is that
+    of all its bytes. So for a commit that borrows, the caller must pass `digest`, the digest of the whole committed
+    image (see `unchanged.digest`).
     """
     whole = False
     try:
@@ -288,9 +291,9 @@ def _in_order(starts: Sequence[int], begin_bytes: int) -> tuple[list[int], list[
     """
     Return the parts that hold the first `begin_bytes` bytes, and then the other parts.
 
-    The parallel readers finish all parts of the first list before any of them begins the second list. If readers that
-    have nothing left to do in the first list began the second early, they would take bandwidth from the first list: it
-    would be complete only after half of the second list was read too.
+    The parallel readers wait until all parts of the first list are read, and only then begin with the second list. If
+    an idle reader began with the second list earlier, it would take bandwidth from the readers of the first list: the
+    first list would be complete only when half of the second list was read too.
     """
     first = [number for number, start in enumerate(starts) if start < begin_bytes]
     later = [number for number, start in enumerate(starts) if start >= begin_bytes]
@@ -334,7 +337,10 @@ def read_verified(store: Store, key: str, digest: str, size_bytes: int | None, t
 
 
 def _read(store: Store, key: str, size_bytes: int, take: Take, retry_for_s: float) -> tuple[str, int]:
-    """Return the BLAKE3 digest and the size of the bytes that were read."""
+    """
+    Read the object once and pass its pieces to `take`. Return the BLAKE3 digest and the size of the bytes that were
+    read.
+    """
 
     def once() -> tuple[str, int]:
         digest, at = blake3(), 0

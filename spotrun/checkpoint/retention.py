@@ -1,6 +1,7 @@
 """
-Chooses the checkpoints to retire. Retiring a checkpoint takes two steps: first, an entry in the ledger retires it,
-irrevocably. After that its objects are deleted; this may happen much later, or twice (protocol 23).
+Chooses the checkpoints to retire. This takes two steps. First, an entry in the ledger retires a checkpoint,
+irrevocably. Later the checkpoint's objects are deleted. It does no harm if that happens much later, or twice (protocol
+23).
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ FOLDER = "checkpoints/"
 
 def to_retire(state: RunState, rule: CheckpointSpec, resume_source: int | None) -> list[int]:
     """
-    Return the commits that the run no longer needs, oldest first. A commit is no longer needed if it is older than the
-    `keep_last` newest usable commits, or if a user's prune request covers it, unless `keep_best` or `keep_every` keeps
-    it.
+    Return the commits that the run no longer needs, oldest first. These are the commits older than the `keep_last`
+    newest usable commits, and the commits that a user's prune request covers. Commits that `keep_best` or `keep_every`
+    keeps are exempt from both.
 
     The result never contains:
     - the newest usable commit
@@ -53,10 +54,12 @@ def _held(state: RunState) -> dict[int, Commit]:
 
 def _without_lenders(state: RunState, going: Collection[int]) -> list[int]:
     """
-    Return the commits in `going`, except those from which a remaining commit has borrowed. The result has two parts,
-    each with the oldest commit first: the commits from which no other commit has borrowed, and after them the lenders.
-    In this order a lender is retired only after the commits that need it. (A lender never borrows itself, because it
-    was sent whole.)
+    Return the commits in `going` in the order in which to retire them. Leave out each commit from which a commit that
+    is not in `going` has borrowed.
+
+    Commits from which no other commit has borrowed come first, then the lenders, so that a lender is retired only after
+    the commits that need it. (A lender itself borrows from no commit, because it was sent whole.) Both groups begin
+    with their oldest commit.
     """
     held = _held(state)
     needed = _lenders(commit for number, commit in held.items() if number not in going)

@@ -14,8 +14,8 @@ def parent_of(
     folder: int, path: str, *, make: bool = False, judge: Callable[[int], None] = lambda _: None
 ) -> Iterator[tuple[int, str]]:
     """
-    Yield a descriptor of the folder that holds `path`, and the last name in `path`. `folder` is the descriptor of the
-    folder that `path` begins in.
+    Yield a descriptor of the folder that holds `path`, and the last name in `path`. `path` is relative to the folder
+    that the descriptor `folder` names.
 
     `judge` can refuse the path by raising an error. It is called with the descriptor of each folder on the way,
     including `folder`, before anything is created in that folder.

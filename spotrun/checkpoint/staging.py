@@ -2,8 +2,8 @@
 Writes images into free arenas for the trainer. Some tensors of an image may be copied while training continues.
 
 The trainer writes only into free arenas, and only the agent frees arenas (protocol 20). `Stager.stage` takes a plan and
-returns an object with the number of the arena that it filled. The stagers of meta-pytorch/torch_checkpointing have the
-same form, so one stager can be exchanged for another.
+returns an object with the number of the arena that it filled. It has the same interface as the stagers of
+meta-pytorch/torch_checkpointing, so that one of those could replace it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ T = TypeVar("T")
 
 class CopyTask(Generic[T]):
     """
-    A piece of work for the thread that copies tensors. The thread does the pieces of work in the order in which `begin`
-    was called. `result` calls `begin` if that has not happened yet.
+    A task for the thread that copies tensors. The thread does its tasks in the order in which their `begin` was called.
 
-    The work holds the interpreter lock briefly for each tensor. So the best time to begin it is while the training
+    A task holds the interpreter lock briefly for each tensor. So the best time to begin a task is while the training
     thread is inside a computation, and does not need the lock.
     """
 
@@ -48,7 +47,7 @@ class CopyTask(Generic[T]):
         return self._future is not None and self._future.done()
 
     def result(self) -> T:
-        """Wait for the work to end."""
+        """Wait until the task is done, and return its result. If `begin` was not called yet, call it first."""
         self.begin()
         assert self._future is not None
         return self._future.result()
@@ -102,8 +101,9 @@ class Stager:
         Replace all arenas by new ones in the memory `fd`, and close `fd`. At first only the arena with the number
         `first` is free.
 
-        The first `used_bytes` of each arena are touched, so that the system allocates their pages now. An arena is
-        larger than that, so that images can grow; the remaining pages take up no memory until they are used.
+        In the first `used_bytes` of each arena, one byte of each page is written now, so that the system allocates
+        these pages. An arena is larger than that, so that images can grow. Its other pages take up no memory until they
+        are used.
         """
         memory = _map_shared(fd, max(starts) + size_bytes)
         arenas = {first + n: memory[start : start + size_bytes] for n, start in enumerate(starts)}
@@ -139,9 +139,11 @@ class Stager:
         """
         Write the image into a free arena. There must be one: `ready(plan.size_bytes)` must be True.
 
-        `later` are some of the plan's pieces. With `overlapped`, a thread copies these pieces after `Staged.begin` is
-        called, and they must not change until that copy is done. Without `overlapped`, all pieces are copied before
-        this function returns, and `Staged.changed` later returns whether the pieces in `later` have changed since then.
+        `later` contains some of the plan's pieces. With `overlapped`, this method does not copy these pieces. Another
+        thread copies them after `Staged.begin` is called, and they must not change until that copy is done.
+
+        Without `overlapped`, this method copies all pieces before it returns. `Staged.changed` can then check whether
+        the pieces in `later` have changed since.
         """
         with self._lock:
             index = self._free.pop(0)
@@ -157,8 +159,9 @@ class Stager:
 
     def aside(self, work: Callable[[], T], tensors: Iterable[Tensor] = ()) -> CopyTask[T]:
         """
-        Return a task that does `work` on the copying thread. The task reads `tensors` with the values that computations
-        already begun on the device give them. The caller must not change `tensors` until the task is done.
+        Return a task that does `work` on the copying thread. Computations on the device that were begun before this
+        call may still be writing to `tensors`; the task waits for these computations before it reads `tensors`. The
+        caller must not change `tensors` until the task is done.
         """
         moment = Moment(tensors, self._lanes)
 

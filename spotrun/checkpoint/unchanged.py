@@ -56,7 +56,7 @@ class _Whole:
 
 
 class Unchanged:
-    """Records the tensors that the agent has sent in earlier commits. Only one thread may use it at a time."""
+    """Records the tensors that the agent has sent in earlier commits. It must be used by only one thread at a time."""
 
     def __init__(self) -> None:
         self._whole: _Whole | None = None
@@ -66,8 +66,8 @@ class Unchanged:
     def in_store(self, image: memoryview, header: layout.Header, kept: Iterable[str]) -> BorrowedParts:
         """
         Return the parts of an earlier commit that contain bytes of `image`, so that these bytes need not be sent.
-        `kept` are the prefixes of the commits that are not retired and may be resumed from; parts of other commits are
-        not used.
+        `kept` contains the prefixes of the commits that are not retired and from which a training can resume. Parts of
+        other commits are not used.
         """
         if self._fruitless >= FRUITLESS_MAX:
             return BorrowedParts()
@@ -83,7 +83,7 @@ class Unchanged:
     def committed(self, prefix: str, manifest: Manifest) -> None:
         """
         Record that the image last passed to `in_store` became the commit at `prefix`. If the image was sent whole,
-        later commits may borrow from this commit.
+        later commits can borrow from this commit.
         """
         if manifest.extents or self._fruitless >= FRUITLESS_MAX:
             return
@@ -94,8 +94,9 @@ class Unchanged:
 
 def digest(image: memoryview) -> bytes:
     """
-    Return the digest of a whole image. It is needed only for a commit that borrows: such a commit's manifest has
-    digests of parts, and the image may contain only some bytes of a borrowed part.
+    Return the digest of a whole image. It is needed only for a commit that borrows. The manifest of such a commit has
+    digests of whole parts only, and an image that contains only some bytes of a borrowed part cannot be compared with
+    them.
     """
     return xxhash.xxh3_128_digest(image)
 

@@ -97,8 +97,8 @@ class UploadControl:
 
     def stand_behind(self) -> None:
         """
-        Lower the priority of the calling thread, which sends parts, below that of training. If `come_forward` was
-        called before, leave the priority as it is.
+        Give training priority over the calling thread, which sends parts. If `come_forward` was already called, leave
+        the thread's priority as it is.
         """
         sender = threading.get_native_id()  # Linux has priorities per thread
         self._senders.append(sender)
@@ -113,8 +113,7 @@ class UploadControl:
 
 class First(msgspec.Struct, frozen=True):
     """
-    A range of the image that is sent before the other bytes. The function `then` is called once the store holds the
-    range.
+    A range of the image that is sent before the other bytes. As soon as the store holds the range, `then` is called.
     """
 
     of: range
@@ -144,7 +143,7 @@ def cut(size_bytes: int) -> list[tuple[int, int]]:
 
 
 def pack(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """Distribute the pieces of an image over parts. Each part is filled before the next one; a piece may be cut."""
+    """Distribute the pieces of an image over parts, in order. A piece that does not fit in one part is split."""
     starts = list(accumulate((size for _, size in pieces), initial=0))
     parts = []
     for begin, size_bytes in cut(starts[-1]):
@@ -201,8 +200,8 @@ def upload(
 
 def _places(contents: Sequence[Sequence[Piece]], first: int) -> list[Extent]:
     """
-    Return, for each piece in each part, where the piece is in the part and in the image. The parts are numbered from
-    `first`.
+    Return the place of each piece: its part, its start in the part, and its start in the image. `first` is the number
+    of the first part.
     """
     places = []
     for number, pieces in enumerate(contents, first):

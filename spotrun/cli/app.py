@@ -64,7 +64,9 @@ VERBS = {
         "Show what each completed epoch cost, in dollars and in downtime.", "resnet50 --html report.html"
     ),
     "metrics": ListedVerb("Export the costs and states of runs to Prometheus.", "--listen 127.0.0.1:9753"),
-    "spans": ListedVerb("Send a run's life to OpenTelemetry, as spans with the times of its ledger.", "resnet50"),
+    "spans": ListedVerb(
+        "Send the history of a run to OpenTelemetry, as spans with the times in its ledger.", "resnet50"
+    ),
     "compare": ListedVerb("Show the bills of several runs side by side.", "on-demand spot"),
     "bill": ListedVerb(
         "Compare the cost of a run in its ledger with the cloud's bill.",
@@ -73,7 +75,7 @@ VERBS = {
     "stop": ListedVerb("Commit a last checkpoint, then end a run.", "resnet50"),
     "down": ListedVerb("End a run and its instances now, without a last checkpoint.", "resnet50"),
     "resume": ListedVerb("Carry on a run that lost its runner, was stopped or failed.", "resnet50 --detach"),
-    "tick": ListedVerb("Look after a run once, then return.", "resnet50"),
+    "tick": ListedVerb("Do one round of a runner's work for a run, then return.", "resnet50"),
     "night": ListedVerb("Train a job every night from a function in the cloud."),
     "reap": ListedVerb("Find and end instances that no run needs any more.", "--cloud aws --region us-east-1"),
     "doctor": ListedVerb("Check that this machine and the store have what a run needs.", "aws train.yaml"),

@@ -48,7 +48,13 @@ DevicesOption = Annotated[
 ]
 StepsOption = Annotated[
     int,
-    typer.Option("--steps", metavar="N", min=6, max=100_000, help="Measure this many steps, without the first steps."),
+    typer.Option(
+        "--steps",
+        metavar="N",
+        min=6,
+        max=100_000,
+        help="Measure this many steps of each training, after its first steps.",
+    ),
 ]
 BudgetOption = Annotated[
     str | None, typer.Option("--budget", metavar="USD", help="Pay at most this much for all trainings together.")
@@ -66,7 +72,9 @@ MaxParallelOption = Annotated[
 ]
 TrialTimeoutOption = Annotated[
     str,
-    typer.Option("--trial-timeout", metavar="DURATION", help="How long each training may last, including its start."),
+    typer.Option(
+        "--trial-timeout", metavar="DURATION", help="End a training that takes longer than this, including its start."
+    ),
 ]
 SamplesOption = Annotated[
     float | None,
@@ -74,7 +82,7 @@ SamplesOption = Annotated[
         "--samples",
         metavar="N",
         min=1,
-        help="How many samples the whole job trains.",
+        help="The number of samples that the whole job trains on.",
         show_default="the number that the training reports",
     ),
 ]
@@ -85,7 +93,8 @@ AgainstOption = Annotated[
     ),
 ]
 BatchArgOption = Annotated[
-    str | None, typer.Option("--batch-arg", metavar="NAME", help="The script's argument for the batch size: --bs.")
+    str | None,
+    typer.Option("--batch-arg", metavar="NAME", help="The script's argument for the batch size, such as --bs."),
 ]
 PrecisionArgOption = Annotated[
     str | None, typer.Option("--precision-arg", metavar="NAME", help="The script's argument for the precision.")
@@ -122,7 +131,7 @@ def bench(
     """
     Measure how many samples per second and per dollar a job trains on several instance types.
 
-    Rents all types at once, each for some minutes, and ends all rented instances when the command ends. If the job
+    Rents instances of all types at once, each for a few minutes, and ends all of them when the command ends. If the job
     trains on this machine, its trainings run one after another.
 
     The first steps of each training do not count. Later runs of the same job use the measurements.

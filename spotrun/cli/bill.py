@@ -27,7 +27,10 @@ GcpBillingOption = Annotated[
     typer.Option("--gcp-billing", metavar="FILE", help="A detailed Google Cloud billing export, JSON or CSV."),
 ]
 CorrectOption = Annotated[
-    bool, typer.Option("--correct", help="If no runner saw an instance end, write its end from the bill to the ledger.")
+    bool,
+    typer.Option(
+        "--correct", help="For an instance whose end no runner saw, write the end time from the bill to the ledger."
+    ),
 ]
 
 
@@ -106,7 +109,7 @@ def _correct(opened: OpenRun, found: Reconciliation, *, yes: bool) -> None:
     for each in wanted:
         say(correction(each))
     if not wanted:
-        say("no end is corrected: the bill has no different time for any end that the ledger only estimates")
+        say("no end time is corrected: the bill shows no other time for any end that the ledger only estimates")
         return
     confirm(yes, "Write these ends into the ledger?", default=False, declined="the ledger stays as it is")
     for each in wanted:
@@ -117,7 +120,7 @@ def _correct(opened: OpenRun, found: Reconciliation, *, yes: bool) -> None:
 
 def _as_decided(event: EndCorrected, _: RunState) -> EndCorrected:
     """
-    Return the event unchanged, even if other entries were written to the ledger after it was computed. That is safe:
-    when the event is entered, the fold checks that it still applies.
+    Return the event unchanged, even if other entries were written to the ledger after the event was computed. That is
+    safe: the fold does not accept the event if it no longer applies.
     """
     return event

@@ -123,7 +123,7 @@ def export_checkpoint(
     commit = _commit_of(opened.id, opened.ledger.refresh(), step)
     if not commit.event.has_image:
         raise SpecInvalid(
-            f"checkpoint {commit.number} of {opened.id} is the state of a command, and has no weights",
+            f"checkpoint {commit.number} of {opened.id} has no weights, only files, because the job is a command",
             hint=f"`spotrun fetch {opened.typed}` fetches its files",
         )
     with needs_extra("lightning", "a Lightning checkpoint"):
@@ -137,8 +137,8 @@ def export_checkpoint(
 
 def _commit_of(run_id: str, state: RunState, step: int | None) -> Commit:
     """
-    Return the newest checkpoint of `step`, even if it is suspect or training went back to before it. Without `step`,
-    return the newest usable checkpoint.
+    Return the newest checkpoint of `step`. It may be suspect, or come after the step to which training went back later.
+    Without `step`, return the newest usable checkpoint.
     """
     held = [commit for commit in state.commits if commit.retired_at is None]
     chosen = state.restore_candidates() if step is None else [c for c in reversed(held) if c.event.step == step]
@@ -219,8 +219,8 @@ def prune(
 
 def _ask_the_agent(opened: OpenRun, keep: int, *, dry_run: bool) -> None:
     """
-    Request that the agent prune, because only the current attempt may retire checkpoints of a run that has not ended
-    (protocol 23). With `dry_run`, only print how many checkpoints the agent would delete.
+    Request that the agent prune, because only the current attempt is allowed to retire checkpoints of a run that has
+    not ended (protocol 23). With `dry_run`, only print how many checkpoints the agent would delete.
     """
     from msgspec.structs import replace
 
@@ -235,10 +235,13 @@ def _ask_the_agent(opened: OpenRun, keep: int, *, dry_run: bool) -> None:
         state = opened.ledger.state
         asked = replace(state, prune=Prune(number=state.next_number, keep=keep))
         count = len(to_retire(asked, opened.spec.checkpoint, None))
-        print(f"{opened.id} has not ended: its agent would delete {count_of(count, 'checkpoint')} after its next")
+        print(
+            f"{opened.id} has not ended: after the next checkpoint, its agent would delete "
+            f"{count_of(count, 'checkpoint')}"
+        )
         return
     opened.ledger.append(lambda _: event)
-    print(f"{opened.id} has not ended: its agent will keep {keep} of these checkpoints after the next checkpoint")
+    print(f"{opened.id} has not ended: after the next checkpoint, its agent will keep only {keep} of these checkpoints")
 
 
 app = typer.Typer(

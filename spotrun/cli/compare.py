@@ -13,7 +13,9 @@ from spotrun.runs.flags import only_one
 
 
 def compare(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Two runs or more. Ratios are to the first run.")],
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help="Two or more runs. Ratios are relative to the first.")
+    ],
     last: Annotated[
         int | None,
         typer.Option("--last", metavar="N", min=1, help="Compare the last N runs of one name, oldest first."),

@@ -39,7 +39,7 @@ def doctor(
     """
     Check that this machine and the store have what a run needs.
 
-    Nothing is rented and nothing is left behind.
+    Nothing is rented. The checks remove what they create, except EC2's role for spot.
     """
     from spotrun.clouds.cloud import RentalFlags
     from spotrun.doctor.finding import ChecksFailed, Verdict

@@ -30,8 +30,8 @@ def estimate(
     """
     Compute what a training costs in several places: on demand, on spot, or on a machine of your own.
 
-    Nothing is rented. Exits with 1 if a result differs from the study's figure under `published:`, and the study gives
-    no reason.
+    Nothing is rented. Exits with 1 if a result differs from the study's figure under `published:`, and the study does
+    not explain the difference.
     """
     from spotrun.estimate import report
 
@@ -55,8 +55,8 @@ def estimate(
 
 def _reckonable(path: Path) -> CostStudy:
     """
-    Read a study and fill in what the file leaves out: prices of places that are rented or in a price list, and speeds
-    that `spotrun bench` measured.
+    Read a study and fill in the figures that it refers to: current prices of instances that a cloud rents out, prices
+    in price lists, and speeds that `spotrun bench` measured.
     """
     from spotrun.estimate.bench_speeds import with_benches
     from spotrun.estimate.cloud_prices import with_prices

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 NAMED_MAX = 20
 FAILURES_NAMED_MAX = 5
 ELSEWHERE = (
-    "let the script write what you need under another name; or, if your folder's name is at fault, name another by --to"
+    "change the file's name in the script; if the problem is the name of the folder to write to, use --to to name "
+    "another folder"
 )
 
 
@@ -58,7 +59,8 @@ def fetch(
     """
     Fetch the files that the script has written, during the run and after it.
 
-    Files that are already in the folder are not fetched again. The job's `outputs` names the stored files. Times: UTC.
+    Files that are already in the folder are not fetched again. If the job has `outputs`, only files that `outputs`
+    names can be fetched. Times are UTC.
 
     Files that a tool could run, or read as its configuration, are not fetched: hidden files, and files with names that
     git, Python, test runners, build tools, linters or coding assistants use. Nothing is written into hidden folders or
@@ -97,7 +99,10 @@ def fetch(
         told = report.Bytes(sum(file.size_bytes for file in chosen), shown)
         found = list(fetch_files(opened.store, chosen, folder, told, record, force=force))
     if record.problem:
-        say(f"note: {record.path}: {record.problem}; the next fetch will treat the files of this fetch as yours")
+        say(
+            f"note: {record.path}: {record.problem}; the next fetch will not replace the files of this fetch without "
+            "--force"
+        )
     if as_json:
         print_json(report.as_json(opened.id, outputs, listing, chosen, opened.clock, folder, found))
     else:
@@ -180,9 +185,7 @@ def _target(run_id: str, to: str | None) -> Path:
             continue
         hint = "name a separate folder for the files, such as --to results"
         if current.is_relative_to(place):
-            hint = (
-                "the current folder is inside that, so name a folder elsewhere by its full path, such as --to ~/results"
-            )
+            hint = "the current folder is inside it; name a folder outside it by its full path, such as --to ~/results"
         raise SpecInvalid(
             f"refused to fetch into {folder}: {reason.tools} may run or load files in {place}",
             hint=hint,
@@ -204,10 +207,11 @@ def _refuse_failures(found: Sequence[Fetched]) -> None:
         message = _could_not(failed)
         if any(each.damaged for each in failed):
             raise CheckpointDamaged(
-                message, hint="fetch an older checkpoint's files by --step, or the other files by patterns"
+                message,
+                hint="use --step to fetch an older checkpoint's files, or patterns to fetch only the intact files",
             )
         raise SpotrunError(
-            message, hint="move away the file or folder that is in the way, or name another folder by --to"
+            message, hint="move away the file or folder that is in the way, or use --to to name another folder"
         )
     refused = [each for each in found if each.outcome is Outcome.REFUSED]
     if refused or (found and all(each.outcome is Outcome.LEFT for each in found)):

@@ -18,7 +18,7 @@ def init(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="JOB.yaml", help="Write this file, not SCRIPT.yaml next to the script."),
+        typer.Option("--out", metavar="JOB.yaml", help="Write this file instead of SCRIPT.yaml next to the script."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
@@ -34,7 +34,7 @@ def init(
     if job.is_dir() or not job.parent.is_dir():
         raise SpecInvalid(f"{job} is a folder, or its folder does not exist", hint="name a file with --out")
     if job.parent.resolve() != script.parent.resolve():
-        hint = "name a file in the folder of the script: a run uploads the folder of its job"
+        hint = "name a file in the script's folder, because a run uploads only the folder of its job file"
         raise SpecInvalid(f"{job} is not next to {script}", hint=hint)
     if job.exists() and not force:
         raise SpecInvalid(f"{job} exists already", hint="name another file with --out, or add --force")

@@ -83,7 +83,7 @@ def _lead_of(run: OpenRun, state: RunState, attempt: int) -> MemberName:
 
 
 _CHUNK = re.compile(r"logs/(\d{1,15})(?:\.(\d{1,2}))?/([^/]+)")
-"""Matches the key of a chunk of an agent's log. The folder may have other objects too."""
+"""Matches the key of a chunk of an agent's log. Other objects in the folder of logs do not match."""
 
 
 class _Output:
@@ -186,7 +186,7 @@ def _text(store: Store, key: str) -> str:
     from spotrun.store.retrying import persist
 
     data = persist(lambda: store.get(key, 0, LOG_CHUNK_BYTES + 1))
-    cut = f"\n[spotrun] {key} is longer than any chunk of an agent; the rest is not shown\n"
+    cut = f"\n[spotrun] {key} is longer than any chunk of an agent; its end is not shown\n"
     text = data[:LOG_CHUNK_BYTES].decode(errors="replace") + (cut if len(data) > LOG_CHUNK_BYTES else "")
     return printable(text)
 

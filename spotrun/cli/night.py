@@ -54,8 +54,8 @@ def install(
     Train a job every night from a function in the cloud.
 
     The function begins each night as `launch --nightly` would, and looks after the run once a minute until the run has
-    ended. Between nights nothing runs, and your machine may be off. To change the job, its files or its times, install
-    the night again.
+    ended. Between nights nothing runs. Your machine can always be off. To change the job, its files or its times,
+    install the night again.
     """
     from spotrun import address
     from spotrun.night.installation import Installation
@@ -109,7 +109,7 @@ def list_nights(store: StoreOption = None, as_json: JsonOption = False) -> None:
 
 
 def run(name: NightArgument, store: StoreOption = None) -> None:
-    """Begin a night now, as if it were due, or carry on its unfinished run."""
+    """Begin a night now, as if it were due. If the night has an unfinished run, continue that run instead."""
     from datetime import UTC, datetime
 
     from spotrun.report.tables import plain

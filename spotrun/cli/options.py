@@ -68,7 +68,7 @@ PublishedAsOption = Annotated[
     typer.Option(
         "--published-as",
         metavar="[skypilot|adrs]",
-        help="What 1 means in a JSON record: spot is available (skypilot) or not (adrs).",
+        help="How to read a 1 in a JSON record: as spot capacity (skypilot), or as no spot capacity (adrs).",
     ),
 ]
 SpecArgument = Annotated[

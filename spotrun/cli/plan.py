@@ -38,7 +38,7 @@ PriceHistoryOption = Annotated[
     ),
 ]
 LifetimesOption = Annotated[
-    int, typer.Option("--lifetimes", metavar="N", min=1, max=100_000, help="How often to simulate each strategy.")
+    int, typer.Option("--lifetimes", metavar="N", min=1, max=100_000, help="How many times to simulate each strategy.")
 ]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="The seed of the simulated markets.")]
 HtmlOption = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the forecast as one HTML file.")]

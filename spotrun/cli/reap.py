@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 class StoredRuns(NamedTuple):
     """
-    The runs of a store. `runs` maps the uid of each readable run to the run. A folder that cannot be read may still be
-    a run's, so `unreadable` contains the folder's name and every word in it that may be a uid.
+    The runs of a store. `runs` maps the uid of each readable run to the run. `unreadable` contains all words from
+    unreadable folders that may be the uid of a run. Instances with such a uid count as instances of a run in this
+    store.
     """
 
     runs: dict[str, OpenRun]
@@ -72,8 +73,8 @@ def reap(
     """
     Find and end instances that no run needs any more.
 
-    Instances of runs that are not in the store are listed and not ended, because another store may have the run. --run
-    ends the instances of one such run, if its folder is lost or damaged.
+    If an instance's run is not in the store, another store may have the run. Such an instance is only listed. If the
+    run's folder is lost or damaged, end its instances with --run.
 
     This also removes what ended runs leave in a cloud: roles on AWS, service accounts and disks on Google Cloud, and
     the remains of an interrupted `spotrun doctor`. If a region does not answer, the others are searched all the same.
@@ -155,12 +156,14 @@ def _name_others(found: Iterable[Instance], runs: Runs, store: str) -> None:
     others = [each for each in found if each.alive]
     unread = [each for each in others if each.run_uid not in runs().runs and runs().has(each.run_uid)]
     if unread:
-        print(f"instances of runs in {store} that cannot be read, and may not have ended:")
+        print(f"instances of runs in {store} that cannot be read, and perhaps have not ended:")
         _name(unread, "`spotrun status` shows what is wrong; `spotrun reap --run UID` ends a run's instances")
     strangers = [each for each in others if not runs().has(each.run_uid)]
     if strangers:
         print(f"instances of runs that are not in {store}:")
-        _name(strangers, "name their store by --store; if it is lost, `spotrun reap --run UID` ends a run's instances")
+        _name(
+            strangers, "use --store to name their store; if it is lost, `spotrun reap --run UID` ends a run's instances"
+        )
 
 
 def _name(instances: Iterable[Instance], advice: str) -> None:

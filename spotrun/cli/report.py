@@ -48,7 +48,9 @@ def report(
 
     only_one(json=as_json, csv=csv)
     if metric is not None and html is None:
-        raise SpecInvalid("--metric is drawn in the HTML report", hint=f"--html report.html --metric {metric}")
+        raise SpecInvalid(
+            "--metric has an effect only on the HTML report", hint=f"--html report.html --metric {metric}"
+        )
     if (sweep := sweep_named(run, store)) is not None:
         _refuse_of_sweeps(sweep, {"--csv": csv, "--fail-if": fail_if is not None, "--html": html is not None})
         _show_sweep(sweep, as_json)

@@ -47,7 +47,13 @@ PriceRatioOption = Annotated[
     ),
 ]
 NodesOption = Annotated[
-    int, typer.Option("--nodes", metavar="N", min=1, help="How many instances must run, if the record counts them.")
+    int,
+    typer.Option(
+        "--nodes",
+        metavar="N",
+        min=1,
+        help="How many instances a job needs at once, if the record says how many were available.",
+    ),
 ]
 StartsOption = Annotated[
     int, typer.Option("--starts", metavar="N", min=1, max=1000, help="How many jobs to start in each window.")
@@ -86,7 +92,9 @@ def simulate(
         seconds_of("--changeover", changeover),
     )
     if max(deadlines) < min(works) + min(changeovers):
-        raise SpecInvalid("no --deadline leaves time for the --work and a --changeover", hint="give a later --deadline")
+        raise SpecInvalid(
+            "every --deadline is too short for the --work and one --changeover", hint="give a later --deadline"
+        )
     options = Options(
         strategies=tuple(known_word("--strategy", each, _strategies()) for each in strategy or STRATEGIES_SHOWN),
         works_s=works,

@@ -25,7 +25,7 @@ def spans(
     ] = None,
 ) -> None:
     """
-    Send a run's life to OpenTelemetry, as spans with the times of its ledger.
+    Send the history of a run to OpenTelemetry, as spans with the times in its ledger.
 
     For a run that has not ended, only spans that have ended are sent. A repeated command sends the same spans again.
     """

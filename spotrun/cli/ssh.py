@@ -90,7 +90,8 @@ def forwards_of(texts: Sequence[str]) -> list[Forward]:
 
 def chosen(run: OpenRun, instance_id: str | None) -> Instance:
     """
-    Return the instance on which the run trains; if it trains nowhere, its newest instance that has not ended.
+    Return the instance on which the run trains. If the run is not training now, return its newest instance that has not
+    ended.
 
     Raises:
         CloudError: all instances of the run have ended, or `instance_id` has ended or is not one of them.

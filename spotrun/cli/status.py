@@ -255,7 +255,10 @@ def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:
 
 
 def _blind(run: OpenRun) -> Blindness | None:
-    """Return since when, and why, the cloud no longer answers the run's runner. Return None if the cloud answers."""
+    """
+    Return the time since which the cloud no longer answers the run's runner, and the reason. Return None if the cloud
+    answers.
+    """
     from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
 
     status = read_status(run.store, RUNNER_KEY, RunnerStatus)

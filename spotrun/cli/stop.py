@@ -34,7 +34,10 @@ def stop(run: RunArgument, store: StoreOption = None) -> None:
     elif not attended(opened):
         print(left_alone(opened.typed, opened.ledger.state))
     else:
-        print(f"{opened.id} has a request to stop; its runner ends it; `spotrun down {opened.typed}` ends it now")
+        print(
+            f"{opened.id} has a request to stop; its runner will end the run; "
+            f"`spotrun down {opened.typed}` ends the run now"
+        )
         runner = read_status(opened.store, RUNNER_KEY, RunnerStatus)
         if runner is not None and runner.message:
             print(f"last message of its runner: {plain(runner.message)}")

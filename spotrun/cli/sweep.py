@@ -21,7 +21,9 @@ GridOption = Annotated[
     list[str] | None,
     typer.Option("--grid", metavar="NAME=VALUE,…", help="A parameter and its values: lr=1e-3,3e-4. Repeatable."),
 ]
-BudgetOption = Annotated[str | None, typer.Option("--budget", metavar="USD", help="What all trials together may cost.")]
+BudgetOption = Annotated[
+    str | None, typer.Option("--budget", metavar="USD", help="Pay at most this much for all trials together.")
+]
 DeadlineOption = Annotated[
     str | None, typer.Option("--deadline", metavar="TIME", help="When all trials have to be done: in 24h, or at 07:00.")
 ]
@@ -33,7 +35,7 @@ ReductionFactorOption = Annotated[
     typer.Option("--reduction-factor", metavar="N", help="Keep one trial in N at each comparison; 0 keeps all trials."),
 ]
 MaxParallelOption = Annotated[
-    int, typer.Option("--max-parallel", metavar="N", min=1, max=64, help="How many trials run at once at most.")
+    int, typer.Option("--max-parallel", metavar="N", min=1, max=64, help="Run at most this many trials at once.")
 ]
 MetricOption = Annotated[
     str | None,
@@ -59,7 +61,7 @@ GraceEpochsOption = Annotated[
 ResumeStoppedOption = Annotated[
     bool,
     typer.Option(
-        "--resume-stopped", help="At the end, spend the rest of the budget on the best of the stopped trials."
+        "--resume-stopped", help="At the end, spend what is left of the budget on the best of the stopped trials."
     ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="The seed of the random order of trials.")]
@@ -102,7 +104,8 @@ def sweep(
     Each trial is an ordinary run, NAME-1, NAME-2 and so on. To carry on a sweep that was stopped or lost its process,
     repeat the same command. If the sweep is over, the command shows the report.
 
-    A parameter becomes an argument of the script, or sets the variable of that name if the job's envs have one.
+    A parameter becomes an argument of the script. If the job's envs have a variable with the parameter's name, the
+    parameter sets that variable instead.
     """
     import contextlib
     import sys

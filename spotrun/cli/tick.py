@@ -7,7 +7,7 @@ from spotrun.cli.options import RunArgument, StoreOption, YesOption
 
 def tick(run: RunArgument, store: StoreOption = None, yes: YesOption = False) -> None:
     """
-    Look after a run once, then return.
+    Do one round of a runner's work for a run, then return.
 
     Let cron call this command, every two minutes for most runs. A run that was launched on another machine needs --yes
     once.

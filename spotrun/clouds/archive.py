@@ -2,8 +2,8 @@
 Builds the archive of a cloud function: spotrun and the packages that it needs there, without PyTorch.
 
 The archive contains the packages that are installed on this machine, so the function runs code that was tested. An
-installed package may have been built for a newer Linux than the function's. In that case pip fetches another build of
-the same version, and spotrun's lock file has to list the digest of that build.
+installed package may have been built for a newer Linux than the one on which the function runs. In that case pip
+fetches another build of the same version, and spotrun's lock file has to list the digest of that build.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class FunctionRuntime(NamedTuple):
 
 def archive_for(place: FunctionRuntime, *, portable: bool = True) -> Function:
     """
-    Make the archive for `place`. If `portable` is false, nothing is fetched, and the archive may run only on this
-    machine.
+    Make the archive for `place`. If `portable` is false, no packages are fetched for the service's Linux, so the
+    archive might run only on this machine.
 
     Raises:
         NotInstalled: a package is missing, or has no build for the service's Linux.
@@ -199,7 +199,9 @@ def _fetched(found: Distribution, place: FunctionRuntime, glibc: Glibc) -> bytes
             newer = " or ".join("{}.{}".format(*each) for each, there in place.glibc_of.items() if there > glibc)
             raise NotInstalled(
                 f"{wanted} is installed for a newer Linux than {place.name} has, and no other build was found: {why}",
-                hint=f"install the night with Python {newer}, which has a newer Linux there" if newer else None,
+                hint=f"install the night with Python {newer}, for which the service has a newer Linux"
+                if newer
+                else None,
             )
         data = wheels[0].read_bytes()
     digest = hashlib.sha256(data).hexdigest()

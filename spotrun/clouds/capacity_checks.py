@@ -113,6 +113,6 @@ def _judged(allowance: Allowance, nothing_fits: bool) -> Finding:
     if allowance.is_too_small:
         return failed(name, QuotaExceeded(detail, hint=hint)) if nothing_fits else warned(name, detail, hint)
     if left < 2 * takes:
-        detail += ": no standby could boot next to it, so each interruption waits until the old instance is gone"
+        detail += ": no standby could boot next to it, so after a notice the run waits until the old instance is gone"
         return warned(name, detail, hint)
     return ok(name, detail)

@@ -117,7 +117,7 @@ class Forward(NamedTuple):
 class Cloud(CloudRules[RunSpec], Protocol):
     """
     The base class of a cloud. To add a cloud, subclass it, and put one instance where `spotrun.clouds.registry` looks
-    for it. Methods with a body in this class are for features that a cloud may lack. Failures are reported as the
+    for it. Methods with a body in this class are for features that some clouds lack. Failures are reported as the
     errors that CloudDriver lists.
     """
 
@@ -193,8 +193,8 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     def never_rented(self, kind: str) -> Unreadable | None:
         """
-        Return the reason why this cloud never rents out the instance type, or the accelerators, `kind`; None if it may
-        rent them out.
+        Return the reason why this cloud never rents out `kind`, an instance type or accelerators. Return None if the
+        cloud might rent it out.
         """
         return None
 
@@ -276,8 +276,8 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     def nights(self, region: str, spec: RunSpec) -> Nights:
         """
-        Return the service that starts a job's nights in this region and runs their runner without a machine of the
-        user.
+        Return the service that trains a job every night without a machine of the user: in this region, it starts each
+        night and runs the night's runner.
 
         Raises:
             SpecInvalid: the cloud has no such service.
@@ -292,7 +292,9 @@ class Cloud(CloudRules[RunSpec], Protocol):
         return None
 
     def regions(self, spec: RunSpec | None, wish: RentalFlags) -> tuple[str, ...]:
-        """Return the regions where a job may rent; () if neither the flags nor the job names a region."""
+        """
+        Return the regions in which the job is allowed to rent; () if neither the flags nor the job names a region.
+        """
         named = wish.regions or (() if spec is None else (spec.resources.region,))
         return tuple(region for region in named if region is not None)
 

@@ -73,8 +73,9 @@ class CloudDriver(Protocol):
         Return the instances that spotrun tagged, of one run or of all runs. Terminated instances are included while the
         cloud still lists them.
 
-        `must_see` names the regions and zones without which the list is useless; None means all. A failed region or
-        zone outside `must_see` is left out, with a remark. A zone's name begins with its region's name.
+        `must_see` names the regions and zones without which the list is useless; None means all. If one of these does
+        not answer, raise an error. If any other region or zone does not answer, leave it out, with a remark. A zone's
+        name begins with its region's name.
         """
 
     def terminate(self, instance_id: str) -> None:

@@ -197,7 +197,7 @@ def test_p32_the_end_of_a_start_that_failed_names_the_key_and_rests_its_pool(acc
     assert first.gone is not None
     assert first.gone.evidence == (
         "the cloud's record: ended by fault (Client.InternalError; probably EC2's role for spot, "
-        f"AWSServiceRoleForEC2Spot, may not use {KEY}, EBS's default key in us-east-1: "
+        f"AWSServiceRoleForEC2Spot, cannot use {KEY}, EBS's default key in us-east-1: "
         "`spotrun doctor aws` says what to do)"
     )
 
@@ -211,4 +211,4 @@ def test_p32_an_unreadable_key_is_reported_as_the_default_key(account: GuardedAc
     account.end(run.instances()[0], "Client.InternalError")
     runner.tick()
     (gone,) = [launch.gone for launch in run.state.launches.values() if launch.gone is not None]
-    assert "may not use the KMS key of the disk, EBS's default key in us-east-1" in gone.evidence
+    assert "cannot use the KMS key of the disk, EBS's default key in us-east-1" in gone.evidence

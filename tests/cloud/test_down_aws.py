@@ -64,7 +64,7 @@ def test_a_stop_says_who_sees_to_it_and_what_keeps_them(run: OpenRun, spotrun: S
     status = RunnerStatus(at=datetime.now(UTC), pid=1, host="elsewhere", sequence=1, message=message)
     write_status(run.store, RUNNER_KEY, status)
     assert spotrun("stop", "demo").out.splitlines() == [
-        f"{run.id} has a request to stop; its runner ends it; `spotrun down {run.id}` ends it now",
+        f"{run.id} has a request to stop; its runner will end the run; `spotrun down {run.id}` ends the run now",
         "last message of its runner: RequestExpired; try: log in",
     ]
 

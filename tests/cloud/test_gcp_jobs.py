@@ -133,7 +133,10 @@ def test_a_service_account_that_is_not_there_is_found_by_a_dry_run(
     gcp = f"{{service_account: {SHARED}}}"
     said = spotrun("launch", job(gcp=gcp), "--dry-run")
     assert said.code == IdentityUnknown.exit_code, said.err
-    assert f"asked.yaml:5: gcp.service_account: there is no service account {SHARED}, or you may not see it" in said.err
+    assert (
+        f"asked.yaml:5: gcp.service_account: there is no service account {SHARED}, or you are not allowed to see it"
+        in said.err
+    )
     account.iam._make_account("trainer", {})
     assert spotrun("launch", job(gcp=gcp), "--dry-run").code == 0
 

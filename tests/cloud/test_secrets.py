@@ -108,7 +108,7 @@ def test_a_job_names_no_more_secrets_than_the_role_of_its_run_can(tmp_path: Path
 
     many = [f"S{number}" for number in range(SECRETS_MAX + 1)]
     assert loaded(many[1:]) == SECRETS_MAX
-    with pytest.raises(SpecInvalid, match="names 21 parameters, but a run's role may read only 20"):
+    with pytest.raises(SpecInvalid, match="names 21 parameters, but a run's role can read only 20"):
         loaded(many)
     assert loaded(many, "aws: {instance_profile: mine}\n") == SECRETS_MAX + 1
     with pytest.raises(SpecInvalid, match="too long for a tag"):

@@ -53,7 +53,7 @@ def test_p32_a_run_that_starts_on_neither_spot_nor_demand_fails_once_each_pool_w
     run.goes_on(120)
     assert run.state.terminal is not None
     assert {*types(run)} == {SPOT, ON_DEMAND}
-    assert "the caller may not use" in run.state.terminal.detail
+    assert "the caller cannot use" in run.state.terminal.detail
 
 
 def test_p32_a_training_goes_on_while_spot_cannot_start(run: PlainAwsRun) -> None:
@@ -80,7 +80,7 @@ def test_p32_an_unreadable_default_key_is_reported_as_the_default_key(run: Plain
     assert run.trains_within(60)
     gone = next(iter(run.state.launches.values())).gone
     assert gone is not None
-    assert "may not use the KMS key of the disk, EBS's default key in us-east-1" in gone.evidence
+    assert "cannot use the KMS key of the disk, EBS's default key in us-east-1" in gone.evidence
 
 
 @pytest.mark.parametrize(

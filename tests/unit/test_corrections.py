@@ -180,7 +180,7 @@ def test_bill_correct_writes_what_the_bill_knows(stored: Path, tmp_path: Path, s
     told = spotrun("events", "demo").out
     assert "by AWS Cost and Usage Report" in told
     again = spotrun("bill", "demo", "--cur", cur, "--correct", "--yes")
-    assert "no end is corrected" in again.err
+    assert "no end time is corrected" in again.err
     assert Reason.UNSEEN_END not in again.out
 
 

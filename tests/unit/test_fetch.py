@@ -182,7 +182,7 @@ def test_a_folder_of_git_below_the_target_takes_no_file_whatever_its_name_is(
         said = spotrun("fetch", "demo", "--to", "results", *options)
         assert read(Path("results")) == {**before, "deep/er/a": "1", "stored/a": "1"}
         assert all(f"{store}/config: {tool} runs or obeys the files in this folder" in said.out for store in stores)
-        assert (said.code, "name another by --to" in said.err) == (1, True)
+        assert (said.code, "use --to to name another folder" in said.err) == (1, True)
 
 
 def page(name: str) -> str:
@@ -424,7 +424,7 @@ def test_without_a_readable_record_each_file_is_the_users(
     run.lists({"a": "v2"})
     said = spotrun("fetch", "demo")
     assert (said.code, read(run.folder)) == (0, {"a": "v1"})
-    assert (f"note: {record}: Is a directory; the next fetch will treat" in said.err) == (damage == "unreadable")
+    assert (f"note: {record}: Is a directory; the next fetch will not replace" in said.err) == (damage == "unreadable")
     spotrun("fetch", "demo", "--force")
     run.lists({"a": "v3"})
     spotrun("fetch", "demo")

@@ -104,8 +104,8 @@ def _client_of(service: str) -> property:
 class Region(PatientClient):
     """
     Calls AWS's services in one region. After throttling, a 5xx status or a network failure, a call is repeated, with
-    jitter. `patience` says for how long, and has the timeouts of all clients. Each of AWS's answers contains AWS's
-    time, by which `clock` is corrected.
+    jitter. `patience` contains the timeout of a single call, and the time for which a call is repeated. Each of AWS's
+    answers contains AWS's time, and `clock` is corrected with it.
     """
 
     ec2 = _client_of("ec2")
@@ -127,7 +127,7 @@ class Region(PatientClient):
     @cached_property
     def aside(self) -> Region:
         """
-        The same region, for calls that a run can do without. Such a call gives up after some seconds, because the
+        The same region, for calls that a run can do without. Such a call gives up after a few seconds, because the
         caller will repeat it later anyway.
         """
         return Region(self.name, self._clock, ASIDE)

@@ -33,7 +33,7 @@ class Capacity:
         self._wanted = CapacityRequest(wanted)
 
     def one_of_each(self) -> dict[CapacityType, Offering]:
-        """Return, for each capacity type that the job may use, the smallest offering in zones that have a subnet."""
+        """Return the smallest offering of each capacity type that the job allows, in zones that have a subnet."""
         found: dict[CapacityType, Offering] = {}
         for offering in self._smallest_first:
             found.setdefault(offering.capacity_type, offering)

@@ -21,8 +21,8 @@ MEMORY_GB = Decimal("0.25")
 """Memory of the function in GB, as in night.yaml."""
 TICK_S = Decimal("0.5")
 """
-Seconds that a call of the function takes if its process still has the runner in memory: time for about ten answers of
-S3 and EC2, one after another.
+Seconds that a call of the function takes if its process still has the runner in memory. In this time, S3 and EC2 answer
+about ten requests, one after another.
 """
 COLD_S = Decimal(6)
 """Seconds that a call takes in a new process, which has to import everything and read the ledger."""
@@ -51,8 +51,8 @@ def usd_of_a_night(hours: float) -> Decimal:
 
 def usd_of(calls: Calls) -> Decimal:
     """
-    Return the cost of all calls of the function. For some calls, the requests were not counted; each of them is charged
-    like the average counted call.
+    Return the cost of all calls of the function. For some calls, the requests that they made were not counted. Each of
+    these calls is assumed to cost as much as the average counted call.
     """
     usd = prices().prices
     gb_seconds = Decimal(repr(calls.seconds)) * calls.memory_mb / 1024

@@ -134,8 +134,8 @@ def _reason(found: dict[str, Any]) -> str:
 
 def _told_reason(found: dict[str, Any], region: str, key: str | None) -> str:
     """
-    Return EC2's reason, such as `Client.VolumeLimitExceeded: Volume limit exceeded`, and its probable cause. The code
-    is added unless the message begins with it, as most do.
+    Return EC2's reason, such as `Client.VolumeLimitExceeded: Volume limit exceeded`, and its probable cause. Most of
+    EC2's messages begin with the code; to any other message the code is added.
     """
     code, message = _reason(found), str(found.get("StateReason", {}).get("Message", ""))
     told = message if message.startswith(code) else f"{code}: {message}".removesuffix(": ")

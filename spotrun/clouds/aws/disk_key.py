@@ -1,5 +1,5 @@
 """
-Checks whether EC2 may use the key that encrypts instances' disks.
+Checks whether EC2 is allowed to use the key that encrypts instances' disks.
 
 A launch names no key, so EBS uses the region's default key. If that key belongs to the customer, EC2's service-linked
 role for spot needs a grant for the key. Without the grant, EC2 accepts each launch and then ends the instance with
@@ -21,7 +21,10 @@ from spotrun.doctor.finding import Finding, Refusal, failed, findings_of, ok, wa
 from spotrun.errors import CloudError
 
 OF_AWS = "alias/aws/ebs"
-"""The key that AWS makes for EBS in each account. Every login that may launch instances may use this key."""
+"""
+The key that AWS makes for EBS in each account. Every login that is allowed to launch instances is allowed to use this
+key.
+"""
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 CREATE_GRANT = "kms:CreateGrant"
 _OPERATIONS = (
@@ -50,8 +53,8 @@ def why_not_started(reason: str, key: str, where: str, *, is_spot: bool) -> str:
     who = f"EC2's role for spot, {SPOT_ROLE}," if is_spot else "the caller"
     if key in ("", OF_AWS):
         named = "the image's key, because EBS's default is AWS's own key" if key else f"EBS's default key in {where}"
-        return f"probably {who} may not use the KMS key of the disk, {named}"
-    return f"probably {who} may not use {key}, EBS's default key in {where}"
+        return f"probably {who} cannot use the KMS key of the disk, {named}"
+    return f"probably {who} cannot use {key}, EBS's default key in {where}"
 
 
 def key_findings(region: Region, *, uses_spot: bool) -> Iterator[Finding]:
@@ -70,7 +73,7 @@ def key_findings(region: Region, *, uses_spot: bool) -> Iterator[Finding]:
         f"--operations {' '.join(_OPERATIONS)}"
     )
     what = f"{key}, EBS's default key in {region.name},"
-    unknown_use = f"whether {SPOT_ROLE} may use {what} is not known"
+    unknown_use = f"it is not known whether {SPOT_ROLE} is allowed to use {what}"
     judged = partial(_judged, region, key, what, role if uses_spot else "", command)
     yield from findings_of("disk key", judged, Refusal(unknown_use, _READ + command))
 
@@ -80,14 +83,14 @@ def _judged(region: Region, key: str, what: str, role: str, command: str) -> Ite
     described = region.ask("read a key", lambda: region.kms.describe_key(KeyId=key))["KeyMetadata"]
     if described["KeyState"] != "Enabled":
         enable = f"aws kms enable-key --region {region.name} --key-id {key}"
-        hint = f"{enable}; or name another key by aws ec2 modify-ebs-default-kms-key-id"
+        hint = f"{enable}; or set another key with aws ec2 modify-ebs-default-kms-key-id"
         yield failed("disk key", CloudError(f"{what} is {described['KeyState']}: no instance can start", hint=hint))
     elif not role:
         yield ok("disk key", f"{what} is enabled")
     elif _policy_allows(region, described["Arn"], role) or _is_granted(region, described["Arn"], role):
-        yield ok("disk key", f"{what} may be used by {SPOT_ROLE}")
+        yield ok("disk key", f"{SPOT_ROLE} is allowed to use {what}")
     else:
-        detail = f"{what} may not be used by {SPOT_ROLE}: EC2 ends each spot instance with Client.InternalError"
+        detail = f"{SPOT_ROLE} is not allowed to use {what}: EC2 ends each spot instance with Client.InternalError"
         yield warned("disk key", detail, command)
 
 

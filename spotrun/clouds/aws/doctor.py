@@ -226,7 +226,7 @@ class AwsDoctor:
         if why is None:
             yield ok("guard", "a schedule ends each instance that outlives its time-to-live")
         else:
-            what = "if an instance hangs together with its timer, only the next sweep ends the instance"
+            what = "if an instance hangs together with its timer, only the next `spotrun reap` ends the instance"
             yield warned("guard", f"{what}: {why}", f"{_DEPLOY}; or let cron call `spotrun reap` every hour")
 
 

@@ -33,8 +33,8 @@ from spotrun.offering import CapacityType, Offering
 
 SNAPSHOT_FOR_S = 1.0
 """
-Seconds for which an answer about a run's instances in a region is reused, because an account may make few Describe
-calls (P15).
+Seconds for which an answer about a run's instances in a region is reused, because AWS allows an account only few
+Describe calls (P15).
 """
 QUOTA_HELD_FOR = timedelta(minutes=5)
 """Time for which an instance that has ended still counts against the quota (P5)."""
@@ -42,8 +42,8 @@ KEY_READ_FOR_S = 600.0
 """Seconds for which an answer about EBS's default key is reused, even if the answer is a refusal."""
 QUOTA_TOLD_FOR_S = 60.0
 """
-Seconds for which an answer about a quota is reused. When the quota is exhausted, launches in all of its pools are
-refused one after another, and each refusal needs the same answer.
+Seconds for which an answer about a quota is reused. If the quota is exhausted, EC2 refuses launches in all of the
+quota's pools, one after another. The message about each refusal quotes the quota's value.
 """
 _ID_PATTERN = re.compile(r"i-[0-9a-f]{8,17}")
 Filter = dict[str, Any]
@@ -196,7 +196,9 @@ class AwsDriver:
             and (each.state is InstanceState.STOPPING or (each.ended_at is not None and each.ended_at >= since))
         ]
         if holding:
-            return CloudUnavailable(f"{error.message} ({', '.join(holding)}, which just ended, may still count)")
+            return CloudUnavailable(
+                f"{error.message} ({', '.join(holding)}, which just ended, may still count against the quota)"
+            )
         told = self._told_of(region, quota) if isinstance(error, VcpusInUse) else ""
         return QuotaExceeded(f"{error.message}; {told}", hint=error.hint) if told else error
 
@@ -230,8 +232,8 @@ class AwsDriver:
 
     def _offered_in(self, name: str) -> list[Offering]:
         """
-        Return a region's offerings. Return no offerings while the region's instances cannot be listed: after a launch
-        there, it would be unknown whether an instance exists.
+        Return a region's offerings. Return no offerings while the region's instances cannot be listed: if an answer to
+        a launch there were lost, spotrun could not find out whether an instance was started.
         """
         return [] if name in self._listed.left_out else [*self._catalogs[name].offerings()]
 

@@ -40,7 +40,7 @@ from spotrun.errors import (
 
 
 class VcpusInUse(QuotaExceeded):
-    """All vCPUs that the account may use for these types are in use (P4)."""
+    """The account already uses all vCPUs that its quota for these types allows (P4)."""
 
 
 class TokenReused(CloudError):
@@ -65,7 +65,7 @@ _INTERFACES = "request an increase in the Service Quotas console (VPC: network i
 _CREDENTIALS = "`aws sts get-caller-identity` prints who you are; check AWS_PROFILE, keys and permissions"
 _LOG_IN = "log in by `aws sso login` or `aws configure`, or export AWS_PROFILE, or the keys that AWS gave you"
 _EXPIRED = "log in again, for example with `aws sso login`; meanwhile training continues"
-_IMAGE = "name an image that exists in this region and that you may use"
+_IMAGE = "name an image that exists in this region and that you are allowed to use"
 _TEMPLATE = "set aws.launch_template to one of this region's, or leave it out (infra/aws/region.yaml makes one)"
 _SURROUNDINGS = "check the subnets and the security group of this region (infra/aws/region.yaml makes them)"
 _IDENTITY = "check aws.instance_profile, or leave it out: each run then has a separate one (infra/aws/README.md)"
@@ -146,8 +146,8 @@ _UNREACHABLE = (
     *(sdk.CredentialRetrievalError, sdk.MetadataRetrievalError, NoAnswer),
 )
 """
-Errors that mean that AWS cannot be reached. They include credentials that cannot be renewed now; until they are
-renewed, a runner cannot observe anything (P26).
+Errors that mean that AWS cannot be reached. They include the errors for credentials that cannot be renewed now: until
+the credentials are renewed, a runner cannot observe anything (P26).
 """
 
 _PAGE = re.compile(r"<(!doctype )?html", re.IGNORECASE)
@@ -183,7 +183,8 @@ def _meaning_of(action: str, error: Exception) -> CloudError:
 
 def error_of(action: str, error: sdk.ClientError) -> CloudError:
     """
-    Return the error for an answer of AWS. Its message has AWS's code and message, which may name zones with capacity.
+    Return the error for an answer of AWS. The error's message contains AWS's code and message, because AWS's message
+    sometimes names zones that have capacity.
     """
     told = error.response.get("Error", {})
     code, words = str(told.get("Code", "unknown")), str(told.get("Message", ""))

@@ -63,8 +63,8 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_image(region: Region, config: AwsConfig) -> str:
     """
-    Return the id of the image that the job names. If it names none, return the newest image, whose id is in the
-    configured SSM parameter.
+    Return the id of the image that the job names. If the job names no image, return the id that the configured SSM
+    parameter contains now.
     """
     return config.image_id or _newest(region, config.image_parameter)
 
@@ -92,7 +92,7 @@ def _newest(region: Region, parameter: str) -> str:
 
 def find_network(region: Region, config: AwsConfig) -> Network:
     """
-    Find the configured security group and, in each zone, the subnets of the group's network in which instances may
+    Find the configured security group and, in each zone, the subnets of the group's network in which instances can
     start. Raise CloudError unless exactly one group has the configured name.
     """
     named = [{"Name": "group-name", "Values": [config.security_group]}]
@@ -102,7 +102,9 @@ def find_network(region: Region, config: AwsConfig) -> Network:
         raise CloudError(f"no security group in {region.name} is called {config.security_group}", hint=hint)
     if len(groups) > 1:
         what = f"{len(groups)} security groups in {region.name} are called {config.security_group}, not one"
-        raise CloudError(what, hint="leave one group with this name, or name another group under aws.security_group")
+        raise CloudError(
+            what, hint="rename all but one of these groups, or name another group under aws.security_group"
+        )
     inside = [{"Name": "vpc-id", "Values": [groups[0]["VpcId"]]}]
     rows = region.pages(region.ec2, "describe_subnets", "Subnets", Filters=inside)
     tables, unrouted = _route_tables(region, inside)
@@ -157,8 +159,8 @@ def _default_targets(subnet_id: str, tables: list[dict[str, Any]]) -> list[str]:
 
 def _best_first(subnets: list[Subnet]) -> tuple[Subnet, ...]:
     """
-    Return the subnets of a zone that an instance may start in, best first. A *way out* is a route to the internet or to
-    another network. These criteria order the subnets, the most important one first:
+    Return the subnets of a zone in which an instance can start, best first. A *way out* is a route to the internet or
+    to another network. These criteria order the subnets, the most important one first:
 
     - has free addresses
     - has a way out

@@ -26,22 +26,22 @@ from spotrun.errors import AccessDenied, CloudError, CloudUnavailable
 
 SLOW = Patience(connect_s=10.0, read_s=330.0, tries_for_s=20.0)
 """
-The patience for calls of the function and for uploads. A call of the function takes up to its time-out of 300 s, and an
-upload may take as long.
+The timeouts for calls of the function and for uploads. A call of the function takes up to the function's time-out of
+300 s, and an upload may take as long.
 """
 POLL_S = 3.0
 DEPLOYED_WITHIN = timedelta(minutes=15)
 RACES_MAX = 5
 SOUND = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
 """
-States in which a stack can be updated. Apart from these, there are states of changes in progress, which pass. A stack
-in any remaining state cannot be updated, so it is removed and made again.
+States in which a stack can be updated. In states that end with _IN_PROGRESS, a stack is being changed; these pass. In
+any other state a stack cannot be updated, so the stack is removed and made again.
 """
 SCHEDULES = ("begin", "begin-again", TICK)
 _DELETED: Mapping[str, Any] = {"StackStatus": "DELETE_COMPLETE"}
 _TAG = "spotrun:night"
 _RIGHT = re.compile(r"not authorized to perform: ([\w-]+:\w+)")
-_RIGHTS = "infra/aws/README.md, under Nights, has what a person needs who installs one"
+_RIGHTS = "infra/aws/README.md, under Nights, lists the rights that installing a night needs"
 
 
 def ask(region: Region, action: str, call: Callable[[], Any]) -> Any:
@@ -103,7 +103,7 @@ class NightStack:
                 found = None
             if self._create(asked) if found is None else self._update(asked):
                 return
-        raise CloudUnavailable(f"others change the stack {stack} too", hint="see CloudFormation's console")
+        raise CloudUnavailable(f"other processes keep changing the stack {stack}", hint="see CloudFormation's console")
 
     def _create(self, asked: Mapping[str, Any]) -> bool:
         """Create the stack. Return False if another installation has begun to create it."""
@@ -147,7 +147,7 @@ class NightStack:
             self._clock.sleep(POLL_S)
         if found.get("CodeSha256") != sha256:
             what = f"the function {self.name} has code of another digest than was uploaded: {found.get('CodeSha256')}"
-            raise CloudError(what, hint="see who else may change it, then install the night again")
+            raise CloudError(what, hint="find out who else changes it, then install the night again")
 
     def function(self) -> Mapping[str, Any] | None:
         look = partial(self._region.functions.get_function, FunctionName=self.name)
@@ -208,10 +208,10 @@ class NightStack:
 
     def _sleep(self, found: Mapping[str, Any], until_s: float) -> None:
         """
-        Pause before the stack is read again.
+        Pause before the stack `found` is read again.
 
         Raises:
-            CloudUnavailable: the time is up.
+            CloudUnavailable: `until_s` has passed.
         """
         if self._clock.monotonic() >= until_s:
             what = f"the stack {found['StackId']} is still {found['StackStatus']}"

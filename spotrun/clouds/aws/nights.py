@@ -1,7 +1,7 @@
 """
 Nights on AWS: EventBridge Scheduler calls a Lambda function. A CloudFormation stack, night.yaml, contains everything of
-one night except the function's code. The code is sent straight to Lambda, and not through the store, which others may
-write.
+one night except the function's code. The code is sent straight to Lambda. It is not sent through the store, because
+other people may be able to write to the store.
 
 https://docs.aws.amazon.com/scheduler/latest/UserGuide/schedule-types.html
 https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateStack.html
@@ -87,7 +87,7 @@ class AwsNights:
         if len(name) > NAME_MAX:
             raise SpecInvalid(
                 f"{shown(name)} is too long for a night: its role is called {name_of('…')}",
-                hint=f"give a name of at most {NAME_MAX} characters by --name",
+                hint=f"use --name to give a name of at most {NAME_MAX} characters",
             )
         found = self._stack(name).described()
         if found is not None and not _is_of(found, store):
@@ -155,14 +155,16 @@ class AwsNights:
         stack = name_of(night.name)
         found = self._stack(night.name).described()
         if found is None:
-            return f"what calls it is gone: {ANEW}"
+            return f"the stack {stack}, which calls the night, is gone: {ANEW}"
         known = parameters_of(found)
         if not _is_of(found, store):
-            return f"the stack {stack} calls a night of {known['Store']}; `spotrun night rm` forgets this one"
+            return (
+                f"the stack {stack} calls a night of {known['Store']}; `spotrun night rm` removes this night's record"
+            )
         if found["StackStatus"] not in SOUND:
             return f"the stack {stack} is {found['StackStatus']}: {ANEW}"
         if any(known.get(key, wanted) != wanted for key, wanted in _times(night).items()):
-            return f"it is called at other times than it should, because an installation was cut off: {ANEW}"
+            return f"the night is called at other times than it should, because an installation was interrupted: {ANEW}"
         if missing := self._stack(night.name).missing():
             return f"{', '.join(missing)} of the stack {stack} is gone: {ANEW}"
         function = self._stack(night.name).function() or {}
@@ -190,8 +192,8 @@ class AwsNights:
 
     def _archives_needed(self, store: str) -> set[str]:
         """
-        Return the file names of archives that must stay in the store. An earlier spotrun kept the code of functions
-        there. CloudFormation still reads that code if it has to undo a failed update of such a function.
+        Return the file names of archives that must stay in the store. An earlier version of spotrun kept the code of
+        functions there. CloudFormation still reads that code if it has to undo a failed update of such a function.
 
         Raises:
             CloudError, StoreError: a night's stack or record cannot be read, so the names are unknown.

@@ -1,9 +1,8 @@
 """
 The notices of EC2's metadata service (IMDSv2).
 
-https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html: 404 is the normal answer;
-only an answer 200 with a known action and a time is a notice. No other answer counts as a notice (failures.md N3 to
-N8).
+The normal answer is 404. Only an answer with status 200, a known action and a time counts as a notice (failures.md N3
+to N8): https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ def parse_rebalance(body: bytes) -> datetime | None:
 
 def remaining_s(deadline: datetime, date_header: str | None, now: datetime) -> float:
     """
-    Return the seconds until `deadline`, by the service's clock if its answer has a date. This machine's clock may be
-    wrong (failures.md N15).
+    Return the seconds until `deadline`. They are counted from the date of the service's answer, because this machine's
+    clock may be wrong (failures.md N15). If the answer has no date, they are counted from `now`.
     """
     try:
         told_at = parsedate_to_datetime(date_header or "")

@@ -31,7 +31,8 @@ def read_price_list(region: Region, types: Sequence[str], now: datetime) -> Pric
     """
     Return the USD per hour of each type, or of every type if `types` is empty.
 
-    A denied or failed request is not an error, because prices that are some months old still rank the types.
+    A denied or failed request is not an error, because prices that are a few months old still show which types are
+    cheaper than others.
     """
     shipped = shipped_prices(__package__, region.name)
     try:

@@ -1,4 +1,7 @@
-"""Reads EC2's prices in some regions, with 90 days of spot prices. Nothing of spotrun's has to exist in the account."""
+"""
+Reads EC2's prices in some regions, with 90 days of spot prices. This works in any account, even one without spotrun's
+roles and networks.
+"""
 
 from __future__ import annotations
 

@@ -17,15 +17,15 @@ ATTACH = "attach the policy spotrun-runner (infra/aws/README.md) to your user or
 _SPOT = "spot.amazonaws.com"
 NEEDS_POLICY = Refusal(hint=ATTACH, verdict=Verdict.FAILED)
 """
-The way to report that a call was refused which the policy spotrun-runner allows: as a failed check, with the advice to
-attach that policy.
+Turns AWS's refusal of a call into a failed check, with the advice to attach the policy spotrun-runner, which allows the
+call.
 """
 
 
 def price_findings(region: Region, types: Sequence[str], now: datetime) -> Iterator[Finding]:
     """
-    Check that the prices of some types that a job may use can be read. A run needs prices to choose a type, and for its
-    bill.
+    Check that prices can be read, for some of the types that suit the job. A run needs prices to choose a type, and to
+    compute its bill.
     """
     if not types:
         return
@@ -36,7 +36,9 @@ def price_findings(region: Region, types: Sequence[str], now: datetime) -> Itera
             yield ok("spot prices", f"{name}: ${told[0]} to ${told[-1]} an hour in {count_of(len(told), 'zone')}")
         else:
             hint = "name another type or region, or set spot_policy: on-demand"
-            yield warned("spot prices", f"EC2 reports none for {name}, so spotrun does not request it on spot", hint)
+            yield warned(
+                "spot prices", f"EC2 reports no spot price for {name}, so spotrun does not request it on spot", hint
+            )
     listed = read_price_list(region, types, now)
     if listed.trouble is None:
         yield ok("price list", "on-demand prices are today's")

@@ -1,9 +1,9 @@
 """
 The identities of runs on EC2. Each run has an IAM role and an instance profile, both named after the run's uid.
 
-One policy defines the rights of all these roles (infra/aws/account.yaml): a role may use only the folder and read only
-the secrets that the role's tags name. The same policy is the roles' permissions boundary. Calls and their errors:
-https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles_use_switch-role-ec2_instance-profiles.html
+One policy defines the rights of all these roles (infra/aws/account.yaml): a role is allowed to use only the folder, and
+read only the secrets, that the role's tags name. The same policy is also the permissions boundary of these roles. Calls
+and their errors: https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles_use_switch-role-ec2_instance-profiles.html
 """
 
 from __future__ import annotations
@@ -35,14 +35,16 @@ FOLDER = "spotrun:folder"
 """Tag that names the run's folder. Its value is the prefix that the names of the folder's objects have in common."""
 _DEPLOY = "deploy the current infra/aws/account.yaml, or name a profile for all runs by aws.instance_profile"
 _ATTACH = "attach the current policy spotrun-runner (infra/aws), or name a profile for all runs by aws.instance_profile"
-_REAP = "`spotrun reap --cloud aws` removes the roles of runs that are over; an account may have 1,000, or ask for more"
+_REAP = (
+    "`spotrun reap --cloud aws` removes the roles of runs that are over; an account can have 1,000 roles, unless AWS "
+    "allows more"
+)
 
 
 class RunRoles:
     """
-    Makes and removes the roles and instance profiles of runs. The role is the first part that is made, and the last one
-    that is removed. So if a run's parts are only partly removed, its role is still there, and shows that something is
-    left.
+    Makes and removes the roles and instance profiles of runs. The role is made before the profile, and removed after
+    it. So if only some of these were removed, the role still exists, and shows that something is left to remove.
 
     IAM is the same in all regions, so one region is enough for calling it. `others` are further regions that can report
     the account's number. `secrets` are the job's secrets, and `repository` is the ECR repository of the job's image, ""
@@ -95,7 +97,7 @@ class RunRoles:
     # -- single parts, which may exist already -----------------------------------------------------------------------
 
     def _have_role(self, name: str, tags: Mapping[str, str]) -> datetime | None:
-        """Make the role. Return None, or the time when it was made if it already existed."""
+        """Make the role and return None. If the role exists already, return the time when it was made."""
         asked = {
             "RoleName": name,
             "AssumeRolePolicyDocument": json.dumps(_trust(self._region.partition)),
@@ -108,8 +110,8 @@ class RunRoles:
         except AlreadyThere:
             return self._made_before(name, tags)
         except AccessDenied:
-            # IAM policies from an earlier spotrun do not allow tags for secrets. Then this call is denied even if the
-            # role exists already, and nothing has to be made.
+            # IAM policies of an earlier version of spotrun do not allow tags for secrets. Under such policies, this
+            # call is denied even if the role exists already and need not be made.
             with contextlib.suppress(NotThere):
                 return self._made_before(name, tags)
             raise
@@ -133,9 +135,9 @@ class RunRoles:
 
     def _have_what_it_reads(self, role: Any) -> None:
         """
-        Add the tags for secrets and image to a role that lacks them because an earlier spotrun made it. If the
-        account's policies come from that earlier spotrun too, IAM denies the call. This does no harm: under such
-        policies, a role can read the run's secrets without tags.
+        Add the tags for secrets and image to a role that lacks them because an earlier version of spotrun made it. If
+        the account's policies come from that version too, IAM denies the call. This does no harm: under such policies,
+        a role can read the run's secrets without tags.
 
         Raises:
             CloudError: the role names other secrets or another image.
@@ -161,8 +163,8 @@ class RunRoles:
 
     def _have_role_in_profile(self, name: str) -> bool:
         """
-        Put the role into its profile. Return whether it was put there just now. A profile holds one role; IAM refuses
-        to add a second, even if it is the same role.
+        Put the role into its profile. Return False if it was there already. (A profile holds one role, so IAM refuses
+        to add a role to a profile that has one, even if it is the same role.)
         """
         try:
             self._ask("put a role into its instance profile", "add_role_to_instance_profile", **_both(name))
@@ -213,9 +215,9 @@ class RunRoles:
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
         """
-        Raise CloudUnavailable, so that the call is repeated, if IAM denies a call in the block while the role is new.
-        The caller's rights to change a role depend on the role's tags, and it takes a while until all of IAM knows
-        them.
+        If IAM denies a call in the block while the role is new, raise CloudUnavailable, so that the call is repeated
+        later. The caller's rights to change a role depend on the role's tags, and it takes a while until all of IAM
+        knows the tags of a new role.
         """
         try:
             yield

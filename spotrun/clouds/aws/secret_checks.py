@@ -33,5 +33,9 @@ def _judged(region: str, name: str, path: str, kind: str | None) -> Finding:
             name, SpotrunError(f"{path} is not encrypted: it is a {kind}", hint=encrypt_command(path, region))
         )
     if not path.startswith(PARAMETERS):
-        return warned(name, f"the role of infra/aws may read only below {PARAMETERS}", f"let the role read {path}")
+        return warned(
+            name,
+            f"the role of infra/aws is allowed to read only parameters below {PARAMETERS}",
+            f"let the role read {path}",
+        )
     return ok(name, f"{path}, a {SECURE}")

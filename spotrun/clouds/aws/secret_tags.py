@@ -28,7 +28,10 @@ https://docs.aws.amazon.com/IAM/latest/UserGuide/id_tags.html#id_tags_rules.
 
 
 def secret_tags(references: Iterable[Reference]) -> dict[str, str]:
-    """Return the tags, keyed by name. A secret outside PARAMETERS gets no tag, because no run's role may read it."""
+    """
+    Return the tags, keyed by name. A secret outside PARAMETERS gets no tag, because no run's role is allowed to read
+    it.
+    """
     return {f"{KEY}{number}": path for number, path in enumerate(_paths(references), 1)}
 
 
@@ -36,8 +39,10 @@ def refusals(references: Iterable[Reference]) -> Iterator[Unreadable]:
     """Yield the reasons why a role's tags cannot name all of these secrets."""
     paths = _paths(references)
     if len(paths) > SECRETS_MAX:
-        what = f"names {len(paths)} parameters, but a run's role may read only {SECRETS_MAX}"
-        yield Unreadable(what, "put several values into one, as JSON, or name an aws.instance_profile", at=("secrets",))
+        what = f"names {len(paths)} parameters, but a run's role can read only {SECRETS_MAX}"
+        yield Unreadable(
+            what, "put several values into one parameter, as JSON, or name an aws.instance_profile", at=("secrets",)
+        )
     for path in paths:
         if len(path) > PATH_MAX:
             what = f"{PARAMETERS}{path} is too long for a tag of the role: {len(path)} characters, more than {PATH_MAX}"

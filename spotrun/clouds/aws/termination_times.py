@@ -1,4 +1,4 @@
-"""Finds when instances ended for which EC2 reports no time."""
+"""Finds the end times of instances for which EC2 itself reports no end time."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ def project_facts(google: Google, project: str) -> Mapping[str, Any]:
 
 def granted(google: Google, project: str, permissions: Collection[str]) -> set[str]:
     """
-    Return those of `permissions` that the caller has in the project, at most 100 at a time. A permission may be granted
-    only for resources with certain names; Google leaves out such permissions here:
+    Return those of `permissions` that the caller has in the project. `permissions` must not contain more than 100. If a
+    permission is granted only for resources with certain names, Google does not return it here:
     https://cloud.google.com/resource-manager/reference/rest/v3/projects/testIamPermissions
 
     Raises:
@@ -134,7 +134,7 @@ def require_account(google: Google, email: str) -> None:
     try:
         google.ask(f"read the service account {email}", call)
     except NotThere as error:
-        what = f"there is no service account {email}, or you may not see it"
+        what = f"there is no service account {email}, or you are not allowed to see it"
         key = ("gcp", "service_account")
         raise IdentityUnknown(what, hint="check gcp.service_account, or leave it out", key=key) from error
 

@@ -12,8 +12,8 @@ from spotrun.instance import LaunchRequest
 
 def startup_script(request: LaunchRequest, notice: timedelta) -> str:
     """
-    Return the script that runs first on the instance, as root. It passes on to the agent how long before an
-    interruption Google gives notice (`notice`).
+    Return the script that runs first on the instance, as root. The script tells the agent how long before an
+    interruption Google gives notice: `notice`.
     """
     return startup(request, script(), {NOTICE_VARIABLE: int(notice.total_seconds())})
 

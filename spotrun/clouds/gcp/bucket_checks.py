@@ -65,13 +65,13 @@ def _access(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
 
 def _distance(facts: Mapping[str, Any], regions: Sequence[str]) -> Iterator[Finding]:
     """
-    Warn of regions that the bucket is not in. The first region is left out here, because the check that is the same for
-    all clouds' stores covers it.
+    Warn of regions that the bucket is not in. The first region is left out here, because another check, which is the
+    same for all clouds, covers it.
     """
     location = str(facts.get("location", "")).lower()
     if facts.get("locationType", "region") != "region" or not location:
         return
     far = [region for region in regions[1:] if region != location]
     if far:
-        hint = f"leave out the regions other than {location}, or consider what checkpoints between regions cost"
+        hint = f"leave out all regions except {location}, or accept the cost of sending checkpoints between regions"
         yield warned("bucket location", f"the bucket is in {location}, and instances may be in {', '.join(far)}", hint)

@@ -72,7 +72,7 @@ class Call(NamedTuple):
 class Google(PatientClient):
     """
     A client with the login of this machine's user. After throttling, a 5xx status or a network failure, it repeats a
-    call, with jitter. Each of Google's answers contains Google's time, by which `clock` is corrected.
+    call, with jitter. Each of Google's answers contains Google's time, and `clock` is corrected with it.
     """
 
     def __init__(self, clock: Clock, patience: Patience = PATIENT) -> None:
@@ -83,7 +83,7 @@ class Google(PatientClient):
     @cached_property
     def aside(self) -> Google:
         """
-        The same client, for calls that a run can do without. Such a call gives up after some seconds, because the
+        The same client, for calls that a run can do without. Such a call gives up after a few seconds, because the
         caller will repeat it later anyway.
         """
         return Google(self._clock, ASIDE)

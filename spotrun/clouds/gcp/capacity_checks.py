@@ -36,7 +36,7 @@ class Capacity:
         self._wanted = CapacityRequest(wanted, config.instance_types)
 
     def types(self, region: str) -> list[str]:
-        """Return the region's types that the job may use, smallest first."""
+        """Return the region's types that suit the job, smallest first."""
         return list(dict.fromkeys(each.instance_type for each in self._smallest_first if each.region == region))
 
     def zone_findings(self) -> Iterator[Finding]:

@@ -35,8 +35,8 @@ SURROUNDINGS_FOR_S = 600.0
 _PAGE = {"maxResults": "500"}
 _APART = ("n1-",)
 """
-Prefixes of families whose types have no GPU of their own: a launch would have to attach one separately, which spotrun
-does not do. So these types are offered without GPUs.
+Prefixes of families whose types do not include a GPU. A launch could attach a GPU to such a type, but spotrun does not
+do that. So these types are offered without GPUs.
 """
 _TPUS = ("ct",)
 
@@ -115,8 +115,8 @@ class Catalog:
     @property
     def asked_for(self) -> Sequence[str]:
         """
-        The types whose history of spot prices is read. Each type takes one call to Google. So these are only the types
-        that the job names, directly or by their GPU; if the job limits neither, there are none.
+        The types whose history of spot prices is read. Each type takes one call to Google, so these are only the types
+        that the job names, directly or by their GPU. If the job names neither types nor GPUs, no history is read.
         """
         return sorted(self.types) if self._config.instance_types or self._config.accelerators else ()
 

@@ -169,8 +169,8 @@ class Gcp(Cloud):
 
     def account(self, regions: Sequence[str]) -> Account:
         """
-        Return the interfaces to the project's instances. They cover all regions, whatever `regions` names. But only
-        failures in the regions named are errors.
+        Return the interfaces to the project's instances. They cover all regions, even those that `regions` does not
+        name. If a region does not answer, that is an error only if `regions` names the region.
         """
         config, clock = GcpConfig(regions=tuple(map(str.lower, regions)) or GcpSpec().regions), system_clock()
         with _sdk():

@@ -26,8 +26,8 @@ service.
 """
 TICK_S = Decimal("0.5")
 """
-Seconds that a call of the service takes if its process still has the runner in memory: time for about ten answers of
-Google, one after another.
+Seconds that a call of the service takes if its process still has the runner in memory. In this time, Google answers
+about ten requests, one after another.
 """
 COLD_S = Decimal(10)
 """
@@ -59,8 +59,8 @@ def usd_of_a_night(hours: float) -> Decimal:
 
 def usd_of(calls: Calls) -> Decimal:
     """
-    Return the cost of all calls of the service. For some calls, the requests were not counted; each of them is charged
-    like the average counted call.
+    Return the cost of all calls of the service. For some calls, the requests that they made were not counted. Each of
+    these calls is assumed to cost as much as the average counted call.
     """
     counted = (
         _usd_of_service(calls.calls, Decimal(repr(calls.seconds)), calls.memory_mb)

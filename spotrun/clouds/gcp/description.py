@@ -53,7 +53,7 @@ _ALWAYS = (label.RUN, label.LAUNCH, label.NANO_PRICE)
 LABEL_SHOWN_MAX = 20
 FREE = Decimal(0)
 _ELSEWHERE_OR_LATER = (InsufficientCapacity, CloudUnavailable, AlreadyThere)
-"""Errors after which the same launch may succeed in another zone, or some minutes later."""
+"""Errors after which the same launch may succeed in another zone, or a few minutes later."""
 
 
 History = Callable[[Offering], Sequence[PriceSegment]]
@@ -193,7 +193,7 @@ def _never_made(record: Record, made: Operation) -> Instance | None:
     """
     Return an instance for a launch that was accepted and then failed, for example for lack of capacity. The instance
     counts as ended. Return None if the launch failed because Google did not accept its service account: the driver
-    repeats such a launch, and the repetition decides.
+    repeats such a launch, and only the repeated launch shows whether there is an instance.
     """
     found = _remembered(record, made, InstanceState.TERMINATED, made.asked_at)
     error = _failure(record, made)
@@ -204,8 +204,8 @@ def _never_made(record: Record, made: Operation) -> Instance | None:
 
 def _refused_by(error: CloudError) -> EndedBy:
     """
-    Return who counts as having ended a launch that failed. Only EndedBy.FAULT matters for the run: three faults in a
-    row fail it (P14). So the result is EndedBy.FAULT only if the launch would fail in every zone and at any time.
+    Return the party that counts as having ended a launch that failed. Return EndedBy.FAULT only if the launch would
+    fail in every zone and at any time, because three launches in a row that end with EndedBy.FAULT fail the run (P14).
     """
     if isinstance(error, QuotaExceeded):
         return EndedBy.QUOTA
@@ -221,9 +221,9 @@ def _ended(
     seen: Instance | None,
 ) -> Instance | None:
     """
-    Return the ended instance of a record. Its machine ran until the operation `end`. Its disk existed until the last
-    operation that ended the machine or the disk. If the instance was never seen running, it is assumed to have run
-    since the end of its successful launch operation.
+    Return the ended instance of a record. The machine ran until the operation `end`. The disk existed until the
+    operation that `last_end` returns. If the instance was never seen running, its machine is assumed to have run since
+    its successful launch operation was done.
     """
     off_since = _off_since(seen, operations)
     asked_at = made.asked_at if made is not None else min(end.asked_at, off_since or end.asked_at)
@@ -255,7 +255,8 @@ def _off_since(seen: Instance | None, operations: Sequence[Operation]) -> dateti
     """
     Return the time when the machine was switched off. It is known only if this driver saw the machine switched off, or
     if the driver that deleted the instance saw that and stored the time in the delete call's id. Otherwise return None.
-    The operation that switched the machine off is not used, because Google may forget it while the disk still exists.
+    The operation that switched the machine off is not used, because Google sometimes forgets that operation while the
+    disk still exists.
     """
     told = None if seen is None or seen.state is not InstanceState.STOPPED else seen.off_since
     return told or next((each.off_since for each in operations if each.off_since is not None), None)
@@ -263,8 +264,8 @@ def _off_since(seen: Instance | None, operations: Sequence[Operation]) -> dateti
 
 def _remembered(record: Record, of: Operation, state: InstanceState, launched_at: datetime) -> Instance | None:
     """
-    Return an instance with the facts that its name contains, because Google no longer lists the instance, or does not
-    list it yet. Return None if the name is not one that spotrun makes.
+    Return an instance that Google no longer lists, or does not list yet. Its facts are read from its name. Return None
+    if spotrun did not make the name.
     """
     name = read_name(record.name)
     if name is None:

@@ -129,8 +129,8 @@ class GcpDoctor:
 
     def _unheard(self) -> Iterable[Finding]:
         """
-        Check that the regions exist, and leave missing ones out of all further checks. Raise BadSurroundings if a
-        configured region does not exist.
+        Check that the configured regions exist. If one does not exist, leave it out of all further checks, and raise
+        BadSurroundings.
         """
         unheard = [name for name in self._config.regions if name not in self._regions]
         if unheard:
@@ -225,15 +225,15 @@ class GcpDoctor:
 
     def _bucket_facts(self) -> Iterator[Finding]:
         if self._bucket is None:
-            what = "no bucket is named, so its rights and a run's service account are not tested"
+            what = "no bucket is named, so neither the rights in a bucket nor a run's service account can be tested"
             yield unknown("bucket", what, "name a bucket in --store gs://BUCKET/runs, or in the job's checkpoint.uri")
         else:
             yield from bucket_findings(self._google, self._bucket, self._config.regions, self._own_accounts)
 
     def _own_account(self, store_uri: str) -> Iterator[Finding]:
         """
-        Make a service account for a run that does not exist, and remove it again. It is made twice, as by two runners
-        of one run: the second time, it exists already and is found.
+        Make a service account for a run that does not exist, and remove it again. The account is made twice, because
+        two runners of one run may both try to make it. The second try has to find the account that exists already.
         """
         accounts = RunAccounts(self._google, self._clock, self._project)
         with trial_identity(accounts, self._clock) as uid:
@@ -250,7 +250,7 @@ class GcpDoctor:
 
 def _no_account_tried() -> Iterable[Finding]:
     """
-    Report that no service account was made as a trial, because rights are missing. A login that may lack the right to
-    delete an account should not make one.
+    Report that no service account was made as a trial, because rights are missing. If the login perhaps cannot delete
+    an account, the check must not make one.
     """
     return [unknown(ACCOUNT, "no trial account is made, because rights are missing (see above)", GRANT)]

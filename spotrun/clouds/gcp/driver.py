@@ -32,8 +32,8 @@ QUOTA_HELD_FOR = timedelta(minutes=5)
 """Time for which an instance that has ended still counts against the quota (P5)."""
 LISTED_WITHIN_S = 120.0
 """
-Seconds within which a launch that Google has accepted appears in Google's lists. A launch still missing after that was
-never made.
+Seconds within which the instance of a launch that Google has accepted appears in Google's lists. If the instance is
+still missing after that, it was never made.
 """
 ENDS_WITHIN_S = 180.0
 """
@@ -224,8 +224,9 @@ class GcpDriver:
 
     def _learn(self, catalog: Catalog, offering: Offering, error: CloudError) -> None:
         """
-        Use a refusal for later launches. If it shows that pools have no capacity, leave these pools out for a while. If
-        Google rejected the subnetwork or the image, forget it, so that it is looked up again.
+        Learn from a refusal for later launches. If `error` shows that pools have no capacity, leave these pools out for
+        a while. If Google rejected the subnetwork or the image, forget that subnetwork or image, so that it is looked
+        up again.
         """
         match error:
             case Unsupported():
@@ -257,7 +258,9 @@ class GcpDriver:
         ]
         if not holding:
             return error
-        return CloudUnavailable(f"{error.message} ({', '.join(holding)}, which just ended, may still count)")
+        return CloudUnavailable(
+            f"{error.message} ({', '.join(holding)}, which just ended, may still count against the quota)"
+        )
 
     # -- looking ---------------------------------------------------------------------------------------------
 

@@ -70,8 +70,8 @@ class PolicyForbids(CloudError):
 
 IDENTITY_DENIED = (IdentityUnknown, AccessDenied)
 """
-Errors of a launch with a new service account. They cease once all parts of Google know the account, so the driver
-repeats such a launch.
+Errors of a launch with a new service account. Such a launch succeeds once all parts of Google know the account, so the
+driver repeats the launch.
 """
 _ADDRESSES = "make the subnetwork's range larger: gcloud compute networks subnets expand-ip-range"
 _MORE = "request an increase at https://console.cloud.google.com/iam-admin/quotas"
@@ -83,7 +83,7 @@ _BILLING = "link a billing account to the project: https://console.cloud.google.
 _PROJECT = "name the project in gcp.project, or with `gcloud config set project PROJECT`"
 LOG_IN_ANEW = "log in again with `gcloud auth application-default login`; meanwhile training continues"
 LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
-_IMAGE = "set gcp.image to an image that exists and that this project may use: gcloud compute images list"
+_IMAGE = "set gcp.image to an image that exists and that this project is allowed to use: gcloud compute images list"
 _IDENTITY = "check gcp.service_account, or leave it out: each run then has a separate one (infra/gcp/README.md)"
 _SCOPES = (
     "log in with the scope cloud-platform: gcloud auth application-default login "
@@ -229,9 +229,10 @@ def lacking_identity(error: CloudError) -> CloudError:
     Return IdentityUnknown if `error`, which Compute Engine has reported, is about a service account that was not found.
     Otherwise return `error`.
 
-    Such an error first looks like NotThere: Compute Engine reports `The resource 'ADDRESS' of type 'serviceAccount' was
-    not found` for an account that it does not know yet. IAM reports similar words, but only if the account does not
-    exist; so NotThere is right for IAM's errors.
+    By its words, such an error is a NotThere: `The resource 'ADDRESS' of type 'serviceAccount' was not found`. But
+    Compute Engine also reports this if the account exists and Compute Engine does not know it yet. (IAM reports similar
+    words only if the account does not exist. So for errors of IAM, NotThere is right, and this function must not be
+    called.)
     """
     if isinstance(error, NotThere) and _ACCOUNT.search(error.message):
         return IdentityUnknown(error.message, hint=_IDENTITY)

@@ -3,8 +3,8 @@ Edits the policy of a run's folder. The policy lets the run's service account re
 the folder, but change only the objects that instances have to change.
 
 IAM cannot deny a right in a folder. So an object is safe from an instance only if no policy lets the instance change
-that object: https://cloud.google.com/storage/docs/managed-folders. A condition limits which of the folder's objects may
-be overwritten and deleted: https://cloud.google.com/iam/docs/resource-types-with-conditional-roles.
+that object: https://cloud.google.com/storage/docs/managed-folders. A condition limits which of the folder's objects the
+account is allowed to overwrite and delete: https://cloud.google.com/iam/docs/resource-types-with-conditional-roles.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@ Finds a project's instances with two calls, each for all zones. One call lists e
 operations.
 
 Both calls search by name, because an instance's name never changes. Labels alone would not be enough: a policy or a
-user may remove a label from an instance that runs and is billed. The first call also searches by label. So it finds an
-instance, too, that a user launched as a copy, with spotrun's labels and another name.
+user may remove a label from an instance that runs and is billed. The first call also searches by label. So it also
+finds a copy that a user made of an instance: the copy has spotrun's labels, but another name.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ class Launching:
         """
         Request an instance. Return when it has capacity, or after ACCEPTED_WITHIN_S if that is still unknown.
 
-        `denials` says how often Google has already failed this launch because of its service account, according to the
-        operations that Google lists. (A repeated call needs a new request id each time: see `request_id`.)
+        `denials` is the number of operations in Google's list in which this launch failed because of its service
+        account. After each such failure the call needs a new request id (see `request_id`).
 
         Raises:
             AlreadyThere: a resource of the same name exists.

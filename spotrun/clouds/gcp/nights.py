@@ -82,7 +82,7 @@ _RETRIES = {
 }
 _STORE, _ARCHIVE = "SPOTRUN_STORE", "SPOTRUN_ARCHIVE"
 _RIGHT = re.compile(r"""['"(]((?:run|cloudscheduler|iam)\.\w+\.\w+)['")]""")
-_RIGHTS = "infra/gcp/README.md, under Nights, says what makes the accounts and roles of nights"
+_RIGHTS = "infra/gcp/README.md, under Nights, says how to make the accounts and roles of nights"
 _CONNECT_S = 10.0
 
 
@@ -108,7 +108,7 @@ class GcpNights:
         if len(name) > NAME_MAX:
             raise SpecInvalid(
                 f"{shown(name)} is too long for a night: its service is called {name_of('…')}",
-                hint=f"give a name of at most {NAME_MAX} characters by --name",
+                hint=f"use --name to give a name of at most {NAME_MAX} characters",
             )
         found = self._described(name)
         if found is not None and not _is_of(found, store):
@@ -173,7 +173,7 @@ class GcpNights:
             return f"the service {service} is gone: {ANEW}"
         if not _is_of(found, store):
             other = _environment(found)[_STORE]
-            return f"the service {service} calls a night of {other}; `spotrun night rm` forgets this one"
+            return f"the service {service} calls a night of {other}; `spotrun night rm` removes this night's record"
         for wanted in self._jobs(night, str(found.get("uri", ""))):
             job = self._found_job(str(wanted["name"]))
             title = str(wanted["name"]).rpartition("/")[2]
@@ -322,8 +322,8 @@ class GcpNights:
 
     def _have_job(self, job: Mapping[str, Any]) -> None:
         """
-        Create or change a job. A new job is enabled, although no run may live yet. That does no harm: the service
-        pauses the job that fires each minute at its first call.
+        Create or change a job. A new job is enabled from the start. For the job that fires each minute this is too
+        early if no run is going, but it does no harm: at the job's first call, the service pauses the job.
         """
         path = str(job["name"])
         name = path.rpartition("/")[2]
@@ -350,7 +350,8 @@ class GcpNights:
 
     def _call(self, name: str, uri: str, event: Mapping[str, Any]) -> Mapping[str, Any]:
         """
-        Call the service as Cloud Scheduler does, with a token of the account that may call it. Return its answer.
+        Call the service as Cloud Scheduler does, with a token of the account that is allowed to call it. Return its
+        answer.
 
         Raises:
             CloudError: the service failed; the message quotes its error.
@@ -366,10 +367,10 @@ class GcpNights:
         except requests.exceptions.RequestException as error:
             raise CloudUnavailable(f"{uri} cannot be reached: {str(error)[:200]}", hint=CHECK_NETWORK) from error
         if answer.status_code == requests.codes.forbidden:
-            raise AccessDenied(f"{clock} may not call the service {name_of(name)}", hint=_RIGHTS)
+            raise AccessDenied(f"{clock} is not allowed to call the service {name_of(name)}", hint=_RIGHTS)
         told = _json_of(answer)
         if answer.status_code != requests.codes.ok:
-            said = f"{told.get('errorType', f'HTTP {answer.status_code}')}: {told.get('errorMessage', 'no more')}"
+            said = f"{told.get('errorType', f'HTTP {answer.status_code}')}: {told.get('errorMessage', 'no message')}"
             where = f"gcloud run services logs read {name_of(name)} --region {self._region} --project {self._project}"
             raise CloudError(f"the service {name_of(name)} failed: {said}", hint=where)
         return told

@@ -39,8 +39,8 @@ NOTICE_VARIABLE = "SPOTRUN_NOTICE_S"
 """The bootstrap's variable for the seconds of notice that the launch requested; 0 if the launch requested none."""
 EXTENDED_NOTICE = timedelta(seconds=120)
 """
-Time from the announcement to the shutdown signal. Usually another USUAL_NOTICE passes after the signal, but spotrun
-does not rely on that.
+Time from the announcement to the shutdown signal. The instance usually ends USUAL_NOTICE after the signal, but spotrun
+does not count on that extra time.
 """
 USUAL_NOTICE = timedelta(seconds=30)
 """Time from the shutdown signal to the end of the instance."""

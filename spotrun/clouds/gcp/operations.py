@@ -34,8 +34,8 @@ lost without such an operation, Google's system ended it, and that counts as a f
 """
 _RESTARTS = ("start", f"{SYSTEM}automaticRestart")
 """
-Types of operations that start a switched-off instance again. Operations before such a start that ended the instance no
-longer count.
+Types of operations that start a switched-off instance again. After such a start, earlier operations no longer count as
+the end of the instance.
 """
 
 
@@ -105,7 +105,10 @@ def _ends(operations: Iterable[Operation]) -> list[Operation]:
 
 
 def _was_in_vain(end: Operation, ends: Iterable[Operation]) -> bool:
-    """Return whether a delete had no effect: it finished before another operation began to end the instance (G12)."""
+    """
+    Return True if `end` is a delete that had no effect. That is so if another operation began to end the same instance
+    after the delete had finished (G12).
+    """
     over_at = end.ended_at
     return end.kind == DELETE and over_at is not None and any(each.asked_at >= over_at for each in ends if each != end)
 

@@ -1,7 +1,7 @@
 """
-Checks a project's service accounts that do not belong to spotrun's runs. A runner is allowed to give an instance a
-service account, and IAM cannot limit this to accounts with certain names. So if any account of the project has roles,
-training code could use these roles.
+Checks a project's service accounts that do not belong to spotrun's runs. A runner is allowed to launch an instance with
+a service account, and IAM cannot limit this to accounts with certain names. So training code could get any account of
+the project, and use the roles of that account.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ASK_OWNER = (
 Advice with a command that lists each service account with each of its roles. Only the accounts of spotrun's runs should
 have roles.
 """
-_OWN_PROJECT = "use a separate project for spotrun: a runner may give any account of the project to an instance"
+_OWN_PROJECT = "use a separate project for spotrun: a runner can give any account of the project to an instance"
 
 
 def other_account_findings(google: Google, project: str, shared: str | None) -> Iterator[Finding]:

@@ -1,6 +1,6 @@
 """
-Checks whether Google reports prices for a job's types. A run uses the table shipped with spotrun where Google reports
-none.
+Checks whether Google reports prices for a job's types. For a type without such a price, a run uses the table shipped
+with spotrun.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def price_list_findings(google: Google, regions: Collection[str]) -> Iterator[Fi
 
 def _judged(what: str, past: Sequence[PriceSegment], trouble: str) -> Finding:
     if not past:
-        why = f"{what} has the price of the catalog or of the shipped table: {trouble}"
+        why = f"the price of {what} is from the catalog or the shipped table: {trouble}"
         return warned("spot prices", why, _NO_PAST)
     prices = [segment.usd_per_hour for segment in past]
     return ok("spot prices", f"{what}: ${prices[-1]:.4f} an hour, in a year ${min(prices):.4f} to ${max(prices):.4f}")

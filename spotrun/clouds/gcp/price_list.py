@@ -65,7 +65,8 @@ def read_price_list(
     Return the USD per hour of `machines`, and of all other machines in the shipped table. `parts` returns the prices of
     machine parts, from the catalog or from a cache.
 
-    A failure of `parts` is not an error, because prices that are some months old still rank the types.
+    A failure of `parts` is not an error, because prices that are a few months old still show which types are cheaper
+    than others.
     """
     shipped = {market: shipped_prices(__package__, region, market) for market in RENTED}
     try:
