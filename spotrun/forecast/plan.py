@@ -225,10 +225,7 @@ def job_for(
     """
     on_demand = [sent.usd_per_hour(found) for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
     if not on_demand and time_left is not None:
-        raise SpecInvalid(
-            "no on-demand offering suits resources",
-            hint="allow on-demand offerings: a job with a deadline may need one",
-        )
+        raise SpecInvalid("no on-demand offering suits resources", hint="allow one: a deadline may need on-demand")
     work_s, rework_s = work.total_seconds(), (_rework(spec) + assumptions.COMMIT).total_seconds()
     changeover_s = measured.changeover_s or assumptions.CHANGEOVER.total_seconds()
     return Job(

@@ -208,7 +208,7 @@ class LightningFramework(Position, Loaders):
         now = trainer_state.kinds_of_schedulers(self._trainer)
         if self._kinds is None or self._kinds == now:
             return ""
-        return f"the checkpoint's learning rate schedules are {', '.join(self._kinds)}, and this training's are {', '.join(now)}"
+        return f"the checkpoint's schedules are {', '.join(self._kinds)}, and this training's are {', '.join(now)}"
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         schedulers = trainer_state.schedulers(self._trainer)

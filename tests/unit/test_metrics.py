@@ -340,7 +340,7 @@ def test_an_address_is_a_host_and_a_port() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--listen", "nowhere"], "--listen: 'nowhere' is no HOST:PORT"),
+        (["--listen", "nowhere"], "--listen: 'nowhere' is not HOST:PORT"),
         (["--within", "soon"], "--within"),
         (["--listen", "127.0.0.1:0", "--textfile", "x.prom"], "exclude each other"),
         (["--store", "nowhere"], "no folder"),
