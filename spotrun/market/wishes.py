@@ -229,7 +229,7 @@ def too_dear(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadabl
     if not wanted:
         return Unreadable(f"no {said}offering suits", "write spot_policy: auto", at=("resources", "spot_policy"))
     cheapest = min(wanted, key=lambda found: found.price_usd_per_hour)
-    advice = f"write {cheapest.price_usd_per_hour:f} ({cheapest} costs this now) or more, or leave it out"
+    advice = f"write {cheapest.price_usd_per_hour:f} or more, the current price of {cheapest}, or leave it out"
     return Unreadable(f"no suitable {said}offering is within max_price", advice, at=("resources", "max_price"))
 
 

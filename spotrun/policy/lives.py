@@ -11,8 +11,8 @@ from spotrun.run.state import Attempt, RunState
 
 BLIND_FOR = timedelta(hours=24)
 """
-Time for which a runner may be absent, because its credentials have expired or its machine is off, before the
-time-to-live of an instance ends.
+Time for which an instance keeps running without a runner, for example while the runner's credentials have expired or
+its machine is off. The instance's time-to-live is long enough for that.
 """
 HANDOVER_BEFORE_END = timedelta(minutes=15)
 """Time before the end of an instance's time-to-live at which a standby is launched at the latest."""
