@@ -48,8 +48,9 @@ AMPLE = 1.5
 """A budget is ample if it is at least this multiple of the expected cost of the remaining work."""
 LIVES_IN_A_BUDGET = 3
 """
-Each instance gets this fraction of the unspent money (one third) for its life. Its replacement gets half of the money
-that is then left, so both get the same amount.
+To find out whether a budget is ample, each instance is assumed to get the unspent money divided by this number. In
+fact, an instance gets half of the money that its predecessor leaves. So the two get the same amount if the predecessor
+gets a third.
 """
 NEEDED_TIMES = 2
 """Maximum life that a budget allows an instance, as a multiple of the time that the remaining work may take."""
