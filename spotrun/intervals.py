@@ -30,8 +30,8 @@ one try in 22,000 ends without a loss.
 DRAIN_SAFETY = 1.5
 DRAIN_MARGIN_S = 5.0
 """
-A margin, in seconds, for the last commit after a notice. Promise I5: no step is lost if the notice comes earlier before
-the loss than 1.5 times (DRAIN_SAFETY) the measured time of a save plus these 5 s.
+A margin, in seconds, for the last commit after a notice. Promise I5: no step is lost if the time from the notice to the
+loss is longer than 1.5 times (DRAIN_SAFETY) the measured time of a save plus these 5 s.
 """
 
 

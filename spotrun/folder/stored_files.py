@@ -182,8 +182,8 @@ class Outcome(StrEnum):
     """
     LEFT = "left"
     """
-    The file was not fetched and stays in the store. Its name is one that a tool on the user's machine might read its
-    settings from, and obey. This is not an error: scripts often write such files.
+    The file was not fetched and stays in the store. A tool on the user's machine might read a file with this name, and
+    obey it. This is not an error: scripts often write such files.
     """
     REFUSED = "refused"
     """

@@ -234,7 +234,7 @@ def _of_reading(reading: Reading) -> Iterator[Metric]:
     for name, what, unit, value in (
         ("store_reachable", "1 if the store has answered.", "", int(reading.reachable)),
         ("runs_late", "Runs that were not read in time, so that figures are old or missing.", "", reading.late),
-        ("runs_left_out", "Older runs that were not read (see --newest).", "", reading.left_out),
+        ("runs_left_out", "Older runs that were not read (see --last).", "", reading.left_out),
         ("read", "Time at which the store was read.", "timestamp_seconds", reading.at.timestamp()),
         ("read_duration", "Time that it took to read the store.", "seconds", reading.took_s),
     ):

@@ -45,8 +45,8 @@ launch.
 
 LOOK_S = 0.5
 """
-Run time in seconds between two reads of the ledger. The ledger is read more often than there are ticks. If it has a
-notice, the next tick is made at once.
+Run time in seconds between two reads of the ledger. The ledger is read more often than there are ticks. If an agent has
+written an entry, such as a notice, the next tick is made at once.
 """
 LOOK_SYSTEM_MIN_S = 0.05
 """Minimum system time in seconds between two reads of the ledger."""

@@ -90,7 +90,7 @@ def rest_of(facts: Facts, offering: Offering) -> Rest | None:
 
 
 def enough_rejections(facts: Facts) -> bool:
-    """Return True if so many requests in a row were rejected that a passing fault cannot be the reason."""
+    """Return True if a passing fault can be ruled out, because enough requests in a row were rejected."""
     in_a_row = rejected_in_a_row(reversed(since_opened(facts.state)))
     return sum(1 for _ in in_a_row) >= STILLBORN_MAX
 

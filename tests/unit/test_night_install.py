@@ -56,7 +56,7 @@ def job(tmp_path: Path) -> Path:
             AT,
             "job.yaml:5: notify[0].command: a night does not use any machine of yours",
         ),
-        ("notify: [{command: mail me}]\n", (*AT, *GOOGLE), "job.yaml:5: notify[0].command: a night has no machine"),
+        ("notify: [{command: mail me}]\n", (*AT, *GOOGLE), "job.yaml:5: notify[0].command: a night does not"),
         ("aws: {advisor: ./spot-advisor-data.json}\n", AT, "is a file on this machine"),
     ],
 )

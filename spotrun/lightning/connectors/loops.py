@@ -96,8 +96,8 @@ class Loops:
 
     def make_loaders_as_in(self, epochs: dict[str, int]) -> None:
         """
-        Until `enter` is called, make each loader as if it were made in the epoch in which the restored training had
-        made it. `epochs` has that epoch for each stage; it is a result of `loaded_at`. Called in `Callback.setup`.
+        Let fit() make each loader as if in the epoch in which the restored training made it. This ends when `enter` is
+        called. `epochs` has that epoch for each stage; it is a result of `loaded_at`. Called in `Callback.setup`.
         """
         self._loaded_at = epochs
 
