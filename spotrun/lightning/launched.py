@@ -82,7 +82,7 @@ def refuse_others(trainer: Any) -> None:
 
     Raises:
         TrainingUnsupported: fit() would train in processes that no agent can reach, or on more or fewer nodes than the
-        job has.
+            job has.
     """
     if trainer.num_nodes != nodes_of_job():
         unsupported.reject(

@@ -30,7 +30,7 @@ instruction discards it.
 """
 YIELDS = ("YIELD_VALUE", "RESUME", "SEND", "JUMP_BACKWARD_NO_INTERRUPT")
 ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD")
-"""Instructions after which the code never goes on with the instruction that follows them."""
+"""Instructions after which the code never continues with the next instruction."""
 WHAT = "a local variable that the loop still reads; keep it in loop.state(…)"
 CONTAINERS = (list, dict, set, deque)
 

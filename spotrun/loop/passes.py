@@ -1,8 +1,9 @@
 """
 Two iterators that track the position of a fit: one over its epochs, and one over the batches of a pass within an epoch.
 
-A batch or an epoch counts as ended when the script requests the next one, or when the script leaves the loop. To notice
-the latter, both iterators are generators: Python closes a generator as soon as the script leaves the loop over it.
+A batch or an epoch counts as ended when the script requests the next one, or when the script leaves the loop. Both
+iterators are generators, because Python closes a generator as soon as the script leaves the loop over it. This is how a
+script that leaves the loop is noticed.
 """
 
 from __future__ import annotations

@@ -70,8 +70,9 @@ OUT_OF_BUDGET = "the rest of the budget does not pay for another instance"
 
 def intend(facts: Facts, offering: Offering, reason: str, count: int | None = None) -> Iterator[Action]:
     """
-    Request `offering` for all instances that train together, or for the `count` members that a gang lacks. Request
-    nothing if the budget does not allow it, or if a standby has to wait because earlier ones failed.
+    Request `offering` for all instances that train together or, if `count` is given, for the `count` members that a
+    gang lacks. Request nothing if the budget does not allow the launch, or if the launch is a standby that has to wait
+    because earlier standbys failed.
     """
     failed = failed_standbys(facts.state, offering.capacity_type)
     if failed is not None and facts.now < failed.again_at:
@@ -102,8 +103,8 @@ def intend(facts: Facts, offering: Offering, reason: str, count: int | None = No
 
 def _of_gang(state: RunState, intent: ev.LaunchIntended, count: int | None) -> ev.LaunchIntended:
     """
-    Change `intent` to a request for `count` members that the newest gang lacks or, if `count` is None, for a whole
-    gang.
+    Return `intent` as a request for a gang: for the `count` members that the newest gang lacks or, if `count` is None,
+    for all members of a new gang.
     """
     newest = state.attempts.values()[-1].number if state.attempts else None
     if count is None:

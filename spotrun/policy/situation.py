@@ -31,8 +31,7 @@ def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) ->
 
     If the job allows several kinds of instances, all times are those of the keeper, the kind that has to meet the
     deadline (`spotrun.policy.deadline_guarantee`). If there is no keeper, they are those of the first kind. The price
-    of an offering of another kind is converted: it is what the work that the keeper does in an hour costs on that
-    offering.
+    of an offering of another kind is converted to the cost of the work that the keeper does in an hour.
     """
     state = facts.state
     deadline_at, elapsed_s, changeover_s = state.created.deadline_at, facts.now_s, changeover(state)
