@@ -57,12 +57,13 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     Everything that a driver needs to start one instance, or all members of a gang. The driver looks up nothing else.
 
     `count` is the number of members of a gang: either all of them start, or none does. It is None for a single
-    instance, which does not have to reach other instances. A cloud that receives the same `token` twice starts only one
-    instance. Each instance is tagged with `token` and `run_uid`.
+    instance. A cloud that receives the same `token` twice starts only one instance. Each instance is tagged with
+    `token` and `run_uid`.
 
     `time_to_live` is measured on the instance's monotonic clock from its start. When it is over, the instance ends,
     even if all programs of spotrun have died. `price_cap_usd_per_hour` is the most that the user will pay for spot.
-    Usually None is best: a cap adds interruptions and never makes the bill smaller.
+    None (no cap) is usually best: with a cap, the cloud interrupts the instance when the price rises above the cap, and
+    the bill is never smaller.
     """
 
     token: str
@@ -81,7 +82,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
     `billed_from` is None until billing begins. `prices` are the segments charged so far, oldest first. `end_reason` is
     the cloud's text on why the instance ended, "" if the cloud gave none. `off_since` is the time at which the instance
-    shut down; it is None if the instance has not shut down, or if its disk no longer exists.
+    shut down, as long as its disk still exists; otherwise None.
 
     `member` numbers the instances of a launch from 0. `address` is the address at which other members reach the
     instance; it is "" for a single instance.

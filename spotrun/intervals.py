@@ -17,21 +17,21 @@ Maximum share of the training time in which training may pause for checkpoints. 
 """
 MEAN_TIME_BETWEEN_INTERRUPTIONS = timedelta(hours=1)
 """
-The mean time between interruptions that is assumed until the run has had some. In public traces, the median lifetime of
-a spot instance is half an hour.
+Mean time between interruptions that is assumed for a run without interruptions so far. In public traces, the median
+lifetime of a spot instance is half an hour.
 """
 
 WORK_PER_LOSS_MAX = 10
 """
-Maximum length of work without checkpoints, in mean times between losses. At this length, fewer than one try in 22,000
-succeeds.
+Maximum length of work without checkpoints, as a multiple of the mean time between losses. At this length, fewer than
+one try in 22,000 ends without a loss.
 """
 
 DRAIN_SAFETY = 1.5
 DRAIN_MARGIN_S = 5.0
 """
-A margin for the last commit after a notice. Promise I5: no step is lost if the notice is longer than 1.5 times
-(DRAIN_SAFETY) the measured time of a save plus these 5 s.
+A margin, in seconds, for the last commit after a notice. Promise I5: no step is lost if the time from the notice to the
+loss is longer than 1.5 times (DRAIN_SAFETY) the measured time of a save plus these 5 s.
 """
 
 
@@ -41,8 +41,8 @@ def checkpoint_interval(stall: timedelta, mean_time_between_interruptions: timed
 
         interval = sqrt(2 * stall * mean_time_between_interruptions)
 
-    `stall` is how long one checkpoint stops the training, without the upload, during which training continues. The
-    formula holds while `stall` is much smaller than the mean time between interruptions.
+    `stall` is how long one checkpoint stops the training. The upload is not included, because training continues during
+    it. The formula holds while `stall` is much smaller than the mean time between interruptions.
     """
     return timedelta(seconds=sqrt(2 * stall.total_seconds() * mean_time_between_interruptions.total_seconds()))
 
@@ -53,11 +53,11 @@ def auto_interval(
     saved: float = 0.0,
 ) -> timedelta:
     """
-    Return Young's interval, at most 10 min. It is lengthened if it would be shorter than COMMIT_GAP, or so short that
-    training pauses for more than 3.5% of it.
+    Return Young's interval (see `checkpoint_interval`), but at most 10 min. A longer interval is returned if Young's is
+    shorter than COMMIT_GAP, or so short that training would pause for more than 3.5% of the time.
 
-    `saved` (0 to 1) is the share of losses whose notice leaves time for one more commit. These losses undo no steps, so
-    they do not count as interruptions here.
+    `saved` (0 to 1) is the share of losses whose notice leaves time for one more commit. After such a loss no step is
+    repeated, so it does not count as an interruption here.
     """
     undoing = mean_time_between_interruptions / max(1e-6, 1 - saved)
     best = checkpoint_interval(stall, undoing)
@@ -66,7 +66,8 @@ def auto_interval(
 
 def expected_rework(work: timedelta, mean_time_between_interruptions: timedelta) -> timedelta | None:
     """
-    Return the rework to expect before `work`, which makes no checkpoints, completes once without a loss.
+    Return the rework to expect if the work makes no checkpoints, and so is begun again after each loss until it
+    completes once without a loss. `work` is the time of the work itself.
 
     For random losses, m apart on average, the expected rework is
 
@@ -82,13 +83,13 @@ def expected_rework(work: timedelta, mean_time_between_interruptions: timedelta)
 
 def drain_moment(deadline_s: float, window_s: float, commit_s: float | None, step_s: float, margin_s: float) -> float:
     """
-    Return the time at which to request the final snapshot, so that the snapshot is durable before `deadline_s`.
+    Return the time at which to request the final snapshot, so that it becomes a commit before `deadline_s`.
 
         time = deadline - (1.5 * commit + 5 s + one step + margin)
 
     `commit_s` is the measured time from a snapshot to its commit. If it is None, because no commit was measured yet,
-    half of the window takes the place of 1.5 * commit + 5 s. If the returned time has passed, request the snapshot
-    immediately.
+    half of `window_s` is used instead of 1.5 * commit + 5 s. If the returned time has passed, the snapshot should be
+    requested immediately.
     """
     reserve_s = window_s / 2 if commit_s is None else DRAIN_SAFETY * commit_s + DRAIN_MARGIN_S
     return deadline_s - reserve_s - step_s - margin_s

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 AwareDatetime = Annotated[datetime, msgspec.Meta(tz=True)]
-"""A time with its zone; decoding refuses a time without one."""
+"""A time with its time zone. Decoding refuses a time without a time zone."""
 
 AMOUNT_MAX = Decimal(10) ** 12
 
@@ -54,10 +54,10 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
     An instance type that a cloud rents out in a zone, with its price now.
 
     `accelerators` is `NAME:COUNT` ("V100:1"), or "" for a machine without any. `simulated` means that no cloud ever
-    bills this price. `price_list` names the price list, with its date, that this type's on-demand price is from; "" if
-    no list has the price. `image`, `subnet` and `launch_template` are what a new instance would start with, on a cloud
-    that needs them. `other_subnets` are further subnets of the zone that an instance could start in, best first; ledger
-    entries leave them out.
+    bills this price. `price_list` names the price list from which this type's on-demand price comes, with the list's
+    date; "" if no list has the price. On clouds that need them, a new instance is started with `image`, `subnet` and
+    `launch_template`. `other_subnets` are further subnets of the zone in which an instance could start, best first.
+    Ledger entries leave out `other_subnets`.
     """
 
     cloud: str

@@ -2,9 +2,10 @@
 Reads the facts about Linux processes, and finds the processes that were started with a certain variable in their
 environment.
 
-During execve(2) a process shows no environment: its old memory is gone, and its new memory is not filled yet. A search
-that did not wait for such processes missed 7 in 100 processes that were executing one program after another. Also, a
-process may start another one and end during the search. So the search is repeated until it finds no new process.
+The search has to deal with two difficulties. First, a process shows no environment during execve(2): its old memory is
+gone, and its new memory is not filled yet. A search that did not wait for such processes missed 7 in 100 processes that
+were executing one program after another. Second, a process may start another process and end while the search is going
+on. So the search is repeated until it finds no new process.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import msgspec
 EXEC_WITHIN_S = 0.1
 """
 Maximum seconds of system time that a process spends in execve on a busy machine. If a process shows no environment, the
-search waits this long for one.
+search waits for up to this time until it does.
 """
 _PAUSE_S = 0.001
 _KERNEL_THREAD = 0x00200000
@@ -57,8 +58,8 @@ def _will_have_one(pid: int) -> bool:
 
 class ProcessMark(msgspec.Struct, frozen=True):
     """
-    Identifies a process even after another process has got its id. `started` is in clock ticks since the machine
-    booted.
+    Identifies a process. Unlike a process id, it cannot be mistaken for a later process that has got the same id.
+    `started` is in clock ticks since the machine booted.
     """
 
     pid: int

@@ -13,8 +13,8 @@ from spotrun.store.port import Inspectable, Store
 TRIAL = "trial"
 TRIAL_MAX_BYTES = 16 << 20
 """
-Maximum bytes of the object that is written as a test. It is as large as a part of a checkpoint, because a full disk may
-still accept small objects.
+Maximum bytes of the object that is written to test whether the store has room. The object is as large as a part of a
+checkpoint: a full disk may still accept a small object, so a small object would prove nothing.
 """
 SMALLEST_BYTES = 1 << 20
 """Assumed size of a checkpoint, in bytes, before the first one."""
@@ -22,8 +22,8 @@ SMALLEST_BYTES = 1 << 20
 
 class StoreCapacity:
     """
-    Tests at intervals, for a runner, whether the store has room. Between two tests, the result of the last one is
-    returned.
+    Tests for a runner whether the store has room. The test is repeated only at intervals. Between two tests, callers
+    get the result of the last test.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -33,8 +33,8 @@ class StoreCapacity:
 
     def refused(self, state: RunState) -> str:
         """
-        Return the reason why a new attempt could not save its checkpoints, with a hint; "" if it could. The store is
-        tested only if the last attempt ended because the store had no room.
+        Return the reason why a new attempt could not save its checkpoints, with a hint; Return "" if it could. The
+        store is tested only if the last attempt ended because the store had no room.
         """
         last = next(reversed(state.attempts.values()), None)
         if last is None or last.end is None or last.end.cause is not Cause.STORE_FULL:

@@ -7,8 +7,8 @@ The files that a script wrote, stored by content next to the checkpoints, and th
 Files count as stored only once an `OutputsStored` entry in the ledger names their list and the list's digest. A list
 may refer to pieces that an earlier attempt has sent.
 
-Each attempt writes only below its own number. So if an agent was replaced and still sends or deletes pieces, it cannot
-change those of another attempt.
+Each attempt writes only into the folder with its own number. So if an agent was replaced and still uploads or deletes
+pieces, it cannot change the pieces of another attempt.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ Mode = Annotated[int, msgspec.Meta(ge=0, le=0o7777)]
 
 
 Content = tuple[str, int]
-"""The digest and the number of some bytes."""
+"""The digest of some bytes, and how many bytes there are."""
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Some bytes of a file, which the attempt `of` sent."""
+    """A piece of a file. The attempt with the number `of` uploaded it."""
 
     of: Count
     blake3: str
@@ -65,7 +65,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 class OutputFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
     A stored file. `path` is relative to the work folder. `attempt` is the newest attempt in whose work folder the file
-    was seen. `mode` are the file's permissions; only files of a command's state have them.
+    was seen. `mode` has the file's permissions; it is set only for the files of a command's state.
     """
 
     path: str
@@ -85,8 +85,8 @@ class Folder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 class Link(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """
     A link at `path` to `target`. `target` is relative to the link's folder, and inside the work folder. `absolute` is
-    True if the script made the link with an absolute path into the work folder. When such a link is restored on an
-    instance, its path begins with that instance's work folder, which may be another one.
+    True if the script made the link with an absolute path into the work folder. The work folder may have another path
+    on the instance where such a link is restored, so the restored link begins with that path.
     """
 
     path: str
@@ -121,8 +121,8 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def with_copies(self) -> tuple[OutputFile, ...]:
         """
-        The files of the list, and for each link to a file a copy of that file under the link's path. Users who fetch
-        files want copies instead of links.
+        The files of the list. For each link to a file, there is also a copy of that file under the link's path, because
+        users who fetch files want copies instead of links.
         """
         files = {file.path: file for file in self.files}
         links = {link.path: normpath(join(dirname(link.path), link.target)) for link in self.links}
@@ -139,7 +139,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         named = [file.path for file in self.files]
         named += [folder.path for folder in self.folders] + [link.path for link in self.links]
         if len(named) > 2 * STATE_FILES_MAX or len(set(named)) < len(named):
-            return "its list names too many files, or one twice"
+            return "its list has too many files, or has the same file twice"
         for path in (*named, *self.removed):
             if not is_path_inside(path):
                 return f"its list names {path[:200]!r}, which is not a file inside a folder"
@@ -182,8 +182,8 @@ class Outcome(StrEnum):
     """
     LEFT = "left"
     """
-    The file stays in the store, because a tool on the user's machine might obey a file with this name. This is no
-    error: scripts often write such files.
+    The file was not fetched and stays in the store. A tool on the user's machine might read a file with this name, and
+    obey it. This is not an error: scripts often write such files.
     """
     REFUSED = "refused"
     """
@@ -196,7 +196,8 @@ class Outcome(StrEnum):
 class Fetched(NamedTuple):
     """
     A file, and the result of fetching it. `problem` is the reason why it was not fetched. `damaged` is True if the file
-    in the store is damaged. If a longer file was at the same path, it was renamed to `kept_as` before.
+    in the store is damaged. If the user's folder already had a longer file at the same path, that file was renamed, and
+    `kept_as` is its new name.
     """
 
     file: OutputFile

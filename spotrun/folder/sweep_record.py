@@ -1,14 +1,14 @@
 """
-Records the request that began a sweep, and which run belongs to which trial of the sweep. The records are in the store
-that also has these runs.
+Records the request that began a sweep, and which run trains which trial of the sweep. The store that has these runs
+also has the records.
 
     sweeps/NAME.json        the request
     sweeps/NAME/UID/3       the uid of the run of trial 3 of sweep UID
 
 All other state of a sweep is in the ledgers of its runs. For each trial, a command creates a run, and then writes the
-trial's record with put-if-absent. So two commands do not train the same trial, and if a command is killed, the next one
-finds the runs that exist. A run's uid is random. So no other program can guess the uid of the next trial's run, and
-store a run or a key under it in advance.
+trial's record with put-if-absent. So if two commands work on the same sweep, they do not train the same trial twice. If
+a command is killed, the next command finds the runs that it created. A run's uid is random. So no other program can
+guess the uid of the next trial's run and store something under this uid in advance.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
     The request of a sweep.
 
-    `wanted` has the flags by name, and the digest of the job; a second command with the same `wanted` continues the
-    sweep. The sweep began at `began_at`, and its deadline is `deadline_s` seconds of run time later; `deadline` is the
-    text that the user typed. Run time passes `time_scale` times as fast as system time. `stopped_by` is the user who
-    stopped the whole sweep, or "". `recorded` is True if each trial that has begun has a record. It is False if an
-    earlier version created the sweep: then the uids of its runs are computed from the sweep's uid.
+    `wanted` has the flags of the command that began the sweep, by name, and the digest of the job. A second command
+    with the same `wanted` continues the sweep. The sweep began at `began_at`. Its deadline is `deadline_s` seconds of
+    run time after that; `deadline` is the deadline as the user typed it. Run time passes `time_scale` times as fast as
+    system time. `stopped_by` is the user who stopped the whole sweep, or "". `recorded` is True if each trial that has
+    begun has a record. It is False if an earlier version created the sweep: then the uids of its runs are computed from
+    the sweep's uid.
     """
 
     name: str
@@ -64,7 +65,7 @@ class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The uid of a trial's run."""
+    """A record that names the run of one trial, by the run's uid."""
 
     run: Annotated[str, msgspec.Meta(pattern="^[0-9a-z]{1,32}$")]
 
@@ -88,7 +89,7 @@ def find_sweep(store: Store, name: str) -> SweepRecord | None:
     except ObjectMissing:
         return None
     except OutOfBounds as error:
-        hint = "name another sweep by --name, or delete that object"
+        hint = "use --name to give the sweep another name, or delete that object"
         raise StoreError(f"{store.uri}/{key} does not describe a sweep", hint=hint) from error
     return record if record.name == name else None
 
@@ -111,8 +112,8 @@ def run_of_trial(store: Store, sweep: SweepRecord, number: int) -> str | None:
 
 def record_trial(store: Store, sweep: SweepRecord, number: int, run_uid: str, *, anyway: bool = False) -> bool:
     """
-    Record which run trains a trial. If the trial already has another run, change nothing and return False. With
-    `anyway`, replace the record, because the recorded run was deleted.
+    Record which run trains a trial. If the trial already has another run, change nothing and return False. Set `anyway`
+    if the recorded run was deleted: then the record is replaced.
     """
     key, data = _trial_key(sweep, number), msgspec.json.encode(TrialRecord(run=run_uid))
     if anyway:

@@ -7,15 +7,15 @@ import stat
 
 _MARKS = {"HEAD": "git", "pyvenv.cfg": "Python", "conda-meta/history": "conda"}
 """
-Files by which a folder of a tool is recognized, each with its tool. A folder with the file `HEAD` may lack other files
-of a git repository, but it is treated as one, because a fetched file could be the missing one.
+Files by which a folder of a tool is recognized, each with its tool. A folder with the file `HEAD` counts as a git
+repository even if it lacks the other files of one, because the file that is fetched next could complete it.
 """
 
 
 def tool_of(folder: int | str) -> str:
     """
-    Return the tool whose folder this is, or could become with one more file; "" if it is no tool's. The tool would obey
-    any files that were written there.
+    Return the tool to which a folder belongs, or would belong if one more file were written into it. Return "" if it
+    belongs to no tool. Files must not be written into a tool's folder, because the tool would obey them.
     """
     return next((tool for mark, tool in _MARKS.items() if _has_file(folder, mark)), "")
 
@@ -30,7 +30,8 @@ def is_git_folder(folder: str) -> bool:
 
 def _has_file(folder: int | str, name: str) -> bool:
     """
-    Return True for a file or a link, even a broken link. A folder does not count: a model may have a part named `head`.
+    Return True if `folder` has a file or a link of this name, even a broken link. A folder of this name does not count.
+    (On some disks `HEAD` is also found as `head`, and a model may have a part of that name.)
     """
     try:
         if isinstance(folder, str):

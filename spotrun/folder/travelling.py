@@ -45,8 +45,9 @@ _BEGINNING_BYTES = 128
 
 class UploadSelection(NamedTuple):
     """
-    The files of a work folder. `files` travel with the run. The other two fields list what does not travel, by its path
-    in the folder, with a slash after a folder's name: `secrets` look like secrets, and `ignored` match a rule.
+    The files of a work folder. `files` travel with the run. The other two fields have the paths in the folder that do
+    not travel: `secrets` those that look like secrets, and `ignored` those that match a rule. The path of a folder ends
+    with a slash.
     """
 
     files: list[Path]
@@ -57,8 +58,8 @@ class UploadSelection(NamedTuple):
 def travelling(folder: Path, runs: str = "") -> UploadSelection:
     """
     Return which files travel with a run. Links and special files do not travel, and are not listed. `runs` is the
-    address of the store of runs. If that store is inside the folder, it does not travel either: it contains keys, and
-    changes all the time.
+    address of the store of runs. If that store is inside the work folder, its files do not travel either: they contain
+    keys, and they change all the time.
 
     Raises:
         SpecInvalid: a file of rules cannot be read.
@@ -89,8 +90,8 @@ def require_script(found: UploadSelection, script: str) -> None:
 
 def told(found: UploadSelection, named: int = NAMED_MAX) -> str | None:
     """
-    Return a note for the user about the files that do not travel, with up to `named` names of secrets and of ignored
-    files; None if all files travel.
+    Return a note for the user about the files that do not travel; None if all files travel. The note names up to
+    `named` secrets and up to `named` ignored files.
     """
     if not found.secrets and not found.ignored:
         return None

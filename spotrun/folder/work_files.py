@@ -60,7 +60,10 @@ class Stamp(NamedTuple):
 
 
 class FileVersion(NamedTuple):
-    """One version of a file. Its bytes are at `place`, which differs from the file's path if the path is a link."""
+    """
+    One version of a file. Its bytes are in the file at `place`. If the version was found through a link, `place` is
+    where the link leads.
+    """
 
     place: str
     stamp: Stamp
@@ -68,8 +71,8 @@ class FileVersion(NamedTuple):
 
 class LinkTo(NamedTuple):
     """
-    A link's target, relative to the link's folder. `absolute` is True if the link itself contains an absolute path,
-    which begins with the work folder's path.
+    A link's target, relative to the link's folder. `absolute` is True if the link was made with an absolute path (into
+    the work folder).
     """
 
     target: str
@@ -139,8 +142,9 @@ def tree(root: str, folder: str = "", never: Collection[str] = ()) -> Iterator[t
 
 def sort_out(found: Iterable[tuple[str, Facts]], link_at: Callable[[str, Survey], LinkTo | None]) -> Survey:
     """
-    Sort the paths into a survey. For each link, call `link_at` after all other paths are sorted in. It returns the link
-    as it is to be stored, or None if the link cannot be stored as a link.
+    Sort the paths into the fields of a survey. Links come last: after all other paths are sorted, `link_at` is called
+    for each link. It returns the link in the form in which it is to be stored, or None if it cannot be stored as a
+    link.
     """
     survey = Survey({}, {}, {}, {})
     for path, facts in found:
@@ -184,12 +188,12 @@ def _name(path: str, facts: Facts) -> str:
 
 def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool]) -> Survey:
     """
-    Survey what the script has made or changed: those files for which `chosen` returns True and that did not exist
-    `before` or differ from then, and the new folders.
+    Survey what the script has made or changed. The survey has the new folders, and the files for which `chosen` returns
+    True and that either did not exist `before` the script began or have changed since.
 
-    A link is entered in `links` if it can be stored as a link. In addition, the file to which it leads is entered in
-    `files` under the link's path (or the reason why not, in `refused`), because users who fetch files want copies
-    instead of links.
+    A link is entered in `links` if it can be stored as a link. In addition, the file to which the link leads is entered
+    in `files` under the link's path, because users who fetch files want copies instead of links. If that file cannot be
+    stored, the reason is entered in `refused`.
     """
     root = os.path.realpath(work)
     missing = {path for path in before if path[-1:] != "/" and chosen(path)}
@@ -206,8 +210,8 @@ def _new(
     root: str, before: Mapping[str, Stamp], chosen: Callable[[str], bool], missing: set[str]
 ) -> Iterator[tuple[str, Facts]]:
     """
-    Yield the chosen paths that did not exist `before`, and those whose file has changed since. Remove from `missing`
-    each path that exists.
+    Yield the paths that `chosen` accepts and that did not exist `before`, or whose file has changed since. Remove from
+    `missing` each path that exists.
     """
     for path, facts in tree(root, never=NEVER):
         name = _name(path, facts)

@@ -31,8 +31,9 @@ class EagerFallback(msgspec.Struct, frozen=True):
 
 class Greedy(msgspec.Struct, frozen=True):
     """
-    Use spot, or wait for it, until R < C + 2d + g; then use on-demand to the end. R is the time left until the
-    deadline, C the work left, d a changeover and g a tick. This is the first baseline of Wu et al., NSDI 2024.
+    Use spot, or wait for it, while there is enough time. As soon as R < C + 2d + g, use on-demand to the end. R is the
+    time left until the deadline, C is the work that is left, d is the time of a changeover, and g is a tick. This is
+    the first baseline of Wu et al., NSDI 2024.
     """
 
     def choose(self, situation: Situation) -> Choice:
@@ -51,11 +52,12 @@ class UniformProgress(msgspec.Struct, frozen=True):
 
     Progress in proportion to time is the line t * C / R, with the job's whole work C and its deadline R. Use spot as
     long as it lasts. If there is no spot, wait while progress is on or above the line, and use on-demand while it is
-    below. From on-demand, go back to spot once spot is available and progress has reached the value that the line has
-    `ahead` changeovers later. Near the deadline, act like Greedy.
+    below. Go back from on-demand to spot only if spot is available and the job is ahead of the line by `ahead`
+    changeovers: progress must have reached the value that the line will have that much later. Near the deadline, act
+    like Greedy.
 
-    With `ahead` = 2, going back is delayed by hysteresis as in the paper, in the form that gives the paper's numbers.
-    With `ahead` = 0, there is no such delay.
+    `ahead` = 2 is the hysteresis of the paper, in the form that reproduces the paper's numbers. With `ahead` = 0, the
+    job goes back to spot without this delay.
     """
 
     ahead: float = 2.0

@@ -11,8 +11,9 @@ of periods with capacity. The next three columns are the shares of zones that ha
     record        0.66   0.54 h   1.97 h  0.24                 0.46               0.71             0.31
     generated     0.67   0.65 h   1.91 h  0.25                 0.48               0.68             0.19
 
-The durations include only periods that lie completely within a window of 60 h. As the last column shows, zones in the
-record are more often not lost for long. So forecasts from generated markets expect somewhat too many losses.
+The durations include only periods that lie completely within a window of 60 h. As the last column shows, a zone in the
+record more often keeps its capacity for 8 h than a generated zone. So forecasts from generated markets expect somewhat
+too many losses.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ DOWN_MIN_S, DOWN_MEDIAN_S, DOWN_SIGMA = 350.0, 1000.0, 1.7
 TOGETHER = 0.28
 STRETCH_MAX_S = 96 * 3600.0
 """
-Maximum seconds of a period with or without capacity. A limit is necessary because the distributions have heavy tails.
-(The record is 60 h long.)
+Maximum length, in seconds, of a period with capacity or without it. The distributions have heavy tails, so without a
+limit a few periods would be far longer than the record (60 h).
 """
 WARM_UP_S = 2 * 86_400.0
 """
-Seconds for which the market has existed when the job starts. Without them, every job would start at the beginning of
-the zones' first periods.
+Age of the market, in seconds, when the job starts. If the market began with the job, every job would start at the
+beginning of the zones' first periods.
 """
 
 

@@ -1,10 +1,11 @@
 """
-Forecasts a job that can use several kinds of instances. A lifetime is one simulated run of the job. Lifetimes are
-simulated with all kinds, and with each kind alone; in each of them, the policy of real runs makes the decisions.
+Forecasts a job that can use several kinds of instances. A lifetime is one simulated run of the job. Some lifetimes may
+use all kinds, and others only one kind, so that the two can be compared. In each lifetime, the policy of real runs
+makes the decisions.
 
-Each lifetime draws a true speed for every kind, at random within a factor of three of the published speed either way
-(`spotrun.policy.throughput`). The policy knows only the published speed, so the simulated run has to measure the true
-one, like a real run.
+For each lifetime, a true speed of every kind is drawn at random. It lies between a third of the published speed and
+three times that speed (`spotrun.policy.throughput`). The policy knows only the published speed, so the simulated run
+has to measure the true one, like a real run.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ ALL = "all types"
 
 class ForecastRow(msgspec.Struct, frozen=True):
     """
-    A row of the forecast: the job with a set of offerings. A simulated run that has not ended after `given_up_s`
-    seconds of its time is given up.
+    A row of the forecast: the job with a set of offerings. A simulated run is given up if it has not ended after
+    `given_up_s` seconds of simulated time.
     """
 
     strategy: str
@@ -67,8 +68,8 @@ class ForecastRow(msgspec.Struct, frozen=True):
 
 class Choice(msgspec.Struct, frozen=True):
     """
-    The input that all rows of the forecast (`ways`) share. `times` gives for each kind how many times as fast as the
-    first kind it is expected to be; `types` maps each instance type to its kind.
+    The rows of the forecast (`ways`), and the input that all rows share. `times` has the expected speed of each kind,
+    as a multiple of the first kind's speed. `types` maps each instance type to its kind.
     """
 
     ways: tuple[ForecastRow, ...]

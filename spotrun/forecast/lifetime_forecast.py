@@ -27,14 +27,13 @@ SPAN = 4.0
 """The `span_s` of a job without a deadline, as a multiple of the time for its work and one changeover."""
 MOSTLY = 1.5
 """
-Most lifetimes end within this multiple of the time for the work and one changeover. So a market of this length is drawn
-first. Only if the lifetime has not ended then, a longer market is drawn with the same seed, which has the same
-beginning.
+Length of the market that is drawn first, as a multiple of the time for the work and one changeover. Most lifetimes end
+within it. If a lifetime does not, a longer market is drawn with the same seed, and it has the same beginning.
 """
 TICKS = 120
 """
-Number of decisions in the planned time. More decisions would change the result only little: in the simulation, a loss
-can happen only at the time of a decision, so the strategy never reacts late.
+Number of decisions in the planned time. More decisions would change the result only a little: in the simulation,
+instances are lost only at the time of a decision, so the strategy never reacts to a loss late.
 """
 TICK_MAX_S = 600.0
 GENERATED = Generated()
@@ -64,9 +63,9 @@ class JobUncertainty(msgspec.Struct, frozen=True):
     """
     The uncertainty of a job's figures. Each lifetime draws its true figures at random within these limits.
 
-    The work differs from the estimate by up to the share `work_share`, either way. The changeovers of a lifetime take
-    one of the measured `changeovers_s` (or the job's estimate if there are none), multiplied or divided by up to
-    `changeover_factor`.
+    The true work is up to the share `work_share` more or less than the estimate. All changeovers of a lifetime take the
+    same time: one of the measured `changeovers_s` (or the job's estimate if none was measured), multiplied or divided
+    by a factor of up to `changeover_factor`.
     """
 
     work_share: float = 0.0
@@ -82,15 +81,15 @@ class JobUncertainty(msgspec.Struct, frozen=True):
 
     def believed(self, job: Job) -> Job:
         """
-        Return the job as its strategy sees it. As in real runs, the strategy assumes changeovers that are somewhat too
-        long, to be on the safe side.
+        Return the job with the changeovers that its strategy assumes. To be on the safe side, a strategy assumes longer
+        changeovers than expected, as in real runs.
         """
         return msgspec.structs.replace(job, changeover_s=job.changeover_s * self.changeover_factor)
 
 
 class Forecast(msgspec.Struct, frozen=True):
     """
-    The result over all lifetimes, in USD and seconds. A lifetime that never finished counts as infinitely long.
+    The result over all lifetimes, in USD and seconds. A lifetime that was given up counts as infinitely long.
 
     `budget_passed` and `missed` are probabilities; None if the job has no budget or no deadline. `interruptions` and
     the seconds of downtime are means.
@@ -117,7 +116,8 @@ class Forecast(msgspec.Struct, frozen=True):
 class Inputs(msgspec.Struct, frozen=True):
     """
     The input of a forecast: its rows (`questions`), the job as it is known before it runs, and the conditions of its
-    lifetimes. Which losses have a notice is drawn for each lifetime, and replaces the notices in `standby`.
+    lifetimes. For each lifetime, it is drawn at random which losses have a notice; the result replaces the notices in
+    `standby`.
     """
 
     questions: tuple[ForecastRequest, ...]
@@ -137,7 +137,7 @@ def forecast(
     progressed: Callable[[int, int], None] = lambda done, of: None,
 ) -> list[Forecast]:
     """
-    Return one forecast per question, in their order.
+    Return one forecast for each of the `questions`, in the same order.
 
     For each lifetime, one market is drawn and used for all questions. It has the pools of the question with the most
     pools, which must include the pools of all other questions. The same seed gives the same markets.

@@ -21,7 +21,8 @@ from spotrun.units import format_duration
 
 WARNED_MAX = 64
 """
-Number of losses in a lifetime for which it is drawn whether they have a notice. For later losses, the pattern repeats.
+Number of losses in a lifetime for which it is drawn at random whether they have a notice. After that many losses, the
+same sequence is used again.
 """
 STANDBY = Standby(NOTICE.total_seconds(), (True,))
 NOT_OFFERED = -1.0
@@ -32,10 +33,10 @@ class SpotPools(msgspec.Struct, frozen=True):
     """
     A set of spot pools: their names, regions and prices (USD per hour), in the order in which they are requested.
 
-    In a pool whose region is not that of the bucket, the traffic of checkpoints costs money. `sending` is the cost of
-    saving checkpoints in each pool, in USD per hour, in addition to the price; it may be empty. `tolls` is the cost of
-    fetching the checkpoint at one start, in USD. Its keys are names of pools, and on-demand; pools where it costs
-    nothing are left out.
+    In a pool whose region is not that of the bucket, the traffic of checkpoints costs money. `sending` has the cost of
+    saving checkpoints from each pool, in USD per hour, which is added to the price; it is empty if saving costs
+    nothing. `tolls` has the cost in USD of fetching the checkpoint when an instance starts. Its keys are the names of
+    pools, and on-demand; pools where fetching costs nothing are left out.
     """
 
     name: str
@@ -57,7 +58,10 @@ class Drawn(msgspec.Struct, frozen=True):
 
 
 class Source(Protocol):
-    """A source of markets. `words` is a text that describes it. It completes the sentence "spot comes and goes …"."""
+    """
+    A source of markets. `words` describes the source; it is a phrase that completes the sentence "spot comes and goes
+    …".
+    """
 
     @property
     def words(self) -> str: ...
@@ -117,9 +121,10 @@ class Replayed(msgspec.Struct, frozen=True):
 
 class Recorded(msgspec.Struct, frozen=True):
     """
-    Markets that are replayed from a record, which consists of windows of time. Windows are chosen at random; each is
-    replayed from a random time in it to its end, and then the next. Each pool replays one recorded zone, and all pools
-    replay the same times. If there are more pools than zones, the remaining pools replay the same zones at other times.
+    Markets that are replayed from a record. The record consists of windows of time. A window is chosen at random and
+    replayed from a random time in it to its end; then the next window is chosen. Each pool replays one recorded zone,
+    and all pools replay the same times. If there are more pools than zones, the remaining pools replay the same zones
+    at other times.
 
     A pool's price is its current price, multiplied by the ratio of the zone's recorded price to its mean.
     """

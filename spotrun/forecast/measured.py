@@ -21,9 +21,9 @@ class RunMeasurements(msgspec.Struct, frozen=True):
 
     `work` is the productive time of the newest completed run, and `epochs` is its number of epochs; both are None if no
     run has completed. `changeovers_s` are the durations of every changeover in all runs. If an instance only unpacked a
-    set-up that another one had packed, its changeover is corrected to the time that it would take with the whole
-    set-up. `boots_s` are the seconds of each start before billing began. `setups_s` are the seconds of the set-ups that
-    were run and then packed, and `unpacks_s` those of the set-ups that were unpacked.
+    set-up that another instance had packed, its changeover is counted with the time of the whole set-up instead.
+    `boots_s` are the seconds of each start before billing began. `setups_s` are the seconds of the set-ups that were
+    run and then packed, and `unpacks_s` those of the set-ups that were unpacked.
 
     `checkpoint_bytes` is the size of the newest checkpoint, 0 before the first. `work_doubt` is the share by which
     `work` may be wrong. `by_bench` is True if `spotrun bench` measured the changeovers.
@@ -51,7 +51,10 @@ class RunMeasurements(msgspec.Struct, frozen=True):
 
     @property
     def later_start(self) -> float:
-        """The duration of a changeover that only unpacks its set-up, as a share of one that runs the whole set-up."""
+        """
+        The duration of a changeover with a packed set-up, as a share of the duration of a changeover with a whole
+        set-up.
+        """
         if not self.setups_s or not self.changeovers_s:
             return 1.0
         whole_s = fmean(self.setups_s)
@@ -85,8 +88,8 @@ def _size_bytes(event: CheckpointCommitted) -> int:
 
 def _setups(state: RunState, how: str) -> Iterator[float]:
     """
-    Yield the seconds that set-ups took. With `how` = "run", these are the set-ups that were run and then packed; with
-    "unpacked", those that were unpacked.
+    Yield how many seconds each set-up took. `how` selects the set-ups: "run" those that were run and then packed, and
+    "unpacked" those that were only unpacked.
     """
     for attempt in state.attempts.values():
         if attempt.setup is not None and attempt.setup.how == how and attempt.setup.packed_bytes:

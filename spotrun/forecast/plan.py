@@ -46,8 +46,8 @@ ANYWHERE = SpotPools("any", (), (), ())
 class Repeats(msgspec.Struct, frozen=True):
     """
     The rework of a command without checkpoints, which starts from the beginning after each loss. It is assumed that a
-    loss comes every `loss_every_s` seconds on average. `expected_rework_s` is the mean rework; None if the command
-    would hardly ever complete.
+    loss comes every `loss_every_s` seconds on average. `expected_rework_s` is the mean rework; None if losses are so
+    frequent that the command would hardly ever complete.
     """
 
     loss_every_s: float
@@ -151,17 +151,17 @@ def plan(
 
 def learns(spec: RunSpec) -> bool:
     """
-    Return whether the forecast simulates all kinds of instances that the job allows, and how a run chooses between
-    them. It does so if the job allows several kinds, except for a gang.
+    Return True if the forecast simulates how a run chooses between kinds of instances. It does so if the job allows
+    several kinds, unless the job trains with a gang.
     """
     return spec.resources.is_choice and spec.num_nodes == 1
 
 
 def _of_kinds(spec: RunSpec, lifetimes: int) -> str:
     return (
-        f" The policy of a real run decides in each of these {lifetimes} lifetimes. In each, every type has a random "
-        f"speed, up to a factor of {PUBLISHED_DOUBT:g} from the published one either way, and the run measures it; "
-        f"the work is the work on {spec.resources.kinds[0]}."
+        f" In each of these {lifetimes} lifetimes, the policy of real runs makes the decisions. Each type has a random "
+        f"speed that is up to {PUBLISHED_DOUBT:g} times higher or lower than the published speed, and the run "
+        f"measures it. The expected work is the work on {spec.resources.kinds[0]}."
     )
 
 
@@ -170,8 +170,8 @@ def _of_one_kind(spec: RunSpec, offerings: Sequence[Offering]) -> str:
         return ""
     told, first = offerings[0].accelerators or offerings[0].instance_type, spec.resources.kinds[0]
     return (
-        f" The forecast is for {told} alone, which costs least by published speeds; expected_work is taken as the work "
-        f"on {first}. A run measures the speeds, and may change its type."
+        f" The forecast is for {told} alone, which costs least at the published speeds. expected_work is taken to be "
+        f"the work on {first}. A real run measures the speeds, and may change to another type."
     )
 
 
@@ -225,7 +225,7 @@ def job_for(
     """
     on_demand = [sent.usd_per_hour(found) for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
     if not on_demand and time_left is not None:
-        raise SpecInvalid("no on-demand offering suits resources", hint="a deadline may need on-demand capacity")
+        raise SpecInvalid("no on-demand offering suits resources", hint="allow one: a deadline may need on-demand")
     work_s, rework_s = work.total_seconds(), (_rework(spec) + assumptions.COMMIT).total_seconds()
     changeover_s = measured.changeover_s or assumptions.CHANGEOVER.total_seconds()
     return Job(
@@ -240,9 +240,9 @@ def job_for(
 
 def _rework(spec: RunSpec) -> timedelta:
     """
-    Return the maximum time of training that is lost with an instance without notice: the interval between two
-    checkpoints. If the job says "every N steps", the duration of N steps is not known yet, so the automatic interval is
-    assumed.
+    Return the maximum training time that is lost when an instance is lost without notice. This is the interval between
+    two checkpoints. If the job says "every N steps", the duration of N steps is not known yet, so the automatic
+    interval is assumed.
     """
     every = spec.checkpoint.every
     interval = every if isinstance(every, timedelta) else auto_interval(assumptions.STALL)
@@ -258,8 +258,8 @@ def _standby(spec: RunSpec, offerings: Sequence[Offering], measured: RunMeasurem
 
 def _unpacks(spec: RunSpec, offerings: Sequence[Offering]) -> bool:
     """
-    Return whether instances of this job can unpack the set-up that another instance has packed. This works only if all
-    offerings have the same accelerators.
+    Return True if an instance of this job can unpack the set-up that another instance has packed. This works only if
+    all offerings have the same accelerators.
     """
     return spec.setup is not None and spec.pack_setup and len({found.accelerators for found in offerings}) == 1
 
@@ -291,8 +291,8 @@ def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: CheckpointTra
 
 def _rule(spec: RunSpec, *, falls_back: bool) -> Patient | None:
     """
-    Return the rule that makes the decisions for a job without a deadline. Return None for a job with a deadline,
-    because its strategy makes them.
+    Return the rule that decides for a job without a deadline. Return None for a job with a deadline: there the job's
+    strategy decides.
     """
     if spec.policy.deadline is not None:
         return None

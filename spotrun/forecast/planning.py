@@ -48,8 +48,8 @@ class PlannedJob(NamedTuple):
     source: Source
     notes: Sequence[str] = ()
     """
-    Notes for the user: which figures come from `spotrun bench`, or that it has measured this job only with other
-    arguments.
+    Notes for the user. They say which figures come from `spotrun bench`, or that `spotrun bench` has measured this job
+    only with other arguments.
     """
 
 
@@ -170,17 +170,21 @@ def _with_bench(
 
 def _start_s(found: BenchResult, measured_s: float, spec: RunSpec) -> float:
     """
-    Return how long a changeover takes, in seconds of run time. `measured_s` was measured by a bench in system time. It
-    includes the boot time usual there (`found.usual_boot_s`), which is replaced by the boot time that this job expects.
+    Return the duration of a changeover in seconds of run time. A bench measured `measured_s`, in system time. That
+    duration includes a boot that is usual where the bench ran (`found.usual_boot_s`); it is replaced by the boot that
+    this job expects.
     """
     return measured_s * clock_of(spec).scale + spec.boot.total_seconds() - found.usual_boot_s
 
 
 def _said_of_another(found: BenchResult, spec_path: Path) -> str:
-    """Return a note on a bench of the job with other arguments: its date, and how to forecast with these arguments."""
+    """
+    Return a note about a bench that measured the job with other arguments: its date, and how to get a forecast for
+    those arguments.
+    """
     said = f"the bench of {found.at:%Y-%m-%d} trained with {found.otherwise or 'other arguments'}"
     if found.command:
-        return f"{said}: it counts for a job with train: {{run: {found.command!r}}}"
+        return f"{said}: to use it, set train: {{run: {found.command!r}}} in the job"
     return f"{said}: `{shlex.join(['spotrun', 'plan', str(spec_path), '--', *found.args])}` uses it"
 
 

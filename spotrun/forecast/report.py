@@ -115,7 +115,9 @@ def _bar(row: Forecast, most: float, width: int) -> str:
 
 
 def expects(plan: Plan) -> str | None:
-    """Return a sentence about the types on which the run will probably train; None if the job allows only one."""
+    """
+    Return a sentence that names the types on which the run will probably train; None if the job allows only one type.
+    """
     if not plan.expects:
         return None
     first, *others = (f"{each.kind} in {chance(each.share)}" for each in plan.expects)
@@ -129,9 +131,10 @@ def repeats(plan: Plan) -> str | None:
     every, rework_s = lasting(plan.repeats.loss_every_s), plan.repeats.expected_rework_s
     often = "hardly ever completes" if rework_s is None else f"repeats {lasting(rework_s)} of work"
     return (
-        f"This command names no state: each loss of its instance undoes all its work. With a loss every {every} on "
-        f"average it {often}, unless it writes into $SPOTRUN_STATE_DIR or starts a training that spotrun knows. The "
-        "forecast above assumes that it continues from its state: name its files by train: {state: [out/]}."
+        f"This job names no files as its command's state, so the command begins again whenever its instance is lost. "
+        f"With a loss every {every} on average it {often}, unless it writes into $SPOTRUN_STATE_DIR or starts a "
+        "training that spotrun knows. The forecast above assumes that the command continues from its state; to make "
+        "that true, name the files of its state, as in train: {state: [out/]}."
     )
 
 
@@ -174,4 +177,4 @@ def show(plan: Plan, *, known: bool) -> None:
         say(line)
     if not known and plan.time_left is not None:
         advice = f"policy.expected_work: {format_duration(timedelta(seconds=round(plan.work.total_seconds())))}"
-        say(f"A job that does not state how long it takes begins on demand; write {advice}")
+        say(f"The job does not state how long it takes, so a run of it would begin on demand; write {advice}")

@@ -37,11 +37,11 @@ from spotrun.spec.model import RunSpec
 
 LOOKS_MAX = 30
 """
-Maximum number of policy rounds at the same simulated time. After a round that changed something, the policy decides
-again immediately.
+Maximum number of policy rounds at the same simulated time. If a round changed something, the next round follows at the
+same simulated time.
 """
 LAST_WORDS_S = 20.0
-"""An instance with a notice makes its last checkpoint this many seconds before its loss."""
+"""Seconds between the last checkpoint of an instance that has a notice and the loss of the instance."""
 RESTORE_SHARE = 0.1
 """The share of a changeover that lies between the takeover and the first new step."""
 IDLE_LOOK_S = 60.0
@@ -56,9 +56,10 @@ ROUNDING_S = 1e-6
 
 class Truth(msgspec.Struct, frozen=True):
     """
-    The true figures of a lifetime, which the policy does not see. `work_s` are the seconds that the whole work takes on
-    each instance type, `changeover_s` those of a changeover, and `interval_s` those between two checkpoints. `standby`
-    says which losses have a notice. At `given_up_s`, the simulation is given up.
+    The true figures of a lifetime, which the policy does not see. `work_s` has the seconds that the whole work takes on
+    each instance type. `changeover_s` is the duration of a changeover, and `interval_s` the time between two
+    checkpoints. `standby` says which losses have a notice. The simulation is given up if the run has not ended at
+    `given_up_s`.
     """
 
     work_s: Mapping[str, float]
@@ -234,8 +235,8 @@ class SimulatedRun:
 
     def _losses_by(self, at_s: float) -> int:
         """
-        Return a number for the loss at `at_s`. It depends only on the time, so in all simulated runs the same losses
-        have a notice.
+        Return the number of a loss at `at_s`, which selects whether the loss has a notice. The number depends only on
+        the time. So a loss at this time has a notice either in all simulated runs, or in none.
         """
         return round(at_s / self._tick_s)
 
@@ -255,7 +256,7 @@ class SimulatedRun:
         return min((moment for moment in moments if moment > self._now_s), default=self._now_s + self._look_s)
 
     def _happens(self) -> bool:
-        """Apply all events that are due. Return whether one of them requires the policy to decide immediately."""
+        """Apply all events that are due. Return True if one of them requires the policy to decide immediately."""
         changed = [self._pass(machine) for machine in list(self._machines.values()) if machine.ended_s == inf]
         trains = self._train()
         return self._hand_over() or trains or any(changed)
@@ -293,7 +294,7 @@ class SimulatedRun:
             self._trainer = None
 
     def _train(self) -> bool:
-        """Advance the training. Return whether it has just begun or ended."""
+        """Advance the training to the present time. Return True if the training has just begun or ended."""
         trainer, now_s = self._trainer, self._now_s
         if trainer is None:
             return False
@@ -329,8 +330,9 @@ class SimulatedRun:
 
     def _stops_s(self, trainer: _Trainer) -> float:
         """
-        Return the time at which the trainer stops and hands over. With a notice, this is `LAST_WORDS_S` before the
-        loss. If the policy has decided to move the training, it is now. Otherwise the trainer does not stop (`inf`).
+        Return the time at which the trainer stops and hands over. If the instance has a notice, the trainer stops
+        `LAST_WORDS_S` seconds before the loss. If the policy has decided to move the training, the trainer stops now.
+        Otherwise it does not stop (`inf`).
         """
         attempt = self._state.attempts[trainer.attempt]
         if attempt.notice is not None:
@@ -370,7 +372,7 @@ class SimulatedRun:
         return number
 
     def _hand_over(self) -> bool:
-        """Start an attempt on the machine that is ready, if no attempt trains."""
+        """If no attempt trains and a machine is ready, start an attempt on that machine."""
         state, launch = self._state, self._state.pending_launch
         if state.terminal is not None or state.current is not None or launch is None:
             return False

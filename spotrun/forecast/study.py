@@ -27,8 +27,8 @@ from spotrun.strategies.port import Job
 
 OPTIMUM = "optimum"
 """
-The name of the strategy that knows the whole record in advance. Its cost, the minimum, is listed next to the costs of
-the real strategies.
+Name under which the minimum cost is listed next to the costs of the real strategies. Only a strategy that knew the
+whole record in advance would reach this cost.
 """
 WORKERS = 2
 ENDINGS = (".npz", ".json", ".csv", ".txt")
@@ -38,8 +38,8 @@ class Case(msgspec.Struct, frozen=True, order=True):
     """
     A job and the zones in which it may run.
 
-    `zones` is "one zone" or "all zones" of a recorded market: in the first case, each zone of the market is simulated
-    by itself.
+    `zones` is "all zones" if the job may use all zones of a recorded market. It is "one zone" if the job may use only
+    one; then the job is simulated once for each zone.
     """
 
     zones: str
@@ -52,8 +52,9 @@ class SimulatedJob(msgspec.Struct, frozen=True):
     """
     One simulated job, started at one time of a recorded market.
 
-    `share` is the job's cost divided by its cost on on-demand alone. `losses` is None for the optimum: several
-    schedules may have the minimum cost, and they may lose different numbers of instances.
+    `share` is the job's cost, divided by what the job costs on on-demand alone. `losses` is None for the optimum,
+    because its number of losses is not defined: several schedules may have the minimum cost and lose different numbers
+    of instances.
     """
 
     case: Case
@@ -76,8 +77,9 @@ class Options(msgspec.Struct, frozen=True):
     """
     The scope of a study.
 
-    If a recorded market has no prices, spot costs 1 / `price_ratio` of on-demand. A recorded market is divided into
-    windows. With `every` = n, only each n-th window is used. In each window, jobs start at `starts` different times.
+    If a recorded market has no prices, the price of spot is the on-demand price divided by `price_ratio`. A recorded
+    market is divided into windows. With `every` = n, only each n-th window is used. In each window, jobs start at
+    `starts` different times.
     """
 
     strategies: tuple[str, ...]
@@ -122,7 +124,8 @@ class Study(msgspec.Struct, frozen=True):
 
 def records_in(folder: Path) -> list[Path]:
     """
-    Return the files below `folder` that may be records; if `folder` is itself a file, return that file.
+    Return the files below `folder` whose names end like those of records. If `folder` is itself a file, return that
+    file.
 
     Raises:
         SpotrunError: there is no such file.

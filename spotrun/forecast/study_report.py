@@ -32,7 +32,10 @@ def case_title(case: Case) -> str:
 
 
 def case_table(case: Case, rows: Iterable[StrategyResult]) -> FiguresTable:
-    """Return a table with a row for each strategy. Its bar shows the cost; a full bar is the on-demand bill."""
+    """
+    Return a table with a row for each strategy. The bar in a row shows the strategy's cost; a full bar is as much as
+    the on-demand bill.
+    """
     table = figures_table(case_title(case), "strategy", ["cost", "", "late", "losses"])
     for row in rows:
         bar = "=" * min(BAR_WIDTH, round(row.cost_share * BAR_WIDTH))

@@ -20,8 +20,8 @@ ROUNDING_S = 1e-6
 
 Ticks = Sequence[Mapping[str, float]]
 """
-For each tick, the zones that have spot, with their prices (USD per hour). Consecutive ticks with the same zones and
-prices are the same mapping object, so `is` detects a change.
+For each tick, the zones that have spot, with their prices (USD per hour). If nothing changes from one tick to the next,
+both ticks have the same mapping object. So a comparison with `is` detects a change.
 """
 
 
@@ -52,16 +52,16 @@ class Standby(msgspec.Struct, frozen=True):
     The rules for a replacement that starts while the old instance still trains, as in real runs.
 
     Notices: `warned` says for each loss, in order, whether the loss has a notice. If there are more losses than values,
-    the values repeat from the first one. At a loss with a notice, the replacement was already started `notice_s` before
-    the loss. These seconds count as part of its changeover, and are billed at its price. No work is repeated after such
-    a loss. The strategy counts the time without spot from the notice.
+    the values repeat from the first one. A notice comes `notice_s` before the loss, and the replacement is started
+    then. So at the loss, this part of the replacement's changeover is already over; it is billed at the replacement's
+    price. No work is repeated after such a loss. The strategy counts the time without spot from the notice.
 
     Moves to another place: until the changeover to the new place is over, the instances at both places are billed, and
-    the new one may be lost too. While an instance trains, the strategy requests spot only every `ask_every_s`.
+    the new instance can be lost too. While an instance trains, the strategy requests spot only every `ask_every_s`.
 
-    Starts: the first `unbilled_s` of every start are free, because clouds bill only from the end of the boot. After the
-    first start that has led to training, a start takes only the share `later_start` of a changeover, because it unpacks
-    the set-up that was packed at the first one.
+    Starts: the first `unbilled_s` of every start are free, because clouds bill only from the end of the boot. The first
+    start that leads to training packs its set-up. Later starts only unpack it, so each takes only the share
+    `later_start` of a changeover.
     """
 
     notice_s: float
@@ -87,10 +87,10 @@ def simulate(
     Simulate `job` in `market`, from tick `first` on. At each tick `strategy` chooses a place: a zone, on-demand or
     none.
 
-    A loss without notice undoes the work since the start at the lost place, but at most `rework_s` of it. Without
-    `standby`, every start takes a whole changeover, and all of it is billed. `believed` is the job that the strategy
-    sees in place of `job`, if its figures are more careful than the true ones. `tolls` maps a place to the extra cost
-    of each start there, in USD.
+    After a loss without notice, the work since the start at that place has to be repeated, but at most `rework_s` of
+    it. Without `standby`, every start takes a whole changeover, and all of it is billed. `believed` is the job as the
+    strategy sees it, if the strategy assumes more careful figures than the true ones in `job`. `tolls` has the extra
+    cost, in USD, of each start at a place.
     """
     life = _Life(job, rework_s, standby, tolls)
     told, choose, history = believed or job, strategy.choose, MarketHistory()
@@ -118,12 +118,12 @@ def simulate(
 
 class _Life:
     """
-    The state of a simulated job: the place where it runs, since when, and its results so far.
+    The state of a simulated job: the place where it runs, the time since which it runs there, and its results so far.
 
-    `coming` is the place to which the job moves while it still runs at `running`. The changeover to it takes another
-    `coming_s`. After a loss with a notice, `ahead_s` is the part of the changeover that the replacement has already
-    spent. `free_s` and `coming_free_s` are the seconds for which the starts at `running` and at `coming` remain free of
-    charge.
+    If the job moves, it still runs at `running`, and `coming` is the place to which it moves; the rest of that
+    changeover takes `coming_s`. After a loss with a notice, `ahead_s` is the part of the changeover that is already
+    over, because the replacement was started at the notice. The instance at `running` is not billed for another
+    `free_s`, and the instance at `coming` for another `coming_free_s`.
     """
 
     __slots__ = (
@@ -155,7 +155,7 @@ class _Life:
         self.progress = {True: 0.0, False: 0.0}
 
     def see(self, spot: Mapping[str, float]) -> None:
-        """Apply the losses since the last tick, and move to a replacement that has become ready."""
+        """Apply the losses since the last tick. If a replacement has become ready, let the job run there."""
         self.ahead_s = 0.0
         if self.coming is not None and self.coming != ON_DEMAND and self.coming not in spot:
             self.coming = None
@@ -180,9 +180,9 @@ class _Life:
         """
         Return the spot offers that the strategy sees, and the seconds since the job arrived at its place.
 
-        With a `standby`, the strategy requests spot only at intervals while the job runs, and sees the offers of other
-        zones only then. If its last request for spot is newer than the job's arrival, return the seconds since that
-        request.
+        With a `standby`, the strategy requests spot only at intervals while the job runs, and it sees the offers of
+        other zones only when it does. If the strategy has requested spot since the job arrived, the second value is the
+        seconds since that request instead.
         """
         since_s, standby, running = self.elapsed_s - self.since_s, self.standby, self.running
         if standby is None:
@@ -256,8 +256,8 @@ class _Life:
 
     def _pass_quiet_tick(self, running: str, spot: Mapping[str, float]) -> None:
         """
-        Bill a tick in which the job only trains, and add its progress. The result is that of `pass_tick`, but most
-        ticks are of this kind, and this is faster.
+        Bill a tick in which the job only trains, and add its progress. `pass_tick` would give the same result. This
+        method is faster, which matters because most ticks are of this kind.
         """
         tick_s = self.job.tick_s
         self.usd += self._price(running, spot) * tick_s / SECONDS_PER_HOUR
@@ -275,5 +275,5 @@ class _Life:
 
 
 def on_demand_bill(job: Job) -> float:
-    """Return what the job costs on on-demand alone, in USD, including one changeover."""
+    """Return the cost of the job, in USD, if it uses only on-demand. The cost includes one changeover."""
     return job.on_demand_usd_per_hour * (job.work_s + job.changeover_s) / SECONDS_PER_HOUR

@@ -30,8 +30,8 @@ Row = TypeVar("Row")
 AVAILABLE = {"skypilot": 1, "adrs": 0}
 COUNT_TICK_S = 60.0
 """
-The tick length, in seconds, for records without ticks: those that list only the times at which a number of running
-instances changed.
+Tick length, in seconds, for records that have no ticks. Such a record lists only the times at which the number of
+running instances changed.
 """
 
 
@@ -46,8 +46,8 @@ class Windows(msgspec.Struct, frozen=True):
 
     def ticks(self, window: int, zones: tuple[int, ...]) -> list[dict[str, float]]:
         """
-        Return a mapping for each tick: the zones among `zones` that have spot, with their prices. The simulator reads
-        this.
+        Return a list that the simulator reads. For each tick, it has those of `zones` that have spot, with their
+        prices.
         """
         columns = list(zones)
         up, price = self.up[window][:, columns].tolist(), self.price[window][:, columns].tolist()
@@ -60,11 +60,9 @@ class Windows(msgspec.Struct, frozen=True):
 
 
 def read_windows(path: Path) -> Windows:
-    """Read an npz file in the format `windows` (see above). In it, 1 means available."""
+    """Read an npz file in the format `windows` (see the top of this file), in which 1 means available."""
     if not path.is_file():
-        raise SpotrunError(
-            f"no market windows at {path}", hint="name the folder that holds the .npz file with --traces"
-        )
+        raise SpotrunError(f"no market windows at {path}", hint="use --traces to name the folder of the .npz file")
     with np.load(path, allow_pickle=False) as held:
         ticks = int(held["ticks"])
         up = np.unpackbits(held["up"], axis=1)[:, :ticks].astype(bool)
@@ -89,7 +87,9 @@ def read_json(path: Path, published_as: str, nodes: int, price_usd_per_hour: flo
         raise ValueError(f"gap_seconds is {gap_s:g}")
     most, available = int(seen.max()), AVAILABLE[published_as]
     if most > 1 and not available:
-        raise ValueError(f"it counts instances, up to {most}, but {published_as} has only 0 and 1")
+        raise ValueError(
+            f"it counts up to {most} instances, but a record in the format {published_as} has only 0 and 1"
+        )
     up = (seen >= nodes if available else seen == available)[None, :, None]
     counted = available and max(nodes, most) > 1
     polarity = _at_least(nodes) if counted else f"{available} = available ({published_as})"
@@ -181,9 +181,9 @@ def read_any(path: Path, published_as: str, nodes: int, price_usd_per_hour: floa
             case _:
                 return read_counts(path, nodes, price_usd_per_hour)
     except IsADirectoryError as error:
-        raise SpotrunError(f"{path} is a folder", hint="name one of the records in it") from error
+        raise SpotrunError(f"{path} is a folder", hint="give a file in this folder instead") from error
     except OSError as error:
-        raise SpotrunError(f"{path} cannot be read: {error.strerror}", hint="name the file of a record") from error
+        raise SpotrunError(f"{path} cannot be read: {error.strerror}", hint="give the file of a record") from error
     except (ValueError, KeyError, TypeError, IndexError) as error:
         hint = "known formats: skypilot and adrs JSON, windows as npz, Bamboo's csv, and counts as txt"
-        raise SpotrunError(f"{path} is no record of a market: {error}", hint=hint) from error
+        raise SpotrunError(f"{path} is not a record of a market: {error}", hint=hint) from error

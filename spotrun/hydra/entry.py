@@ -1,8 +1,9 @@
 """
-Makes Hydra's `${now:%Y-%m-%d}` the time of the run's first start, in each attempt and on each instance.
+Makes Hydra's `${now:%Y-%m-%d}` stand for the time of the run's first start, in each attempt and on each instance.
 
-Hydra puts the time into the name of a job's output folder (`outputs/2026-01-31/12-00-00`), by `${now:…}`. With the
-current time, each attempt would write to a new folder, without the files that the checkpoint restored to the old one.
+Hydra puts the time into the name of a job's output folder (`outputs/2026-01-31/12-00-00`), by `${now:…}`. If this were
+the current time, each attempt would write to a new folder, and would not find the files that were restored from the
+checkpoint to the old folder.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ def install(module: Any) -> None:
     """
     Make `${now:…}` constant. `module` is `hydra.core.utils`.
 
-    Hydra calls the module's `setup_globals` before it reads a configuration. This wraps that function. Idempotent.
+    Hydra calls the module's `setup_globals` before it reads a configuration. So `install` wraps `setup_globals`. A
+    second call of `install` has no effect.
     """
     original = module.setup_globals
     if STARTED_VARIABLE not in os.environ or hasattr(original, "names_by_the_run"):

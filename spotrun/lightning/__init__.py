@@ -1,5 +1,6 @@
 """
-Exact resume for any Lightning script: implements the port of spotrun/training/framework.py for Lightning.
+Exact resume for any Lightning script. This package implements the interface that spotrun/training/framework.py defines
+for training frameworks.
 
 Under a spotrun agent, Lightning finds the callback through an entry point (factory.py). A script may also add it:
 

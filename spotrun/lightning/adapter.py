@@ -1,4 +1,4 @@
-"""Implements the port `Framework` for one Lightning Trainer."""
+"""Implements the interface `Framework` for one Lightning Trainer."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class LightningFramework(Position, Loaders):
     @cached_property
     def _loops(self) -> Loops:
         """
-        Lightning's loops. They are wrapped only at first use: before that, `problems` checks that the private names
-        which `Loops` needs exist.
+        Lightning's loops, wrapped in `Loops`. The wrapper uses private names of Lightning, so it is made only at first
+        use. Before that, `problems` checks that these names exist.
         """
         return Loops(self._trainer)
 
@@ -87,7 +87,7 @@ class LightningFramework(Position, Loaders):
 
     @property
     def base(self) -> Mapping[str, str]:
-        """Empty: Lightning's checkpoints hold all weights."""
+        """Weights that checkpoints do not include. There are none: Lightning's checkpoints hold all weights."""
         return {}
 
     @property
@@ -100,7 +100,7 @@ class LightningFramework(Position, Loaders):
 
     @property
     def averages(self) -> Mapping[str, nn.Module]:
-        """The averaged models that the Trainer's callbacks hold in their attributes."""
+        """The averaged models that are attributes of the Trainer's callbacks."""
         return {
             f"callbacks[{number}].{name}": value
             for number, callback in enumerate(self._trainer.callbacks)
@@ -117,8 +117,8 @@ class LightningFramework(Position, Loaders):
     @property
     def own_objects(self) -> Sequence[object]:
         """
-        Empty: HARMLESS in training/python_state/encoding.py lists Lightning's packages, so their objects are not
-        inspected anyway.
+        Empty. The framework's own objects do not have to be listed here: HARMLESS in training/python_state/encoding.py
+        names Lightning's packages, so the objects of these packages are not inspected anyway.
         """
         return ()
 
@@ -156,8 +156,8 @@ class LightningFramework(Position, Loaders):
 
     def log(self, figures: Mapping[str, float]) -> None:
         """
-        Write `figures` with the loggers only. Lightning's `self.log` would also add them to the metrics that schedulers
-        and early stopping read.
+        Write `figures` to the loggers only. Lightning's `self.log` is not used, because it would also add the figures
+        to the metrics that schedulers and early stopping read.
         """
         taken = self._trainer.logged_metrics
         metrics = {name: value for name, value in figures.items() if name not in taken}
@@ -223,8 +223,8 @@ class LightningFramework(Position, Loaders):
 
     def load_metrics(self, metrics: State) -> None:
         """
-        Load the metrics. Called in on_fit_start: before that, Lightning restores weights and callbacks, and resets its
-        metrics.
+        Load the metrics. This is called in on_fit_start, and not earlier: before on_fit_start, Lightning restores
+        weights and callbacks, and then resets its metrics.
         """
         trainer_state.load_again(self._trainer, self._state)
         trainer_state.load_scores(self._trainer, self._state)

@@ -3,8 +3,8 @@ Writes spotrun's checkpoints as files that Lightning and torch can read. Also ch
 a run starts from it.
 
 A written file holds plain values and tensors only, so that `torch.load(weights_only=True)` can read it. Entries that
-Lightning never reads are left out: the exact position in the data, and the metrics of the current epoch. A training
-that starts from the file therefore resumes as precisely as Lightning does, which is not exactly.
+Lightning never reads are left out: the exact position in the data, and the metrics of the current epoch. So a training
+that starts from the file does not resume exactly, but only as precisely as Lightning resumes from its own files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from spotrun.errors import SpecInvalid, SpotrunError
 OURS = ("spotrun", "spotrun_optimizers", "spotrun_weights")
 """Entries of a snapshot's state that only spotrun reads. They are not written to the file."""
 VERSION = "pytorch-lightning_version"
-_NAME_ONE = "name a Lightning checkpoint; `spotrun checkpoints export RUN FILE.ckpt` writes one of a run"
+_NAME_ONE = "name a Lightning checkpoint; `spotrun checkpoints export RUN FILE.ckpt` writes a run's checkpoint to one"
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,8 +52,8 @@ def export(image: Buffer | mmap.mmap, path: Path) -> Facts:
     """
     Write a checkpoint to a Lightning checkpoint file. `image` holds the checkpoint's bytes.
 
-    The file is complete or does not exist. If the training did not use Lightning, it is a torch file with the same
-    entries.
+    If the export fails, no incomplete file is left. If the training did not use Lightning, the file is a torch file
+    with the same entries as a Lightning checkpoint.
 
     Raises:
         CheckpointDamaged: `image` does not hold a checkpoint.
@@ -90,7 +90,7 @@ def read_facts(path: Path) -> Facts:
     state = _load(path)
     if not isinstance(state, dict) or "state_dict" not in state or VERSION not in state:
         raise SpecInvalid(
-            f"{path} is no Lightning checkpoint: it lacks state_dict or {VERSION}",
+            f"{path} is not a Lightning checkpoint: it lacks state_dict or {VERSION}",
             hint="save one with trainer.save_checkpoint(FILE), or get one from `spotrun checkpoints export`",
         )
     return Facts(
@@ -105,8 +105,8 @@ def _load(path: Path) -> Any:
     try:
         if path.exists() and not zipfile.is_zipfile(path):
             raise SpecInvalid(
-                f"{path} is no file of torch.save, or was saved by a torch older than 1.6",
-                hint=f"{_NAME_ONE}; if this one is that old, load it with torch and save it again",
+                f"{path} was not written by torch.save, or was saved by a torch older than 1.6",
+                hint=f"{_NAME_ONE}; if your file is that old, load it with torch and save it again",
             )
         return torch.load(path, map_location="meta", weights_only=True, mmap=True)
     except OSError as error:
@@ -118,7 +118,7 @@ def _load(path: Path) -> Any:
             hint="save the file again without these objects: loading them would run code from the file",
         ) from error
     except (RuntimeError, ValueError, EOFError) as error:
-        raise SpecInvalid(f"{path} is no file of torch.save: {error}", hint=_NAME_ONE) from error
+        raise SpecInvalid(f"{path} was not written by torch.save: {error}", hint=_NAME_ONE) from error
 
 
 def _plain(value: Any) -> Any:

@@ -6,8 +6,8 @@ With these strategies, the process that calls fit() is connected to the agent bu
 train are not connected. No callback runs before they start, so the check is made in fit() itself.
 
 With other strategies, the process that calls fit() trains too. Then the ranks compare their shared secret as soon as
-the process group exists. This has to come before Lightning's first messages between ranks, which are pickled objects
-and are sent before any callback runs.
+the process group exists. They have to do so before Lightning sends its first messages between ranks: these are pickled
+objects, which a stranger in the group could exploit, and Lightning sends them before any callback runs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ rank 0.
 
 def watch(package: str) -> None:
     """
-    Make fit() of every Trainer of `package` check, before it starts, in which processes it will train. Idempotent.
+    Wrap fit() of the Trainer class of `package`, so that each call first checks in which processes it will train. A
+    second call of `watch` has no effect.
     """
     trainer_class = importlib.import_module(package).Trainer
     original = trainer_class.fit
@@ -80,8 +81,8 @@ def refuse_others(trainer: Any) -> None:
     Check in which processes `trainer` trains, and on how many nodes.
 
     Raises:
-        TrainingUnsupported: fit() would train in processes that no agent can reach, or would use another number of
-            nodes than the job has.
+        TrainingUnsupported: fit() would train in processes that no agent can reach, or on more or fewer nodes than the
+            job has.
     """
     if trainer.num_nodes != nodes_of_job():
         unsupported.reject(

@@ -2,8 +2,8 @@
 Traces a training batch by batch, for `spotrun verify-resume` (see spotrun/training/trace).
 
 factory.py adds this callback next to SpotrunCallback if an environment variable names a trace file. The environment may
-also list steps at which the training is to be killed. When the trainer first reaches one of them, it waits until it is
-killed, so that the kill hits this step on fast and slow machines alike.
+also list steps at which the training is to be killed. When the trainer first reaches one of these steps, it waits there
+until it is killed. So it is killed at the same step on fast and on slow machines.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class TraceCallback:
         self._process = of_this_process()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Start the trace before anything is restored, so that it records the counters with which this fit() began."""
+        """
+        Start the trace before anything is restored, so that the trace records the counters with which this fit() began.
+        """
         self._process.open(trainer.global_rank)
         if stage == "fit":
             self._framework = LightningFramework(trainer)

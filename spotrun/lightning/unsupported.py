@@ -13,8 +13,8 @@ from spotrun.training.framework import Problem
 
 def _has_callback(*names: str) -> Callable[[Any], object]:
     """
-    Return a function that tests whether a Trainer has a callback of certain classes, or of classes derived from them.
-    `names` are the names of these classes in either Lightning package.
+    Return a function that tests whether a Trainer has a callback of one of the classes `names`, or of a class derived
+    from one of them. The classes may come from either Lightning package.
     """
     return lambda trainer: any(is_a(callback, *names) for callback in trainer.callbacks)
 
@@ -36,7 +36,7 @@ _RULES: tuple[tuple[Callable[[Any], object], Problem], ...] = (
     (
         position.validates_by_the_clock,
         Problem(
-            "validation is due by the clock, so no other run validates after the same steps",
+            "validation depends on the clock, so a resumed run would validate after other steps",
             "give val_check_interval in batches or as a share of the epoch",
         ),
     ),
@@ -61,6 +61,6 @@ _RULES: tuple[tuple[Callable[[Any], object], Problem], ...] = (
 def problems(trainer: Any) -> list[Problem]:
     """Return all reasons why a resumed run of this Trainer would not be bit-identical."""
     if moved := names.moved(trainer):
-        reason = f"Lightning {names.version(trainer)} has moved {', '.join(moved)}"
+        reason = f"Lightning {names.version(trainer)} lacks names that spotrun uses: {', '.join(moved)}"
         return [Problem(reason, "install pytorch-lightning 2.6.6, or a newer spotrun")]
     return [problem for applies, problem in _RULES if applies(trainer)]

@@ -1,4 +1,4 @@
-"""Implements the port `Framework` for one fit of a script that writes its own loop."""
+"""Implements the interface `Framework` for one fit of a script that writes its own loop."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class LoopFramework:
     """
     One fit. passes.py advances its counters when the script reads batches.
 
-    `epoch`, `batch` and `step` count what has been trained. `batch` counts the batches of the current pass over the
-    data or, between two passes, of the previous pass. `passes_before` counts the passes that this epoch has already
-    completed.
+    `epoch`, `batch` and `step` count the epochs, batches and steps that have been trained. `batch` is the number in the
+    current pass over the data; between two passes, it is the number in the previous pass. `passes_before` is the number
+    of passes that were completed in this epoch.
 
     If optimizers step several times in one batch, these count as one step.
     """
 
     name, version = "loop", __version__
-    way_out = "give Loop the same models, optimizers and data as before: a run's checkpoints fit only those"
+    way_out = "give Loop the same models, optimizers and data as before: the run's checkpoints fit no others"
     steps_optimizers = True
     leaves_gradients = True
     averages: Mapping[str, nn.Module] = MappingProxyType({})
@@ -153,8 +153,8 @@ class LoopFramework:
 
     def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
         """
-        Record a misfit if `optimizers` are not the script's own objects: this framework cannot exchange the script's
-        optimizers.
+        Record that the checkpoint does not fit, if `optimizers` are not the script's own objects. Unlike other
+        frameworks, this one cannot put other optimizers in the place of the script's own.
         """
         kinds = [type(one).__name__ for one in optimizers]
         if list(map(id, optimizers)) != list(map(id, self.optimizers)):

@@ -35,8 +35,8 @@ def watch_accelerate(module: ModuleType) -> None:
 
 def _watch(cls: Any, method: str, name: str) -> None:
     """
-    Wrap the method `method` of `cls`, with which a script prepares its training, so that the first step after it may
-    warn. Idempotent.
+    Wrap the method `method` of `cls`, which scripts call to prepare their training. After such a call, the first step
+    warns if the script has no Loop. A second call of `_watch` has no effect.
     """
     original = getattr(cls, method)
     if hasattr(original, WATCHED):
@@ -57,7 +57,10 @@ def _waits() -> list[Any]:
 
 
 def _at_first_step(act: Callable[[], None]) -> None:
-    """Call `act` once, at the first step of any optimizer. A script that has a Loop has entered it by then."""
+    """
+    Call `act` once, at the first step of any optimizer. If a script has a Loop, the script has entered it before that
+    step.
+    """
     if _waits():
         return
 
@@ -71,8 +74,8 @@ def _at_first_step(act: Callable[[], None]) -> None:
 
 def say(name: str) -> None:
     """
-    Warn that the training by `name` is not saved, unless a fit has begun under the agent. The warning goes to the log
-    and, through the agent, to `spotrun status`.
+    Warn that the training is not saved, unless a fit has begun under the agent. `name` is the library with which the
+    script trains. The warning is printed, and the agent passes it on to `spotrun status`.
     """
     if distributed.is_available() and distributed.is_initialized() and distributed.get_rank():
         return

@@ -30,7 +30,7 @@ instruction discards it.
 """
 YIELDS = ("YIELD_VALUE", "RESUME", "SEND", "JUMP_BACKWARD_NO_INTERRUPT")
 ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD")
-"""Instructions after which the code never goes on with the instruction that follows them."""
+"""Instructions after which the code never continues with the next instruction."""
 WHAT = "a local variable that the loop still reads; keep it in loop.state(…)"
 CONTAINERS = (list, dict, set, deque)
 
@@ -39,12 +39,12 @@ Values = Mapping[str, Any]
 
 def left_well(frame: FrameType | None) -> bool:
     """
-    Return whether the script left the loop with `break` or `return`, and not by an exception.
+    Return True if the script left the loop with `break` or `return`, and False if an exception ended the loop.
 
     The loop's iterator is a generator. When the loop is left, Python closes the generator, which then calls this
-    function. `frame` is the frame that closed it. Usually this is the script's function with the loop. But if a library
-    wraps the generator in one of its own, as a progress bar does, Python closes that one first, and `frame` is its
-    frame. Such frames are skipped.
+    function. `frame` is the frame from which the generator was closed. Usually this is the script's function with the
+    loop. But a library, such as a progress bar, may have wrapped the generator in a generator of its own. Then Python
+    closes the library's generator first, and `frame` is the frame of the library's generator. Such frames are skipped.
     """
     while frame is not None:
         name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
@@ -75,8 +75,8 @@ class Frames:
 
     def variables(self) -> Values:
         """
-        Return the outermost function's variables as they were when the fit began. A resume changes the objects in them
-        in place.
+        Return the outermost function's variables as they were when the fit began. Their objects are those into which a
+        resume loads the saved state.
         """
         return self._at_begin
 
@@ -106,8 +106,8 @@ class Frames:
 
     def _known(self, frame: FrameType) -> Values:
         """
-        Return the variables that `frame` would have in a resumed process when it reads its first batch, each as the
-        token that `_seen` returns for it.
+        Return the variables that `frame` would have in a resumed process at the moment at which that process reads its
+        first batch. Each variable is represented by the token that `_seen` returns for its value.
 
         By then, the resumed script has run the code before the loop and, in the current epoch, the code before the
         pass.
@@ -120,7 +120,7 @@ class Frames:
 
     def _is_carried(self, value: object) -> bool:
         """
-        Return whether `value` is an object that a variable already held when the fit began. A resume restores the
+        Return True if `value` is an object that was already in a variable when the fit began. A resume restores the
         contents of such objects, so they do not count as lost.
         """
         return not is_scalar(value) and any(value is one for one in self._at_begin.values())
@@ -152,17 +152,17 @@ class Frames:
 
 def _is_function(frame: FrameType) -> bool:
     """
-    Return whether `frame` runs a function. If it runs a module, its variables are globals, which a resume restores.
+    Return True if `frame` runs a function. If it runs a module, its variables are globals, which a resume restores.
     """
     return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
 
 
 def _seen(value: Any) -> Any:
     """
-    Return a token that is compared later with a new one, to detect that a variable has changed.
+    Return a token for the value of a variable. If a later token differs, the variable has changed in between.
 
-    For a plain value it is the value. For an object it is the identity, and what is cheap to compare: the length, the
-    version, or plain attributes.
+    The token of a plain value is the value itself. The token of an object consists of its identity and of those
+    properties that are cheap to compare: its length, its version, or its plain attributes.
     """
     if is_scalar(value):
         return type(value), repr(value)
@@ -182,10 +182,11 @@ def _seen(value: Any) -> Any:
 @cache
 def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
     """
-    Return the local variables that the code still needs at the instruction at `offset`: those that it may read from
-    there on, before it writes to them.
+    Return the local variables that the code still needs at the instruction at `offset`. These are the variables that
+    the code may read from there on before it writes to them.
 
-    `ended` matters if this instruction requests a loop's next item. It is True if there is none, so that the loop ends.
+    `ended` matters only if this instruction requests the next item of a loop. `ended` is True if the loop has no next
+    item, and so ends.
     """
     instructions = list(dis.get_instructions(code))
     numbers = {one.offset: number for number, one in enumerate(instructions)}

@@ -30,9 +30,9 @@ class Given:
     """
     Everything that a script gives to its Loop.
 
-    `models` and `optimizers` are sorted by type. `asked` are objects of libraries that have a `state_dict`, such as
-    schedulers and scalers: they return and load their state themselves. `roots` are all other objects: spotrun saves
-    their attributes.
+    The objects are sorted by type. `models` and `optimizers` have the script's models and optimizers. `asked` are
+    objects of libraries that have a `state_dict`, such as schedulers and scalers: they return and load their state
+    themselves. `roots` are all other objects: spotrun saves their attributes.
     """
 
     def __init__(self, launcher: Any, things: Mapping[str, Any]) -> None:
@@ -66,7 +66,7 @@ class Given:
             trained: list[Tensor] = [one for group in optimizer.param_groups for one in group["params"]]
             if missing := [tuple(one.shape) for one in trained if id(one) not in there]:
                 yield Problem(
-                    f"{name} trains weights of no model that Loop was given, such as a weight of shape {missing[0]}",
+                    f"{name} trains weights of no model that Loop was given, for example one of shape {missing[0]}",
                     "name that model too: Loop(model=model, other=other, …)",
                 )
 

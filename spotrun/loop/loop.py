@@ -68,8 +68,8 @@ class Loop:
 
     def epochs(self, count: int) -> Numbers:
         """
-        Return the numbers of the epochs that remain out of `count`. The first epoch of a training is 0. After the loop
-        over them has ended, another call starts another training.
+        Return the numbers of the epochs that are left of `count`. The first epoch of a training has the number 0. After
+        the script's loop over these numbers has ended, another call of `epochs` starts another training.
         """
         return Numbers(self, count, count, Passes.epochs)
 
@@ -86,10 +86,10 @@ class Loop:
 
     def steps(self, count: int) -> Any:
         """
-        Return the numbers of the steps that remain out of `count`, for a script that draws its batches itself.
+        Return the numbers of the steps that are left of `count`, for a script that draws its batches itself.
 
-        Within an epoch, the steps are a pass of that epoch. A script without epochs iterates over the steps directly;
-        the training then has a single epoch.
+        If the script calls this within an epoch, the steps are a pass of that epoch. A script without epochs iterates
+        over the steps directly, and its training has a single epoch.
         """
         if self._passes is not None:
             return Pass(self._passes, range(count), lambda number, _: number, counts=True)

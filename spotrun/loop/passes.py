@@ -1,8 +1,9 @@
 """
 Two iterators that track the position of a fit: one over its epochs, and one over the batches of a pass within an epoch.
 
-A batch or an epoch counts as ended when the script requests the next one, or when the script leaves the loop. To notice
-the latter, both iterators are generators: Python closes a generator as soon as the script leaves the loop over it.
+A batch or an epoch counts as ended when the script requests the next one, or when the script leaves the loop. Both
+iterators are generators, because Python closes a generator as soon as the script leaves the loop over it. This is how a
+script that leaves the loop is noticed.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from spotrun.training.trace import of_framework
 
 AROUND = 4
 """
-Maximum number of objects between a Python `enumerate` and the pass that it reads, such as a progress bar and its
-generator.
+Maximum number of objects, such as a progress bar and its generator, that may lie between a Python `enumerate` and the
+pass from which it reads.
 """
 
 
@@ -91,8 +92,8 @@ class Passes:
         here = self._here
         if here.entering is not None:
             self.refuse(
-                f"the checkpoint lies within epoch {here.entering.epoch}, but the script now reads none of its data",
-                "let the code before an epoch's batches do the same each time, and depend only on loop.state",
+                f"the checkpoint lies within epoch {here.entering.epoch}, but the script now reads no batch of it",
+                "make the code before an epoch's batches depend only on loop.state, so that a resume repeats it",
             )
         self._count_step()
         if self._trace is not None:
@@ -118,7 +119,7 @@ class Passes:
         if self._reads:
             self.refuse(
                 "a pass over training data begins within another pass",
-                "read both with one loader, or read the inner one with loop.validation",
+                "read all training data with one loader, or read the inner pass's data with loop.validation",
             )
         self._number += 1
         if here.entering is not None and self._number < here.entering_pass:
@@ -157,8 +158,8 @@ class Passes:
 
     def _enter(self, batch: int) -> None:
         """
-        Restore the state, at the start of the pass in which the snapshot lies. This undoes the changes that the
-        script's code before the pass has made in this epoch.
+        Restore the state. This is called at the start of the pass in which the snapshot lies. In this epoch, the
+        script's code before the pass has already run again; restoring the state undoes its changes.
         """
         here = self._here
         if here.batches != here.entering_batches:
@@ -209,7 +210,7 @@ class Passes:
         return known[1]
 
     def give_back(self, loader: Any) -> None:
-        """Undo `exchanged` in a library's wrapper: put the script's own loader back into it."""
+        """Undo `exchanged`: if `loader` is a library's wrapper, put the script's own loader back into it."""
         proxy = prepared.loader_in(loader)
         inside = next((one for one, other in self._exact.values() if other is proxy and one is not proxy), None)
         if inside is not None:
@@ -249,8 +250,8 @@ class Passes:
 
 class Pass:
     """
-    A pass over training data. It can be iterated once. `give` turns a batch's number and the batch into what the script
-    receives.
+    A pass over training data. It can be iterated once. For each batch, `give` gets the batch's number and the batch,
+    and returns what the script receives.
     """
 
     def __init__(self, passes: Passes, source: Any, give: Callable[[int, Any], Any], *, counts: bool) -> None:

@@ -11,10 +11,16 @@ from spotrun.training.by_name import is_a
 from spotrun.training.framework import Problem
 
 WRAPPERS = ("_forward_module", "_orig_mod")
-"""Attributes that hold the inner model: Fabric's wrapper has the first, a compiled module the second."""
+"""
+Attributes in which wrappers hold the inner model. Fabric's wrapper has the first attribute, and a compiled module has
+the second.
+"""
 DISTRIBUTED = ("DistributedDataParallel",)
 LOADERS = ("base_dataloader", "_dataloader")
-"""Attributes that hold the script's loader: accelerate's loader has the first, Fabric's the second."""
+"""
+Attributes in which wrappers hold the script's loader. accelerate's loader has the first attribute, and Fabric's loader
+has the second.
+"""
 
 SHARDED = ("FullyShardedDataParallel", "FSDPModule", "XlaFullyShardedDataParallel", "DeepSpeedEngine")
 """Classes of models whose state is split over processes."""
@@ -38,8 +44,9 @@ def optimizer_in(optimizer: Any) -> Any:
     """
     Return the script's own optimizer, without any wrappers.
 
-    A wrapper of Fabric or accelerate cannot be recognized by its type: its class is the wrapped optimizer's class or
-    one of that class's bases. So this function checks the wrapper's attributes.
+    The wrappers of Fabric and accelerate cannot be recognized by their types, because a wrapper's class is derived from
+    the wrapped optimizer's class, or from a base of that class. So this function recognizes a wrapper by its
+    attributes.
     """
     while _is_theirs(optimizer) and (inside := vars(optimizer).get("_optimizer", vars(optimizer).get("optimizer"))):
         optimizer = inside
@@ -56,8 +63,8 @@ def is_of(thing: object, *packages: str) -> bool:
 
 def _own(model: nn.Module, name: str) -> Any:
     """
-    Return an attribute of `model` itself, None if it has none of this name. `getattr` would go on to search the model
-    that `model` wraps.
+    Return the attribute `name` of `model` itself; None if `model` has no such attribute. `getattr` is not used, because
+    it would also search the model that `model` wraps.
     """
     return vars(model).get(name, model._modules.get(name))
 

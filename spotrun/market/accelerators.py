@@ -16,10 +16,11 @@ PEAK_TFLOPS = {
     "B200": 2250.0,  # https://www.nvidia.com/en-us/data-center/hgx/, half of the figure with sparsity
 }
 """
-TFLOPS of dense BF16 on tensor cores (FP16 on an accelerator without BF16), from data sheets as of 2026-11-22.
+Peak speed in TFLOPS of dense BF16 on tensor cores (FP16 on an accelerator without BF16), from data sheets as of
+2026-11-22.
 
-A training that is limited by memory or data does not reach these figures, and its share of them differs from
-accelerator to accelerator.
+A training that is limited by memory or data does not reach these figures. How much of the figure it reaches differs
+from accelerator to accelerator.
 """
 LIKE = 0.7
 """

@@ -18,25 +18,24 @@ from spotrun.run.state import Attempt, RunState
 
 FOLLOWS_WITHIN = timedelta(minutes=15)
 """
-Maximum time between a recommendation to rebalance and a loss, if the loss is to count as announced by the
-recommendation.
+Maximum time between a recommendation to rebalance and a loss for the recommendation to count as followed by the loss.
 """
 FOLLOWED_PRIOR = 0.5
 """
-The assumed share of recommendations that a loss follows, used before this run has had a recommendation. Clouds do not
-publish this share.
+Assumed share of recommendations that are followed by a loss. It is used until this run has had recommendations, because
+clouds do not publish this share.
 """
 FOLLOWED_PRIOR_LOSSES = 2.0
-"""The weight of the assumption FOLLOWED_PRIOR: it counts as much as this number of observed losses."""
+"""Weight of the assumption FOLLOWED_PRIOR: the assumption counts as much as this number of observed losses."""
 
 
 class Hazard(msgspec.Struct, frozen=True):
     """
     The hazard of spot in this run, estimated from its losses so far.
 
-    `saved` is the share of losses that undo no step, because their notice left time for one more commit. `growth` is
-    the effect of survival: for each second that the current instance continues to run, the estimated mean time between
-    losses grows by `growth` seconds.
+    `saved` is the share of losses that undo no step, because their notice left time for one more commit. The longer the
+    current instance runs without a loss, the higher is the estimate of the mean time between losses: it grows by
+    `growth` seconds in each second.
     """
 
     mean_time_between: timedelta = MEAN_TIME_BETWEEN_INTERRUPTIONS
@@ -49,8 +48,8 @@ class Hazard(msgspec.Struct, frozen=True):
         loss.
 
         Lifetimes are heavy-tailed: the longer an instance has run, the longer it will probably still run. With a Gamma
-        prior on the hazard, lifetimes have a Lomax distribution. At the age t, its hazard has fallen to (1 + losses) /
-        (assumed + time on spot + t).
+        prior on the hazard, lifetimes have a Lomax distribution. When an instance has run for the time t, the hazard
+        has fallen to (1 + losses) / (assumed + time on spot + t). "assumed" is the assumption in `hazard_of`.
         """
         return self.mean_time_between + lived * self.growth
 
@@ -60,8 +59,8 @@ def observed_hazard(state: RunState, now: datetime) -> Hazard:
     Estimate the hazard of spot as of `now` from the ledger.
 
     While the run trains on demand, `growth` is 0, because nothing can be lost there. A gang stops if any of its members
-    is lost. So an attempt of a gang counts once, not once per member: its time on spot, and its loss even if several
-    members are lost at once.
+    is lost. So an attempt of a gang counts once, not once per member. This applies to its time on spot, and also to its
+    loss, even if several members are lost at once.
     """
     spot = [attempt for attempt in state.attempts.values() if _on_spot(attempt, state)]
     lost = [attempt for attempt in spot if attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED]
@@ -74,8 +73,8 @@ def observed_hazard(state: RunState, now: datetime) -> Hazard:
 
 def hazard_of(time_on_spot: timedelta, losses: int, saved: int = 0) -> Hazard:
     """
-    Combine the observations with an assumption, which counts as one loss without notice. `saved` is the number of
-    losses before which the last step was committed.
+    Combine the observations with an assumption that counts as one loss without notice. `saved` is the number of losses
+    that undid no step, because the last step had been committed before.
 
         mean time between losses = (assumed + time on spot) / (1 + losses)
     """
@@ -89,8 +88,8 @@ def _on_spot(attempt: Attempt, state: RunState) -> bool:
 
 def _up_from(attempt: Attempt) -> datetime:
     """
-    Return the time from which the attempt counts as being on spot: the boot of its instance. For a gang it is the
-    attempt's start, because members may already have run in the previous attempt.
+    Return the time from which the attempt's time on spot is counted. This is the boot of its instance. For a gang it is
+    the start of the attempt instead, because members may already have run in the previous attempt.
     """
     return attempt.booted_at if attempt.gang is None else attempt.started_at
 
@@ -113,7 +112,7 @@ def probability_to_follow(state: RunState, now: datetime, within: timedelta) -> 
 
         rate = (FOLLOWED_PRIOR_LOSSES + n) / (assumed + t)        probability = 1 - exp(-rate * within)
 
-    If the run itself gave up an instance early, only the time until then counts in t.
+    If the run itself ended an instance before that time was over, t includes only the time until the instance ended.
     """
     told = [attempt for attempt in state.attempts.values() if attempt.rebalance_at is not None]
     assumed_s = FOLLOWED_PRIOR_LOSSES * FOLLOWS_WITHIN.total_seconds() / -log(1 - FOLLOWED_PRIOR)
@@ -123,7 +122,7 @@ def probability_to_follow(state: RunState, now: datetime, within: timedelta) -> 
 
 
 def _watched(attempt: Attempt, now: datetime) -> timedelta:
-    """Return how long the run observed the instance after its recommendation, at most FOLLOWS_WITHIN."""
+    """Return how long the attempt's instance has been observed after its recommendation, but at most FOLLOWS_WITHIN."""
     assert attempt.rebalance_at is not None
     ended_at = now if attempt.end is None else attempt.end.known_at
     until = ended_at if attempt.notice_at is None else min(ended_at, attempt.notice_at)
@@ -132,8 +131,8 @@ def _watched(attempt: Attempt, now: datetime) -> timedelta:
 
 def _was_followed(attempt: Attempt) -> bool:
     """
-    Return whether the instance was lost within FOLLOWS_WITHIN after the recommendation. A notice counts as a loss, at
-    the time of the notice.
+    Return True if the attempt's instance was lost within FOLLOWS_WITHIN after its recommendation. If the instance had a
+    notice, it counts as lost at the time of the notice.
     """
     assert attempt.rebalance_at is not None
     lost = attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED

@@ -1,9 +1,9 @@
 """
 The market observations of runs. An *observation* is one fact about one pool that other runs can use.
 
-A run's observations are computed from its ledger alone, so two runners of one run report the same ones. They only
-affect which pool another run tries first. Without them, that run may try the pools in a worse order, but its result is
-the same.
+A run's observations are computed from its ledger alone, so two runners of one run report the same ones. Another run
+uses the observations only to decide which pool to try first. Without them, it may try the pools in a worse order, but
+the result of its training is the same.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from spotrun.strategies.history import Past
 
 REFUSALS_APART = timedelta(minutes=10)
 """
-Minimum time between two refusals of a pool if both are to count. A refusal that follows sooner gives no new
-information.
+Minimum time between two refusals of a pool for both to count. A refusal that follows sooner is not counted, because it
+gives no new information.
 """
 
 
@@ -104,8 +104,8 @@ def _told_to_go(state: RunState) -> dict[MemberName, datetime]:
 
 def _end(state: RunState, name: MemberName, told_to_go: Mapping[MemberName, datetime]) -> Iterator[Observation]:
     """
-    Yield the outcome of an instance, if it is known. A notice counts as a loss as soon as it is given, so that other
-    runs learn of the loss early.
+    Yield the outcome of an instance, if the outcome is known. An instance counts as lost as soon as it has a notice, so
+    that other runs learn of the loss early.
     """
     gone = state.member(name).gone
     if name in told_to_go:
@@ -133,8 +133,8 @@ def _observation(state: RunState, name: MemberName, kind: Fate, at: datetime) ->
 
 def past_of_living(state: RunState, now: datetime) -> dict[Pool, Past]:
     """
-    Return how long the instances that are up without a notice have been up so far, added up by pool. They count as
-    seconds without a loss.
+    Return, for each pool, the total time for which its present instances have been up. Instances with a notice are left
+    out. The time counts as time without a loss.
     """
     found: dict[Pool, Past] = {}
     told_to_go = _told_to_go(state)
@@ -149,7 +149,7 @@ def past_of_living(state: RunState, now: datetime) -> dict[Pool, Past]:
 
 def past_by_pool(observations: Iterable[Observation], now: datetime) -> dict[Pool, Past]:
     """
-    Return the sum of all observations as of `now`, keyed by pool. The older an observation is, the less it counts.
+    Return the observations as of `now`, added up for each pool. The older an observation is, the less it counts.
 
     A refusal counts as a loss only if it is the first sign that the pool has no capacity. If it follows a loss or
     another refusal, it only confirms that the pool still has none.
@@ -166,8 +166,8 @@ def past_by_pool(observations: Iterable[Observation], now: datetime) -> dict[Poo
 
 def pools_in_trouble(observations: Iterable[Observation], now: datetime, within: timedelta) -> dict[Pool, Observation]:
     """
-    Return the pools that lost or refused an instance within `within` before `now`, each with the newest such
-    observation.
+    Return the pools that lost or refused an instance during the time `within` before `now`, each with the newest of
+    these observations.
     """
     recent = [seen for seen in observations if seen.kind is not Fate.KEPT and now - seen.at < within]
     return {seen.pool: seen for seen in sorted(recent, key=lambda each: each.at)}

@@ -28,7 +28,7 @@ class PriceRange(NamedTuple):
     The mean, minimum and maximum price over a period, in USD per hour.
 
     The mean is weighted by time: a price that held for a day counts 24 times as much as a price that held for an hour.
-    The number of times that EC2 lists the same price has no effect.
+    It makes no difference how many times EC2 lists the same price.
     """
 
     mean: Decimal

@@ -8,9 +8,9 @@ estimate is the geometric mean of both, relative to a V100:
     speed = published samples/s of a training        for an accelerator with such a figure
     several accelerators = count ** SCALING
 
-For ResNet-50 the first formula gives 2.1 V100s for an A100, where 1.9 was measured. For other trainings the estimate
-may be wrong by a factor of three. `spotrun.policy.throughput` takes this uncertainty into account, and has the run
-measure the speed.
+For ResNet-50, the first formula estimates that an A100 is 2.1 times as fast as a V100; 1.9 times was measured. For
+other trainings the estimate may be wrong by a factor of three. `spotrun.policy.throughput` takes this uncertainty into
+account, and has the run measure the speed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ GB_PER_S = {
     "B200": 8000.0,
 }
 """
-Memory bandwidth of one accelerator, as of 2026-11-25, from the data sheets that PEAK_TFLOPS cites. The A100's is that
-of the version with 40 GB.
+Memory bandwidth of one accelerator, as of 2026-11-25, from the data sheets that PEAK_TFLOPS cites. The figure for the
+A100 is that of the version with 40 GB.
 """
 TRAINED = {"V100": 1270.0, "A100": 2375.0}
 """
@@ -42,8 +42,8 @@ https://github.com/NVIDIA/DeepLearningExamples/blob/master/TensorFlow/Classifica
 """
 SCALING = log(9510 / 1270) / log(8)
 """
-Exponent by which speed grows with the number of accelerators. From the source of TRAINED: eight V100s of one machine
-train 9,510 images per second, and one trains 1,270.
+Exponent with which the speed grows with the number of accelerators. It is computed from the source of TRAINED: eight
+V100s of one machine train 9,510 images per second, and one V100 trains 1,270.
 """
 CPU_TFLOPS, CPU_GB_PER_S = 0.1, 3.0
 """

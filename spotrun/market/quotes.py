@@ -21,9 +21,9 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     One offering with its prices, oldest first.
 
     `on_demand_usd_per_hour` is the on-demand price of the type in its region, None if unknown. `room` is how many more
-    such instances the account's quota allows, None if the quota could not be read. `interruption_band` is the share of
-    such spot instances that the cloud interrupted in the month before, according to the cloud; None if the cloud does
-    not publish it.
+    instances of this offering the account's quota allows; None if the quota could not be read. `interruption_band` is
+    the share of spot instances of this type that were interrupted in the month before, according to the cloud; None if
+    the cloud does not publish it.
     """
 
     offering: Offering
@@ -38,8 +38,8 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def saved(self) -> float | None:
         """
-        The saving in comparison with on-demand, as a share of the on-demand price. It is 0 or less if this price is not
-        lower; None if the on-demand price is unknown.
+        The saving in comparison with on-demand, as a share of the on-demand price. It is 0 or less if this offering's
+        price is not below the on-demand price, and None if the on-demand price is unknown.
         """
         if not self.on_demand_usd_per_hour:
             return None
@@ -56,7 +56,10 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quotes(msgspec.Struct, frozen=True, kw_only=True):
-    """A cloud's quotes at one time. `notes` report anything that could not be read or is odd."""
+    """
+    A cloud's quotes at one time. `notes` are sentences for the user about anything that could not be read or looks
+    wrong.
+    """
 
     at: datetime
     quotes: tuple[Quote, ...]
@@ -65,7 +68,8 @@ class Quotes(msgspec.Struct, frozen=True, kw_only=True):
 
 def cheapest_zones(quotes: tuple[Quote, ...]) -> set[Offering]:
     """
-    Return the cheapest offering of each type and capacity type. If several are equally cheap, return all of these.
+    Return the cheapest offering for each combination of instance type and capacity type. If several are equally cheap,
+    all of them are included.
     """
     lowest: dict[tuple[str, str], Decimal] = {}
     for quote in quotes:

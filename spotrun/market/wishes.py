@@ -24,8 +24,8 @@ NAMED_MAX = 12
 """Maximum number of alternatives that a suggestion lists."""
 SEVERAL = 2
 """
-Minimum number of different counts in which an accelerator is offered at which a suggestion lists the counts. It is then
-unclear which one the user meant.
+If an accelerator is offered in this number of different counts or more, a suggestion lists the counts, because it is
+unclear which count the user meant.
 """
 
 
@@ -33,8 +33,8 @@ class Requirement(NamedTuple):
     """
     One requirement of a job.
 
-    `key` is its place in the job or its flag, `words` its wording in messages. `fits` tests an offering, and `has`
-    returns the offering's value for it.
+    `key` is the requirement's place in the job, or its flag. `words` is its wording in messages. `fits` tests whether
+    an offering meets the requirement, and `has` returns the value that an offering has in its place.
     """
 
     key: tuple[str | int, ...]
@@ -76,7 +76,7 @@ def wishes_of(resources: ResourcesSpec) -> Iterator[Requirement]:
 def suitable(offerings: Iterable[Offering], spec: RunSpec) -> list[Offering]:
     """
     Return the offerings of any capacity type that meet the requirements in the run's `resources`, cheapest first. The
-    user's own machine is always among them, because those requirements are for the cloud.
+    user's own machine is always among them, because the requirements apply only to cloud instances.
     """
     cloud, wishes = spec.resources.cloud, [*wishes_of(spec.resources)]
     found = (
@@ -92,13 +92,15 @@ def _by_price(offering: Offering) -> tuple[Decimal, str, str]:
 
 
 def suits(offering: Offering, wanted: ResourcesSpec) -> bool:
-    """Return whether one offering meets the requirements in `wanted`, apart from capacity type and price."""
+    """
+    Return True if an offering meets the requirements in `wanted`. Its capacity type and its price are not checked.
+    """
     return offering.cloud == wanted.cloud and all(wish.fits(offering) for wish in wishes_of(wanted))
 
 
 def is_of(offering: Offering, kind: Kind) -> bool:
     """
-    Return whether an offering has the accelerators, or the instance type, that `kind` names. Upper and lower case do
+    Return True if an offering has the accelerators, or the instance type, that `kind` names. Upper and lower case do
     not matter.
     """
     has = offering.instance_type if isinstance(kind, NamedType) else offering.accelerators
@@ -124,7 +126,7 @@ def _of_kind_named(key: tuple[str | int, ...], kind: Kind) -> Requirement:
 
 def not_named(offered: Sequence[Offering], resources: ResourcesSpec, types: Sequence[str]) -> Unreadable | None:
     """
-    Check each instance type and each kind that a job lists by itself. Return a problem with the first one that no
+    Check one by one the instance types and kinds that a job lists. Return a problem that names the first one which no
     offering has; None if all are offered.
 
     `types` is the list `instance_types` in the cloud's section of the job. It is ignored if `resources` names an
@@ -165,9 +167,9 @@ def unmet(offered: Sequence[Offering], wishes: Iterable[Requirement]) -> Unreada
     """
     Return a problem with a requirement in `wishes` that cannot be met; None if some offering meets all of them.
 
-    First each requirement is checked by itself. Then they are combined one after another, and the problem is with the
-    first one that leaves no offering. `at` in the problem is this requirement's key. Its suggestion names alternatives,
-    which also meet all other requirements if that is possible.
+    First each requirement is checked by itself. Then the requirements are applied one after another, and the problem
+    names the first one after which no offering is left. The problem's `at` is the key of this requirement. The
+    problem's suggestion lists alternatives; if possible, these also meet all other requirements.
     """
     asked = list(wishes)
 
@@ -219,8 +221,8 @@ def _like(wanted: str, known: list[str]) -> list[str]:
 
 def too_dear(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadable:
     """
-    Return the reason why no suitable offering remains: none has a capacity type that spot_policy allows, or none of
-    those is within max_price.
+    Return the reason why none of the suitable offerings can be used: either none has a capacity type that spot_policy
+    allows, or all those that have one cost more than max_price.
     """
     wanted = [found for found in offered if _of_kind(found, resources)]
     said = "" if resources.spot_policy == "auto" else f"{resources.spot_policy} "
@@ -233,8 +235,7 @@ def too_dear(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadabl
 
 def may_be_asked(offering: Offering, resources: ResourcesSpec) -> bool:
     """
-    Return whether a suitable offering is allowed for the job: by its capacity type, and by its price, which must be
-    within max_price.
+    Return True if a suitable offering has a capacity type that the job allows, and a price within the job's max_price.
     """
     if offering.capacity_type is CapacityType.OWN:
         return True

@@ -30,9 +30,9 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     One observation of the cloud, made between two reads of the ledger.
 
     - `offerings`: the offerings that suit the run.
-    - `ready`: the launches whose standby waits to take over.
+    - `ready`: the launches whose standby is ready and waits to take over.
     - `silent`: for each member, the time since its agent's heartbeat last changed, by the store's clock.
-    - `open_for`: the time for which the store has accepted writes without a break.
+    - `open_for`: the time for which the store has accepted all writes without interruption.
     - `heard`: for each agent whose instance the cloud no longer lists, the time of its last heartbeat.
     - `step_seen`: the newest step of the current attempt.
     - `steps_total`, `epochs_total`: the totals of the whole training, if its agents have reported them.
@@ -61,8 +61,9 @@ def affordable(offering: Offering, max_price: Decimal | None) -> bool:
 
 def on_demand_price(offering: Offering, offerings: Iterable[Offering]) -> Decimal:
     """
-    Return the on-demand price of the offering's instance type: in its own zone or, if it is not offered there, the
-    lowest in another zone. If no zone offers it on demand, return the offering's own price.
+    Return the on-demand price of the offering's instance type in the offering's zone. If the type is not offered on
+    demand in that zone, return its lowest on-demand price in any other zone. If no zone offers it on demand, return the
+    offering's own price.
     """
     same_type = [
         other

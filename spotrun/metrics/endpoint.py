@@ -1,4 +1,6 @@
-"""The outputs of `spotrun metrics`: standard output, a file, or an address that Prometheus scrapes."""
+"""
+Gives out the metrics of `spotrun metrics`: on standard output, in a file, or at an address that Prometheus scrapes.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ from spotrun.units import count_of, format_duration, shown_lines
 
 FRESH_FOR_S = 15.0
 """
-Maximum age, in seconds of system time, at which a reading of the store is used for another scrape. So the number of
-requests to the store does not grow with the number of scrapes.
+Maximum age, in seconds of system time, at which a reading of the store still answers a scrape. Because readings are
+reused, the number of requests to the store does not grow with the number of scrapes.
 """
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):(\d{1,5})", re.ASCII)
 
@@ -44,14 +46,14 @@ def parse(text: str) -> Address:
     """
     found = _ADDRESS.fullmatch(text)
     if found is None or int(found[2]) > 65535:
-        hint = "--listen 127.0.0.1:9753, or --listen 0.0.0.0:9753 for other machines too"
-        raise SpecInvalid(f"--listen: {text!r} is no HOST:PORT", hint=hint)
+        hint = "use --listen 127.0.0.1:9753, or --listen 0.0.0.0:9753 to allow scrapes from other machines too"
+        raise SpecInvalid(f"--listen: {text!r} is not HOST:PORT", hint=hint)
     return Address(found[1].strip("[]"), int(found[2]))
 
 
 def write(watched: WatchedRuns, within: timedelta, textfile: Path | None) -> None:
     """
-    Print the metrics, or replace a file with them atomically.
+    Print the metrics. If `textfile` is given, replace this file with them instead, atomically.
 
     Raises:
         StoreError: the store cannot be read.
@@ -109,8 +111,8 @@ def serve(watched: WatchedRuns, within: timedelta, address: Address) -> None:
 
 class ScrapeCollector(Collector):
     """
-    Reads the store at a scrape. If the last reading is still fresh, or the store is unavailable, returns the last
-    reading.
+    Answers scrapes. Each scrape reads the store, unless the last reading is still fresh. Then, or if the store is
+    unavailable, the scrape gets the last reading.
     """
 
     def __init__(self, watched: WatchedRuns, within: timedelta) -> None:
@@ -141,7 +143,7 @@ class ScrapeCollector(Collector):
 
 
 class _Log:
-    """Prints the reason why a run cannot be read: once, and again each time the reason changes."""
+    """Prints the reason why a run cannot be read. The same reason is printed only once, until it changes."""
 
     def __init__(self) -> None:
         self._told: dict[str, str] = {}

@@ -77,9 +77,9 @@ class Reading(NamedTuple):
     One reading of a store at the time `at`. It took `took_s` of system time.
 
     `unreadable` maps the name of a run's folder to the reason why the run could not be read. `late` counts the runs
-    that were not read in time: their figures are from an earlier reading, or missing. `left_out` counts the runs that
-    were not read because they are older than the newest runs, to which the reading is limited. `reachable` is True if
-    the store has answered.
+    that were not read in time: their figures are from an earlier reading, or missing. A reading is limited to the
+    newest runs; `left_out` counts the older runs, which were not read. `reachable` is True if the store answered this
+    reading.
     """
 
     runs: Sequence[Figures]
@@ -127,15 +127,15 @@ def families(reading: Reading) -> Iterator[Metric]:
 OF_RUN = ("run", "cloud")
 Values = Iterable[tuple[tuple[str, ...], object]]
 """
-The values of one metric in one run. Each value comes after the values of the metric's own labels. It is None if the run
-does not have it yet.
+The values of one metric in one run. Each item is a pair: the values of the metric's own labels, and then the metric's
+value. The value is None if the run does not have it yet.
 """
 
 
 class Figure(NamedTuple):
     """
-    A metric of a run. Its name ends with its unit. `labels` are the metric's own labels, in addition to those that the
-    metrics of every run have.
+    A metric of a run. The metric's name ends with its unit. `labels` are this metric's own labels; in addition, it has
+    the labels that all metrics of a run have.
     """
 
     kind: type[GaugeMetricFamily | CounterMetricFamily]
@@ -160,7 +160,10 @@ def _total(key: str) -> Callable[[Figures], Values]:
 
 
 def _parts(**keys: str) -> Callable[[Figures], Values]:
-    """Return a function that reads several totals from a run's report. `keys` maps a label to the name of its total."""
+    """
+    Return a function that reads several totals from a run's report. `keys` has, for each value of the metric's label,
+    the name of the total in the report.
+    """
     return lambda run: [((label,), run.report["total"][key]) for label, key in keys.items()]
 
 
@@ -191,7 +194,14 @@ FIGURES = (
     Figure(G, "cost", "usd", "Cost of a run so far, by kind.", _parts(**KINDS_OF_COST), ("kind",)),
     Figure(G, "all_on_demand", "usd", "Cost of the same training on demand.", _total("counterfactual_usd")),
     Figure(G, "budget", "usd", "Maximum cost of a run.", lambda run: [((), run.budget_usd)]),
-    Figure(G, "price", "usd_per_hour", "Current price of all these instances.", _rented("usd_per_hour"), OF_INSTANCES),
+    Figure(
+        G,
+        "price",
+        "usd_per_hour",
+        "Current price per hour of all these instances together.",
+        _rented("usd_per_hour"),
+        OF_INSTANCES,
+    ),
     Figure(G, "instances", "", "Instances that are billed now.", _rented("instances"), OF_INSTANCES),
     Figure(C, "interruptions", "", "Losses of a run's instances to the cloud.", _total("interruptions")),
     Figure(C, "steps_redone", "", "Steps that were trained again after a loss.", _total("steps_redone")),
@@ -224,8 +234,8 @@ def _of_reading(reading: Reading) -> Iterator[Metric]:
     for name, what, unit, value in (
         ("store_reachable", "1 if the store has answered.", "", int(reading.reachable)),
         ("runs_late", "Runs that were not read in time, so that figures are old or missing.", "", reading.late),
-        ("runs_left_out", "Runs that are too old to be read.", "", reading.left_out),
-        ("read", "Time of the reading of the store.", "timestamp_seconds", reading.at.timestamp()),
-        ("read_duration", "Duration of the reading of the store.", "seconds", reading.took_s),
+        ("runs_left_out", "Older runs that were not read (see --last).", "", reading.left_out),
+        ("read", "Time at which the store was read.", "timestamp_seconds", reading.at.timestamp()),
+        ("read_duration", "Time that it took to read the store.", "seconds", reading.took_s),
     ):
         yield GaugeMetricFamily(f"spotrun_{name}", what, value=value, unit=unit)

@@ -1,5 +1,6 @@
 """
-Divides a run's time into nested stretches, by the times in the run's ledger, for tools that draw traces.
+Divides a run's time into nested stretches, for tools that draw traces. The times of the stretches are those of the
+entries in the run's ledger.
 
     run
     ├── launch             from the request for instances to the end of the last instance
@@ -38,8 +39,8 @@ class TraceSpan(NamedTuple):
     A stretch of a run's time, in run time.
 
     `key` identifies the stretch within its run and never changes. `within` is the key of the stretch that contains this
-    one; None for the run itself. `told` are the attributes to send with it. `failed` is the reason if it failed, else
-    "".
+    one; None for the run itself. `told` are the attributes to send with it. If the stretch ended with a failure,
+    `failed` is the reason; otherwise it is "".
     """
 
     key: str
@@ -159,7 +160,7 @@ def _key_of(launch: Launch) -> str:
 
 def in_order(stretch: TraceSpan) -> tuple[datetime, datetime]:
     """
-    Return the stretch's start and end. If the end is before the start, because two clocks differed, return the start as
-    the end.
+    Return the stretch's start and end. Start and end can come from different clocks, so the end may be before the
+    start; then return the start for both.
     """
     return stretch.start, max(stretch.start, stretch.end)

@@ -1,8 +1,8 @@
 """
 Reads the runs of a store again and again. Each time, only new entries are read. Nothing is written.
 
-Threads read the runs, so that a reading never takes longer than its limit. A thread that has not finished by then goes
-on, and the next reading uses its result.
+The runs are read in threads, so that a reading never takes longer than its limit. If a thread has not finished when the
+limit is reached, it continues, and the next reading uses its result.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class WatchedRun:
         self.figures: Figures | None = None
         self.error: SpotrunError | None = None
         self.settled_s = float("-inf")
-        """The system time at which the figures or the error were last set."""
+        """System time at which `figures` or `error` was last set."""
         self._entries_final = 0
 
     def open(self) -> None:
@@ -64,7 +64,8 @@ class WatchedRun:
 
     def _settle(self, act: Callable[[], None]) -> None:
         """
-        Run `act`, and record the error if it raises one. If the store is unavailable, leave the last result as it is.
+        Run `act`, and record the error if it raises one. If the error is that the store is unavailable, keep the last
+        result instead.
         """
         try:
             act()
@@ -82,8 +83,8 @@ class WatchedRun:
 
 class WatchedRuns:
     """
-    The runs that `spotrun metrics` reads: exactly `runs` or, if there are none, the newest runs of a store. `newest`
-    limits their number. Only one thread may call `read` at a time.
+    The runs that `spotrun metrics` reads. If `runs` names any, these are read; otherwise the newest runs of a store, at
+    most `newest` of them. Two threads must not call `read` at the same time.
     """
 
     def __init__(self, store: str, newest: int, runs: Sequence[OpenRun] = ()) -> None:
@@ -133,8 +134,8 @@ class WatchedRuns:
 
     def _all(self, act: Callable[[WatchedRun], None], watched: Sequence[WatchedRun], until_s: float) -> None:
         """
-        Call `act` with each run, in threads. A run for which an earlier call is still in progress gets no new call.
-        Wait for all these calls until `until_s` in system time.
+        Call `act` with each run, in threads. A run for which an earlier call is still in progress is left out. Return
+        when all calls have ended, or at `until_s` in system time.
         """
         for each in watched:
             before = self._under_way.get(each.uri)
@@ -147,8 +148,8 @@ class WatchedRuns:
 
 class _Crew:
     """
-    A pool of threads that never delay the end of the process, not even while they wait for a store. With an executor,
-    the process would wait for them.
+    A pool of threads that never delay the end of the process, not even while they wait for a store. This is why no
+    executor of `concurrent.futures` is used: at its end, the process would wait for the executor's threads.
     """
 
     def __init__(self, size: int) -> None:

@@ -25,8 +25,9 @@ class CallCounter:
     """
     Counts the calls in one environment of the function. The environment has `memory_mb` of memory.
 
-    The counts are written to the run's folder at the first and the last call for a run, and at each call that is not
-    one of the calls that are scheduled every minute. At the scheduled calls, they are written only every WRITTEN_EVERY.
+    Most calls are scheduled once a minute. At such calls the counts are written to the run's folder only at intervals
+    of WRITTEN_EVERY. They are also written at the first and at the last call for a run, and at each call that was not
+    scheduled.
 
     `asked_for` returns the number of requests that this process has sent to the store. `starting_s` is the time that
     the process took to start.
@@ -56,8 +57,9 @@ class CallCounter:
 
     def count(self, event: Mapping[str, Any], answer: Mapping[str, Any], seconds: float, log_bytes: int) -> None:
         """
-        Count a call that took `seconds` and logged `log_bytes`. If its answer names no run, the call is counted for the
-        run that an earlier answer named; if there is none, for the run that the next answer names.
+        Count a call that took `seconds` and logged `log_bytes`. The call is counted for the run that its answer names.
+        If the answer names none, the call is counted for the run in the last answer that named one. If there was no
+        such answer yet, it is counted for the run that the next answer names.
         """
         one, run = self._one(event, seconds, log_bytes), answer.get("run") or self._run
         if run != self._run:
@@ -92,8 +94,8 @@ class CallCounter:
 
     def _write(self, calls: Calls) -> None:
         """
-        Write the counts to the run's folder. They already include this write as a request. The time that it takes is
-        added to the next call.
+        Write the counts to the run's folder. The counts already include the request for this write. The duration of
+        this write is not known yet, so it is counted with the next call.
         """
         began_s = time.monotonic()
         try:

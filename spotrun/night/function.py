@@ -1,6 +1,6 @@
 """
-The function that attends to the nights of one name. It is a runner that does not keep running: the cloud calls it, with
-one of these events.
+The function that attends to all nights of one name. It is a runner that does not run all the time: the cloud calls it,
+each time with one of these events.
 
     {"kind": "begin", "due": "2026-11-27T21:00:00Z"}     a night is due: start its run, or continue an unfinished one
     {"kind": "again", "due": "2026-11-27T22:15:00Z"}     the same, every 15 minutes in the hour after; if it fails,
@@ -14,7 +14,7 @@ one of these events.
 The alarm is the part of the cloud that calls the function once a minute.
 
 The function follows the rules for runners (protocol 6 and 8): it may be killed at any moment, and two of them may run
-at once. It keeps some objects in memory between two calls, but only to save requests.
+at once. It keeps some objects in memory between two calls, but only to need fewer requests to the store.
 
 The function trusts the store only as far as the pin in its environment allows (folder/night.py): it starts only the job
 that was installed, and attends only to runs that it has created itself.
@@ -58,13 +58,13 @@ from spotrun.store.retrying import persist
 
 CREATED_WITHIN = timedelta(hours=12)
 """
-Maximum age of a night's record at which its run may still have to be created. If the record is older and the run does
-not exist, the run was deleted, so no call creates it again.
+Maximum age of a night's record for which a missing run is created. The record is written before its run is created. If
+the run of an older record does not exist, the run was deleted, so it is not created again.
 """
 WATCH_S = 20.0
 """
-System time to wait for an entry that the run's agent will write. EC2 sends a recommendation to the agent too, which may
-receive it some seconds earlier or later than this function.
+System time to wait for an entry that the run's agent is about to write. EC2 sends a recommendation both to this
+function and to the agent, and the agent may receive it some seconds later.
 """
 NOTICE = timedelta(minutes=2)
 """
@@ -73,7 +73,7 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-no
 """
 RACES_MAX = 5
 PASSED_OVER_MAX = 3
-"""Maximum number of records that an answer names as not written by this night."""
+"""Maximum number of false records, which another process has written, that an answer names."""
 
 Answer = dict[str, Any]
 _attendants: dict[str, Attendant] = {}
@@ -178,8 +178,8 @@ class Attendant:
 
     def _tell_that_it_is_late(self, event: Mapping[str, Any], error: SpotrunError) -> None:
         """
-        Tell the receivers named in the job that the night could not begin. This news belongs to no run, because the run
-        may not exist.
+        Notify the receivers that the job names that the night could not begin. This notification belongs to no run,
+        because the run may not exist.
 
         Raises:
             CloudError: a receiver could not be notified; its message includes that of `error`.
@@ -196,8 +196,8 @@ class Attendant:
 
     def _begin(self, event: Mapping[str, Any]) -> str:
         """
-        Write a record of the night that `event` begins, unless there is one. Return the night's due time, which is its
-        name.
+        Write a record of the night that `event` begins, unless the night already has a record. Return the night's due
+        time, which serves as its name.
         """
         now, by_hand = self._clock.now(), event.get("by_hand")
         due = f"{BY_HAND}{by_hand}" if by_hand else self._pin.night.due(_moment(event.get("due"), now))
@@ -208,8 +208,9 @@ class Attendant:
                 return due
             unfinished = self._unfinished(self._newest)
             if unfinished is None:
-                # Check the job before the record is written. The record names the run's folder, which does not exist
-                # yet, to all who can read the store. So once it is written, the run has to be created without fail.
+                # Check the job before the record is written. The record names the folder of a run that does not exist
+                # yet, and everyone who can read the store can read the record. So once the record is written, the run
+                # must really be created, before someone else puts a run into this folder.
                 with self._job():
                     pass
             begun = BegunNight(due=due, run=unfinished or new_uid(), at=now, carried=unfinished is not None)
@@ -217,14 +218,14 @@ class Attendant:
             if self._record.add(numbered):
                 self._newest = numbered
                 return due
-        raise NightUnderWay(f"others begin nights of {self._name} faster", hint="call it again")
+        raise NightUnderWay(f"other calls began nights of {self._name} at the same time", hint="call it again")
 
     def _unfinished(self, newest: NumberedNight | None) -> str | None:
         """
         Return the uid of the unfinished run that this night continues; None if the night may start a new run.
 
         Raises:
-            NightUnderWay: a run with this name is not finished, and this night may not continue it.
+            NightUnderWay: a run with this name is not finished, and this night is not allowed to continue it.
         """
         runs = self._runs_of_the_name()
         there = {run.created.uid for run in runs}
@@ -236,18 +237,18 @@ class Attendant:
             if _goes_on(state):
                 return own.created.uid
             if _may_be_billed(state) and not own.runner_at(BY_THE_MINUTE).tick().done:
-                what = f"{own.id} has ended, and its instances not yet"
-                raise NightUnderWay(what, hint="call it again in some minutes")
+                what = f"{own.id} has ended, but its instances have not ended yet"
+                raise NightUnderWay(what, hint="call it again in a few minutes")
         strange = _last(run for run in runs if not self._has_made(run))
         if strange is not None and _goes_on(strange.ledger.refresh()):
             typed = strange.typed
-            hint = f"`spotrun resume {typed}` carries it on if it is yours, `spotrun down {typed}` ends it"
+            hint = f"if the run is yours, `spotrun resume {typed}` continues it; `spotrun down {typed}` ends it"
             raise NightUnderWay(f"{strange.id} is not finished, and no night has begun it", hint=hint)
         return None
 
     def _has_made(self, run: OpenRun) -> bool:
         """
-        Return whether this night's function has created `run`. Entry 0 of such a run is signed with this night's key,
+        Return True if this night's function has created `run`. Then entry 0 of the run is signed with this night's key,
         which only this function has.
         """
         return self._signer.has_signed(*parted(run.first))
@@ -282,14 +283,14 @@ class Attendant:
 
     def _attend(self, *, again: bool = False, watch_s: float = 0.0) -> Answer:
         """
-        Attend to the newest run for at most `watch_s`. Stop earlier once a tick has written to the ledger and the
-        following tick has nothing more to write.
+        Attend to the newest run for at most `watch_s`. Stop earlier if a tick has written to the ledger and the next
+        tick has found nothing to write.
         """
         if not self._goes_on() and not self._is_known():
             self._set(self._alarm.off)
             return self._told(None, None)
-        # Set the alarm before attending to the run: if this process is killed meanwhile, the alarm calls the function
-        # again.
+        # Set the alarm before attending to the run. So if this process is killed while it attends to the run, the alarm
+        # calls the function again.
         self._set(lambda: self._alarm.on(again=again))
         attended = self._opened()
         if attended is None:
@@ -310,7 +311,10 @@ class Attendant:
         return {**answer, "unheard": "; ".join(unheard)} if unheard else answer
 
     def _tell(self, attended: _Attended, last: Tick) -> list[str]:
-        """Send the run's news after a tick. If it cannot be delivered, the call still counts as successful."""
+        """
+        Send the run's notifications after a tick. If a notification cannot be delivered, the call still counts as
+        successful.
+        """
         over = night(last.state, summarise(last.state, attended.run.clock.now())) if last.done else None
         return attended.news.tell(attended.run.ledger.entries, over)
 
@@ -345,8 +349,9 @@ class Attendant:
         """
         Write the notice of the training instance into the ledger, unless its agent has already done so.
 
-        An agent notices it up to two seconds later, because it polls. With this entry, the runner can request the
-        replacement now. In a gang, leave it to the agents, which write the member's number.
+        The agent would see the notice up to two seconds later, because it polls. With this entry, the runner can
+        request the replacement now. If the run has a gang, leave the entry to the agents, because the entry needs the
+        member's number.
         """
 
         def unless_known(state: RunState) -> NoticeSeen | None:
@@ -361,8 +366,8 @@ class Attendant:
 
     def _goes_on(self) -> bool:
         """
-        Return whether the run that this process attends to is unfinished. Then no other night can have started a newer
-        run: see `_unfinished`.
+        Return True if the run that this process attends to is unfinished. As long as it is, no other night starts a
+        newer run: see `_unfinished`.
         """
         if self._attended is None:
             return False
@@ -370,8 +375,8 @@ class Attendant:
 
     def _is_known(self) -> bool:
         """
-        Read the record of the newest night. The first call reads all records; later calls only check for a newer one.
-        Return whether there is any night.
+        Read the record of the newest night. The first call reads all records; later calls only check for a newer
+        record. Return True if any night has begun.
         """
         if self._newest is None:
             known = self._record.newest()
@@ -384,8 +389,8 @@ class Attendant:
         """
         Stop attending to the run and turn the alarm off, because the run is over.
 
-        At the same time, another process may begin a night and set the alarm, which this method then turns off. So it
-        checks for a newer night afterwards and, if there is one, sets the alarm again.
+        Another process may begin a night at the same time and set the alarm just before this method turns it off. So
+        after turning the alarm off, this method checks for a newer night, and sets the alarm again if there is one.
         """
         before = self._newest
         self._attended = None
@@ -413,8 +418,8 @@ class Attendant:
             run = self._create(uid)
         if not self._has_made(run):
             raise RunStrange(
-                f"{run.uri} is not the run that this night has begun: another process has put it there",
-                hint="delete that folder, and see who may write in that store; the next night begins another run",
+                f"{run.uri} is not the run that this night has begun: another process has put a run into this folder",
+                hint="delete that folder, and check who can write to that store; the next night begins another run",
             )
         self._attended = _Attended(run, self._addresses)
         return self._attended
@@ -427,7 +432,7 @@ class Attendant:
             troubles += [each for each in (last.blind or last.remark,) if each]
         if self._record.passed_over:
             named = ", ".join(f"begun/{number:08d}.json" for number in self._record.passed_over[-PASSED_OVER_MAX:])
-            troubles.append(f"in {self._record.store.uri} {named} counts for nothing: no night has written it")
+            troubles.append(f"{named} in {self._record.store.uri} counts for nothing: no night has written it")
         if wrote:
             answer["wrote"] = True
         if troubles:
@@ -445,7 +450,7 @@ class Attendant:
 
 
 class RunStrange(StoreError):
-    """The folder of a night's run contains a run that another process has put there."""
+    """The folder of a night's run contains a run that was created by another process."""
 
 
 def _last(runs: Iterable[OpenRun]) -> OpenRun | None:
@@ -477,4 +482,4 @@ def _moment(text: object, now: datetime) -> datetime:
 
 
 _STARTING_S = since_start_s()
-"""Seconds from the start of the process to the end of all imports. AWS bills this time too."""
+"""Seconds from the start of the process to the end of all imports. They are counted because AWS bills this time too."""

@@ -28,7 +28,7 @@ from spotrun.version import __version__
 class Installation:
     """
     A night that is about to be installed. It starts the job at `path`, changed by `overrides`. `at` is the time of day
-    and `days` are the days, both as the user typed them.
+    at which the night begins, and `days` are the days of the week, both as the user typed them.
 
     Raises:
         SpecInvalid, CloudError, StoreError, SecretUnreadable: the night cannot be installed like this.
@@ -69,11 +69,13 @@ class Installation:
         usd = self._nights.usd(hours)
         say(f"{self.name}: {','.join(self._days)} at {self._time_of_day} {self._zone}, from {self._region}.")
         say(
-            f"What calls the runner costs about {dollars(usd)} in a night of {hours:g} h, "
-            f"and {dollars(usd * NIGHTS_A_MONTH)} in {NIGHTS_A_MONTH} of them."
+            f"The calls of the runner cost about {dollars(usd)} in a night of {hours:g} h, "
+            f"and {dollars(usd * NIGHTS_A_MONTH)} in {NIGHTS_A_MONTH} nights."
         )
         if timedelta(hours=hours) > shortest_gap(self._days):
-            say("note: a night may last until the next one is due, which then begins no run and carries this one on")
+            say(
+                "note: a run may last until the next night is due; that night then continues it and begins no other run"
+            )
 
     def install(self, progress: Callable[[str], None]) -> datetime | None:
         """
@@ -104,7 +106,7 @@ class Installation:
         spec = self._spec
         return Night(
             name=spec.name,
-            # In the function, the work folder has the same files under another path.
+            # In the function, the work folder's files lie under another path than on this machine.
             spec=spec.model_copy(update={"workdir": "/"}).to_dict(),
             workdir_sha256=self._record.upload(Path(spec.workdir)),
             at=self._time_of_day,
@@ -121,13 +123,13 @@ class Installation:
 
 def left_alone(begun: Sequence[NumberedNight], runs: Sequence[OpenRun]) -> list[str]:
     """
-    Return a note if a run of this night's name is unfinished: the run of the newest record in `begun`, if it is one of
-    `runs`. The function that is about to be installed has a new pin, so it will not attend to that run.
+    Return a note if a run of this night's name is unfinished. The function that is about to be installed has a new pin,
+    so it will not attend to that run. The run is that of the newest record in `begun`, if it is one of `runs`.
     """
     newest = {each.begun.run for each in begun[-1:]}
     return [
-        f"{run.id} goes on, and the function that is installed now has not made it: `spotrun resume {run.typed}` "
-        f"attends to it, `spotrun down {run.typed}` ends it"
+        f"{run.id} is not finished, and the function that is installed now has not made it, so it will not attend to "
+        f"this run: `spotrun resume {run.typed}` continues the run, `spotrun down {run.typed}` ends it"
         for run in runs
         if run.created.uid in newest and run.ledger.refresh().terminal is None
     ]
@@ -143,16 +145,20 @@ def _refuse_what_needs_a_machine(spec: RunSpec) -> None:
     for number, receiver in enumerate(spec.notify):
         if receiver.command is not None:
             raise SpecInvalid(
-                "a night has no machine of yours that could run this command",
-                hint="write webhook: $SLACK_WEBHOOK, and keep its address in the cloud (docs/night.md)",
+                "a night does not use any machine of yours, so it cannot run this command",
+                hint="write webhook: $SLACK_WEBHOOK, and store the webhook's address in the cloud (docs/night.md)",
                 key=("notify", number, "command"),
             )
     if spec.policy.deadline is not None and not isinstance(spec.policy.deadline, timedelta):
         raise SpecInvalid(
-            "a night needs a deadline that counts from its beginning", hint="--deadline 8h", key=("policy", "deadline")
+            "a night needs a deadline that counts from its beginning",
+            hint="write --deadline 8h",
+            key=("policy", "deadline"),
         )
     advisor = spec.aws.advisor
     if advisor is not None and "://" not in advisor:
         raise SpecInvalid(
-            f"{advisor} is a file of this machine", hint="name the file by its URL", key=("aws", "advisor")
+            f"{advisor} is a file on this machine, which a night cannot read",
+            hint="name the file by its URL",
+            key=("aws", "advisor"),
         )

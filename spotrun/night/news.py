@@ -1,10 +1,10 @@
 """
-Sends the news of a night's run to the receivers that the job names. The news is sent during calls of the night's
-function, because no process runs between two calls.
+Sends the notifications of a night's run to the receivers that the job names. Notifications are sent during calls of the
+night's function, because no process runs between two calls.
 
-If there is news, a call first attends to the run, and then takes some seconds longer to send the news. Without news it
-sends no request. News that was not delivered is tried again in the next call. After as many tries as with any other
-runner, it is given up.
+If there is something to report, a call first attends to the run, and then takes some seconds longer to send the
+notifications. Otherwise it sends no request. A notification that was not delivered is tried again in the next call. It
+is given up after as many tries as with any other runner.
 """
 
 from __future__ import annotations
@@ -24,14 +24,23 @@ from spotrun.spec.model import NotifySpec, RunSpec
 from spotrun.store.port import Store
 
 WITHIN_S = 6.0
-"""Maximum seconds of a call for all webhooks together. Reading their addresses before that takes additional time."""
+"""
+Maximum seconds that one call spends on all webhooks together. The time to read their addresses before that is not
+included.
+"""
 
 Addresses = Callable[[Mapping[str, Reference]], Mapping[str, str]]
-"""A function that returns the addresses to which references refer, such as Nights.addresses."""
+"""
+A function that gets references to secrets, each of which holds a webhook's address, and returns the addresses. An
+example is Nights.addresses.
+"""
 
 
 class NightNews:
-    """The news of one run. Addresses are read again in each call, so that a changed address is used at once."""
+    """
+    The notifications of one run. The addresses of the receivers are read again in each call, so that a changed address
+    is used at once.
+    """
 
     def __init__(self, spec: RunSpec, store: Store, addresses: Addresses) -> None:
         self._spec, self._store, self._addresses = spec, store, addresses
@@ -42,13 +51,13 @@ class NightNews:
 
     @property
     def waits(self) -> bool:
-        """True while some news has to be tried again."""
+        """True while some notification has to be tried again."""
         return bool(self._waiting)
 
     def tell(self, entries: Sequence[Entry], last: News | None) -> list[str]:
         """
-        Send the news of all `entries` that was not sent before, and then `last`. `entries` is the whole ledger. Return
-        the failed deliveries as sentences without secrets.
+        Send the notifications about `entries` that were not sent before, and then `last`. `entries` is the whole
+        ledger. Return the failed deliveries as sentences without secrets.
         """
         if not self._webhooks:
             return []
@@ -84,7 +93,7 @@ class NightNews:
         return failures
 
     def _opened(self) -> tuple[dict[int, Sink], Redactor]:
-        """Return a sink for each webhook that has undelivered news, and a redactor for that news."""
+        """Return a sink for each webhook that has undelivered notifications, and a redactor for these."""
         wanted = {number: self._webhooks[number] for number, _ in self._waiting}
         addresses: Mapping[str, str] = {}
         why = ""
@@ -109,8 +118,8 @@ def _sink(webhook: NotifySpec, addresses: Mapping[str, str], why: str) -> Sink:
 
 class _Unreadable:
     """
-    A replacement for a webhook whose address cannot be read now. It fails at each delivery, so that the tries are
-    counted and the news is given up in the end.
+    A stand-in for a webhook whose address cannot be read now. Each delivery to it fails, so that the tries are counted
+    and the notification is given up in the end.
     """
 
     def __init__(self, variable: str, why: str) -> None:

@@ -22,7 +22,7 @@ from spotrun.runs.open_run import OpenRun
 
 NIGHTS_A_MONTH = 22
 HOURS = 8.0
-"""The length of a night, in hours, that is assumed for estimates if its length is unknown."""
+"""Length of a night, in hours, that estimates assume if the length is unknown."""
 _HEADS = ("night", "days", "time", "next (UTC)", "last", "run", "was", "cost", "calls", "calls, 22 nights")
 
 
@@ -30,9 +30,10 @@ class NightRow(msgspec.Struct, frozen=True, kw_only=True):
     """
     An installed night in `spotrun night ls`.
 
-    `last` says when its newest run was due to begin, and `run` is that run. `calls_usd` is what the calls of the
-    function for that run cost. The function counts its calls; if there are no counts, the cost is estimated from the
-    run's length. `trouble` is a sentence about what is wrong with the function or its schedule; "" if nothing is.
+    `run` is the newest run that the night began, and `last` says when that run was due to begin. `calls_usd` is the
+    cost of the function's calls for that run. The function counts its calls; if there are no counts, the cost is
+    estimated from the run's length. `trouble` is a sentence about what is wrong with the function or its schedule; ""
+    if nothing is.
     """
 
     name: str
@@ -98,7 +99,7 @@ def _compared(nights: Nights, night: Night, folder: str) -> tuple[NightRecord, s
             return record, wrong
         pin = nights.pinned(night.name)
         if pin is None:
-            return record, f"an earlier spotrun installed it, whose function believes all that the store says: {AGAIN}"
+            return record, f"the function is of an earlier spotrun, which trusts all that the store says: {AGAIN}"
         record = NightRecord(folder, night.name, pin)
         record.read()
     except (CloudError, NotPinned, NightStrange) as error:

@@ -19,8 +19,8 @@ _OF_THIS_MACHINE = {"localtime", "posixrules", "Factory"}
 """Files that the folder of time zones contains, but that no cloud accepts as the name of a time zone."""
 _AHEAD = timedelta(days=16)
 """
-Length of the future in which the next night is searched. It is more than two weeks: if a night is due on one day of the
-week, and a clock change skips its time of day, it is due the week after.
+Length of the period, from now on, in which the next night is searched. It is more than two weeks, because a night that
+is due on one day of the week is due only in the week after next if a clock change skips its time of day next week.
 """
 
 
@@ -48,7 +48,7 @@ def _known_zone(name: str) -> str:
     by_city = {each.rpartition("/")[2].casefold(): each for each in sorted(known)}
     near = get_close_matches(name.casefold(), [*by_letters, *by_city], 1, cutoff=0.7)
     meant = None if not near else by_letters.get(near[0]) or by_city[near[0]]
-    hint = f"did you mean {meant}?" if meant else "name one as Europe/Berlin, America/New_York or UTC"
+    hint = f"did you mean {meant}?" if meant else "write a time zone such as Europe/Berlin, America/New_York or UTC"
     if not known:
         hint = "this machine has no time zones: apt-get install tzdata, or pip install tzdata"
     raise SpecInvalid(f"--at: there is no time zone {shown(name)!r}", hint=hint)
@@ -67,7 +67,9 @@ def read_days(text: str) -> tuple[str, ...]:
     for part in text.split(","):
         first, _, last = (each.strip().casefold()[:3] for each in part.partition("-"))
         if first not in DAYS or (last and last not in DAYS):
-            raise SpecInvalid(f"--days {shown(text)!r}: {shown(part.strip())!r} is no day", hint="write --days mon-fri")
+            raise SpecInvalid(
+                f"--days {shown(text)!r}: {shown(part.strip())!r} is not a day", hint="write --days mon-fri"
+            )
         begin, count = DAYS.index(first), (DAYS.index(last or first) - DAYS.index(first)) % len(DAYS) + 1
         found |= {DAYS[(begin + each) % len(DAYS)] for each in range(count)}
     return tuple(day for day in DAYS if day in found)
@@ -81,7 +83,7 @@ def shortest_gap(days: Sequence[str]) -> timedelta:
 
 
 def winter_offset_s(zone: str, now: datetime) -> int:
-    """Return how many seconds a zone's clock is ahead of UTC outside of summer time."""
+    """Return by how many seconds a zone's clock is ahead of UTC when there is no summer time."""
     moments = (now + timedelta(days=days) for days in (0, 91, 182, 273))
     offsets = [offset for each in moments if (offset := each.astimezone(ZoneInfo(zone)).utcoffset()) is not None]
     return int(min(offsets).total_seconds())
@@ -89,8 +91,8 @@ def winter_offset_s(zone: str, now: datetime) -> int:
 
 def next_due(night: Night, after: datetime) -> datetime | None:
     """
-    Return when a night is due next, as EventBridge Scheduler computes it; None if this machine does not know the time
-    zone.
+    Return the time at which a night is due next, computed as EventBridge Scheduler does; None if this machine does not
+    know the time zone.
 
     If a clock change skips the night's time of day, the night is not due on that day. If the time comes twice on a day,
     the night is due once.

@@ -1,1 +1,1 @@
-"""Sends news of a run to people and programs."""
+"""Notifies people and programs of the important events of a run."""

@@ -1,10 +1,11 @@
 """
-Delivers news to one receiver (a sink), in a thread of its own. The thread receives the ledger's entries and finds the
-news in them.
+Delivers notifications (`News`) to one receiver (a sink), in a separate thread. The thread receives the ledger's entries
+and finds out which of them are to be reported.
 
-Each piece of news is delivered at least once. The thread first delivers it and then records the delivery in the run's
-folder. If the process is killed between the two, the next runner delivers the news a second time, with the same id, so
-that a receiver can drop the repetition. In the opposite order, news could be lost unnoticed.
+Each notification is delivered at least once. The thread first delivers it and then records the delivery in the run's
+folder. If the process is killed between the two, the next runner delivers the notification a second time, with the same
+id, so that a receiver can drop the repetition. If the delivery were recorded first, a notification could be lost
+unnoticed.
 
 There are limits to the time of a try, to the number of tries, and to the time that the end of a run waits for
 deliveries.
@@ -39,16 +40,18 @@ from spotrun.store.port import Store
 
 TRIES = 4
 PAUSE_S = 1.0
-"""Seconds of system time before the second try. The time doubles with each further try."""
+"""Seconds of system time between the first and the second try. The time doubles before each further try."""
 TRIES_EVER = 12
-"""Maximum number of tries for a piece of news, by all runners together. After these, the news is given up."""
+"""
+Maximum number of tries for one notification, by all runners together. After these tries, the notification is given up.
+"""
 FOLDER = "notified"
 SENTENCE_MAX = 1500
-"""Maximum length of the sentence in a piece of news, in characters. The reason of a failure fits into it."""
+"""Maximum length of the sentence in a notification, in characters. It is enough for the reason of a failure."""
 
 
 class DeliveryStatus(msgspec.Struct, frozen=True):
-    """The progress of one piece of news."""
+    """The status of the delivery of one notification."""
 
     delivered: bool
     tries: Count
@@ -56,7 +59,7 @@ class DeliveryStatus(msgspec.Struct, frozen=True):
 
     @property
     def is_final(self) -> bool:
-        """True if the news is delivered or given up."""
+        """True if the notification was delivered or given up."""
         return self.delivered or self.tries >= TRIES_EVER
 
 
@@ -64,8 +67,8 @@ def status_of(store: Store, number: int, news: News) -> DeliveryStatus:
     """
     Return the delivery status that this or another runner has written to the store.
 
-    If the store cannot be read, assume that the news was not delivered: it is better that news arrives twice than
-    never.
+    If the store cannot be read, assume that the notification was not delivered: it is better that a notification
+    arrives twice than never.
     """
     try:
         return decode(store.get(_key(number, news), 0, SMALL_BYTES), DeliveryStatus)
@@ -79,10 +82,10 @@ def _key(number: int, news: News) -> str:
 
 class Delivery:
     """
-    Delivers pieces of news to one sink, one after another. `number` is the sink's index in the job's `notify`.
+    Delivers notifications to one sink, one after another. `number` is the sink's index in the job's `notify`.
 
-    A piece of news is tried up to `tries` times. If the last piece could not be delivered, the next one is tried only
-    once.
+    Each notification is tried up to `tries` times. But if the notification before it could not be delivered, it is
+    tried only once.
     """
 
     def __init__(
@@ -100,7 +103,8 @@ class Delivery:
 
     def settle(self, news: News) -> DeliveryStatus:
         """
-        Deliver the news, unless an earlier call has delivered it or given it up. Store the new status and return it.
+        Deliver a notification, unless an earlier call has delivered it or given it up. Store the new status and return
+        it.
         """
         known = status_of(self._store, self._number, news)
         if known.is_final:
@@ -139,7 +143,10 @@ class Delivery:
 
 
 class DeliveryWorker(threading.Thread):
-    """A thread that delivers to one sink all news of the kinds that the sink is to receive: see `Delivery`."""
+    """
+    A thread that delivers notifications to one sink, as far as the sink is to receive notifications of their kinds. See
+    `Delivery`.
+    """
 
     def __init__(
         self, sink: Sink, number: int, kinds: Sequence[str], store: Store, redactor: Redactor, pause_s: float = PAUSE_S
@@ -155,15 +162,17 @@ class DeliveryWorker(threading.Thread):
         return self._delivery.failures
 
     def tell(self, item: Entry | News) -> None:
-        """Queue the next entry of the ledger, or news that is not in the ledger. Never blocks."""
+        """Queue the next entry of the ledger, or a notification that no entry has caused. Never blocks."""
         self._inbox.put(item)
 
     def finish(self) -> None:
-        """Announce that no more items will come. The thread ends once it has delivered or given up all news."""
+        """
+        Announce that no more items will come. The thread ends once it has delivered or given up all notifications.
+        """
         self._inbox.put(None)
 
     def abandon(self) -> None:
-        """Stop the try that is in progress. The next runner will deliver the remaining news."""
+        """Stop the try that is in progress. The next runner will deliver the remaining notifications."""
         self._sink.abandon()
 
     def run(self) -> None:
@@ -187,9 +196,9 @@ class DeliveryWorker(threading.Thread):
 
 def letter(news: News, redactor: Redactor) -> bytes:
     """
-    Return a piece of news as one line of JSON.
+    Return a notification as one line of JSON.
 
-    Slack and similar services show the news' `text`. In it, `&`, `<` and `>` are escaped, because Slack reads them as
+    Slack and similar services show the field `text`. In it, `&`, `<` and `>` are escaped, because Slack reads them as
     markup (https://docs.slack.dev/messaging/formatting-message-text#escaping).
     """
     body: dict[str, Any] = {

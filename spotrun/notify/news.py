@@ -1,4 +1,7 @@
-"""Finds the news of a run in its ledger. Each piece of news is caused by one entry."""
+"""
+Finds in a run's ledger the events of which people are to be notified. One entry of the ledger causes each notification
+(`News`).
+"""
 
 from __future__ import annotations
 
@@ -31,15 +34,15 @@ _MAY_BE_NEWS = (
     *(ev.ResumedFrom, ev.NoticeSeen, ev.InstanceGone, ev.LaunchClosed, ev.DeadlineOutOfReach, ev.BudgetNearlySpent),
     *(ev.RunCompleted, ev.RunFailed, ev.RunStopped),
 )
-"""The events about which `_kind_and_sentence` may have news."""
+"""The events of which `_kind_and_sentence` may make a notification. It never makes one of any other event."""
 
 
 class News(msgspec.Struct, frozen=True):
     """
-    One piece of news about a run.
+    One notification about a run.
 
-    `entry` is the number of the ledger entry that caused it. `entry` and `kind` identify the news: it is the same each
-    time that the ledger is read. `at` is the entry's time on the wall clock.
+    `entry` is the number of the ledger entry that caused it. `entry` and `kind` identify the notification: both are the
+    same each time that the ledger is read. `at` is the entry's time on the wall clock.
     """
 
     entry: int
@@ -52,14 +55,16 @@ class News(msgspec.Struct, frozen=True):
     @property
     def id(self) -> str:
         """
-        The news' id. It is the same at each try and from each runner, so that a receiver can drop news that arrives
-        twice.
+        The notification's id. It is the same in each try and from each runner, so that a receiver can drop a
+        notification that arrives twice.
         """
         return f"{self.run}-{self.entry}-{self.kind}"
 
 
 def news_of(entries: Iterable[Entry]) -> Iterator[News]:
-    """Yield the news in `entries`, the entries of a ledger in order, as they arrive."""
+    """
+    Yield the notifications that `entries` cause. `entries` are those of a ledger, in order, and may still be arriving.
+    """
     for before, entry, after in replay(entries):
         found = _kind_and_sentence(before, entry, after)
         if found is not None:
@@ -69,12 +74,15 @@ def news_of(entries: Iterable[Entry]) -> Iterator[News]:
 
 
 def may_be_news(entry: Entry) -> bool:
-    """Return whether an entry may be news, judged by its kind alone. Most kinds are never news."""
+    """Return True if an entry may cause a notification, judged by the kind of its event alone. Most kinds never do."""
     return isinstance(entry.event, _MAY_BE_NEWS)
 
 
 def night(state: RunState, summary: RunSummary) -> News:
-    """Return the news that the run of a night has ended, with a summary. Used once its bill is complete."""
+    """
+    Return the notification that the run of a night has ended, with a summary. It is made when the run's bill is
+    complete.
+    """
     assert state.terminal is not None
     epochs = _work(summary)
     counts = f"{epochs}, {count_of(summary.total.interruptions, 'interruption')}, {to_the_second(summary.total.wall)}"
@@ -85,10 +93,10 @@ def night(state: RunState, summary: RunSummary) -> News:
 
 def late_night(name: str, due: str, at: datetime, why: str) -> News:
     """
-    Return the news that the night of the date `due` should have begun, but no run is under way.
+    Return the notification that the night of the date `due` should have begun, but no run is under way.
 
-    No ledger has an entry for this news. It is sent at most once for each date: its id contains the date in place of an
-    entry's number.
+    No entry of a ledger causes this notification. Its id contains the date instead of an entry's number, so it is sent
+    at most once for each date.
     """
     sentence = f"the night of {due} is not under way; spotrun tries to start it every 15 min during this hour: {why}"
     return News(int(due.replace("-", "")), "night", at, name, sentence)
@@ -147,8 +155,8 @@ def _kind_and_sentence(before: RunState, entry: Entry, after: RunState) -> tuple
 
 def _started(state: RunState, attempt: Attempt) -> tuple[str, str] | None:
     """
-    Return news if the run starts to train for the first time, or if its capacity type is different from before.
-    Otherwise return None.
+    Return the kind and the sentence of a notification if the run starts to train for the first time, or if it now
+    trains on another capacity type. Otherwise return None.
     """
     intent = state.launch_of(attempt).intent
     where = f"{offering_text(intent.offering)} at ${intent.offering.price_usd_per_hour}/h"
@@ -174,8 +182,9 @@ def _interruption_notice(before: RunState, entry: Entry, event: ev.NoticeSeen) -
 
 def _failing_standbys(before: RunState, after: RunState) -> tuple[str, str] | None:
     """
-    Return news if this entry begins a series of standby failures that delays the next standby. Return None if it does
-    not, or if the series has been reported before.
+    Return the kind and the sentence of a notification if this entry begins a series of standby failures. After such a
+    series, the run waits before it launches the next standby. Return None if there is no such series, or if it was
+    reported before.
     """
     found = failing_standbys(after)
     return None if found is None or failing_standbys(before) is not None else ("standby", found.sentence)
@@ -183,8 +192,8 @@ def _failing_standbys(before: RunState, after: RunState) -> tuple[str, str] | No
 
 def _unannounced_loss(before: RunState, event: ev.InstanceGone) -> tuple[str, str] | None:
     """
-    Return news if the training instance was lost without a notice. A loss with a notice was already reported at the
-    notice.
+    Return the kind and the sentence of a notification if the training instance was lost without a notice. A loss with a
+    notice was already reported when the notice came, so return None for it.
     """
     current = before.current
     if current is None or current.launch != event.launch or current.notice is not None:

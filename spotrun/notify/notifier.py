@@ -1,4 +1,6 @@
-"""Sends a run's news from the runner's process. Each item of the job's `notify` has its own delivery worker."""
+"""
+Sends a run's notifications from the runner's process. Each item of the job's `notify` has its own delivery worker.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,15 @@ from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 
 CLOSE_WITHIN_S = 10.0
-"""Maximum seconds of system time that a command waits, at its end, for news that is not delivered yet."""
+"""
+Maximum seconds of system time for which a command waits, at its end, until the remaining notifications are delivered.
+"""
 
 
 def redactor_for(spec: RunSpec, addresses: Iterable[str], environment: Mapping[str, str] = os.environ) -> Redactor:
     """
-    Return a redactor for everything that news must not contain: the secrets of the job and of its runner, and the
-    addresses to which the news is sent.
+    Return a redactor for everything that notifications must not contain: the secrets of the job and of its runner, and
+    the addresses to which notifications are sent.
     """
     own = {name: value for name, value in spec.envs.items() if value != spec.name}
     own |= {name: environment.get(each.name, "") for name, each in spec.secret_references.items()}
@@ -32,10 +36,10 @@ def redactor_for(spec: RunSpec, addresses: Iterable[str], environment: Mapping[s
 
 class Notifier:
     """
-    Sends the news in each ledger entry that it receives. None of its methods raises an error.
+    Sends the notifications that ledger entries cause. None of its methods raises an error.
 
-    Its methods do not wait for deliveries. Only the end of the `with` block does, for at most `CLOSE_WITHIN_S`. News
-    that is not delivered by then is left to the run's next runner.
+    Its methods do not wait for deliveries. Only the end of the `with` block waits, for at most `CLOSE_WITHIN_S`. The
+    run's next runner delivers what was not delivered by then.
     """
 
     def __init__(
@@ -70,8 +74,8 @@ class Notifier:
 
     def show(self, entries: Sequence[Entry]) -> None:
         """
-        Send the news in a ledger's entries. `entries` always starts with the ledger's first entry; entries that an
-        earlier call has passed are skipped.
+        Send the notifications that a ledger's entries cause. `entries` always starts with the ledger's first entry;
+        those that an earlier call has handled are skipped.
         """
         for entry in entries[self._shown :]:
             self.tell(entry)
@@ -79,7 +83,8 @@ class Notifier:
 
     def tell(self, item: Entry | News) -> None:
         """
-        Send the news in an entry. `item` may also be news that is in no entry; it is sent after all news passed before.
+        Send the notification that an entry causes. `item` may also be a notification that no entry causes. It is sent
+        after all those that were passed before.
         """
         for worker in self._workers:
             worker.tell(item)
@@ -87,5 +92,7 @@ class Notifier:
     @property
     def failures(self) -> list[str]:
         """Descriptions of the failed deliveries, without secrets."""
-        late = [f"{each.name}: some news has not been delivered yet" for each in self._workers if each.is_alive()]
+        late = [
+            f"{each.name}: some notifications have not been delivered yet" for each in self._workers if each.is_alive()
+        ]
         return self._unusable + [said for each in self._workers for said in each.failures] + late

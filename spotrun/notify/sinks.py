@@ -1,6 +1,6 @@
 """
-Receivers of news: a webhook or a command. Each delivery is one try and has a time limit; the delivery worker repeats
-tries that failed.
+Receivers of notifications: webhooks and commands. Each call of `deliver` is one try and has a time limit. The delivery
+worker repeats tries that failed.
 
 A sink raises `Undelivered` if another try might succeed, and `Refused` if no other try can succeed.
 """
@@ -40,7 +40,7 @@ class Refused(Undelivered):
 
 class Sink(Protocol):
     name: str
-    """The sink's name in messages; contains no secret."""
+    """The sink's name in messages. The name contains no secret."""
 
     def deliver(self, body: bytes, id: str) -> None:
         """Deliver one JSON object. Raise Undelivered or Refused, as the module's docstring says, if that fails."""
@@ -76,7 +76,8 @@ class Webhook:
         address = self._address
         kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
         connection = kind(address.hostname or "", address.port, timeout=self._try_s)
-        # A server that sends a byte now and then never exceeds the socket's time-out, so a timer cuts the connection.
+        # The socket's time-out limits only the time between two bytes. A server could send a byte now and then forever,
+        # so a timer closes the connection.
         cut = threading.Timer(self._try_s, _cut, (connection,))
         cut.daemon = True
         cut.start()
@@ -226,7 +227,7 @@ def open_sink(wanted: NotifySpec, number: int, environment: Mapping[str, str] = 
 
 def require_https(variable: str, address: str, place: str, hint: str) -> None:
     """
-    Check the address of a webhook. Used for a runner that does not run on the user's machine.
+    Check the address of a webhook, for a runner that does not run on the user's machine.
 
     Raises:
         SpecInvalid: the address is not a usable https:// address. The message does not contain it.

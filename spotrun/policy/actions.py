@@ -8,13 +8,13 @@ from spotrun.run import events as ev
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True):
-    """Write this event into the ledger, unless the run has changed since the decision."""
+    """Write an event into the ledger, unless the run has changed since the decision was made."""
 
     event: ev.AnyEvent
 
 
 class Execute(msgspec.Struct, frozen=True, kw_only=True):
-    """Request the instance of this launch from the cloud."""
+    """Request an instance from the cloud, for a launch that is in the ledger."""
 
     launch: int
 

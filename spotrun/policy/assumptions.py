@@ -1,5 +1,6 @@
 """
-Figures that are assumed for a run until it has measured its own. All assumed figures for deadlines are in this module.
+Figures that are assumed for a run until the run has measured them. All figures that are assumed in order to meet
+deadlines are in this module.
 """
 
 from __future__ import annotations
@@ -24,23 +25,24 @@ NOTICED = 0.9
 STALL = timedelta(seconds=1)
 UNPACK_SHARE = 0.1
 """
-Share of the first instance's set-up time that a later instance of the run needs to fetch and unpack the stored set-up
-(spotrun/folder/setup_cache.py). In benchmarks/setups.py on two cores, a set-up of 353 MB took 125 s to make, and 12 s
-to unpack (6 s in a second run).
+Time that a later instance of the run needs to fetch and unpack the stored set-up, as a share of the set-up time on the
+first instance (spotrun/folder/setup_cache.py). In benchmarks/setups.py on two cores, a set-up of 353 MB took 125 s to
+make, and 12 s to unpack (6 s in a second run).
 """
 TRIAL = timedelta(minutes=3)
 """
-Time from the first step on a kind of instance until its speed is known. This takes three stretches between commits.
+Time from the first step on a kind of instance until the speed of this kind is known. For that, three stretches between
+commits have to be measured.
 """
 WORK_DOUBT = 0.25
 """
-The possible error of the work left, as a share of it, while the pace was measured only once, or is the user's own
-figure.
+Possible error of the estimate of the work that is left, as a share of this work. It applies if the pace was measured
+only once, or if the estimate is the user's own.
 """
 WORK_DOUBT_MIN = 0.03
 """
-The smallest error that is assumed, even if all steps have taken equally long: the next epoch may end with more
-validation than the last one.
+Smallest error of that estimate, which is assumed even if all steps so far have taken equally long. It is not 0, because
+the next epoch may end with more validation than the last one.
 """
 STEPS_MIN = 5
 """Minimum number of measured steps from which a pace is computed."""

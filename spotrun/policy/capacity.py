@@ -118,8 +118,8 @@ def _reason_to_go_home(facts: Facts) -> str:
 
 def _in_time(facts: Facts) -> Iterator[Action]:
     """
-    Yield the actions that the deadline requires. If the strategy waits for spot, the run trains on the user's machine
-    meanwhile, if it has one.
+    Yield the actions that the deadline requires. If the strategy waits for spot and the user's own machine is
+    available, the run trains on that machine until there is spot.
     """
     found: list[Action] = list(towards_deadline(facts)) or list(_before_a_loss(facts))
     current, home = facts.state.current, at_home_now(facts)
@@ -130,8 +130,9 @@ def _in_time(facts: Facts) -> Iterator[Action]:
 
 def _before_a_loss(facts: Facts) -> Iterator[Action]:
     """
-    Request a standby that replaces the running instance, although the instance could train on. There are two cases: the
-    cloud recommends leaving the pool, and a move to another pool pays; or a move to another kind of instance pays.
+    Request a standby that replaces the running instance, although that instance could continue to train. There are two
+    cases. In the first, the cloud has recommended leaving the pool, and a move to another pool saves money. In the
+    second, a move to another kind of instance saves money.
     """
     move = move_in_time(facts)
     other = move_to_another_kind(facts) if move is None else None
@@ -173,11 +174,12 @@ def patience(spec: RunSpec) -> Patient:
 
 def may_return_to_spot(facts: Facts, current: Attempt) -> bool:
     """
-    Return whether the run, which trains on demand, may try spot again. It may once the cool-down has passed, both since
-    it began to train on demand and since its last request for spot failed.
+    Return True if the run, which trains on demand, is allowed to try spot again. This is the case if the cool-down has
+    passed twice: since the run began to train on demand, and since its last request for spot failed.
 
-    If the job names a choice of kinds, this function checks only the former, because each pool then has its own
-    cool-down. There are many pools, and a refusal by a pool of one kind says nothing about the other kinds.
+    If the job allows several kinds of instances, this function checks only the time since the run began to train on
+    demand. Failed requests do not matter here, because each pool then has its own cool-down: a refusal by a pool of one
+    kind says nothing about the other kinds.
     """
     state = facts.state
     if state.launch_of(current).intent.offering.capacity_type is not CapacityType.ON_DEMAND:
@@ -198,8 +200,8 @@ def _spot_to_return_to(facts: Facts) -> list[Offering]:
 
 def kept_since(state: RunState, current: Attempt) -> datetime:
     """
-    Return when the cool-down began: at the start of training on demand, or at the last request for spot if that was
-    later.
+    Return the time at which the cool-down began. This is the start of training on demand or the last request for spot,
+    whichever was later.
     """
     return max([current.started_at, *(launch.intended_at for launch in spot_launches(state))])
 
@@ -220,9 +222,9 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
     Return the offering to request now: on-demand, or the cheapest spot pool that has not just refused a request or lost
     an instance.
 
-    The time without spot counts from the last loss, or from its notice. After `on_demand_after`, the run changes to
-    on-demand, even if there are spot pools left to try; but only if a spot pool has refused a request in that time. In
-    three cases the run changes to on-demand without waiting:
+    The time without spot begins at the last loss, or at the notice of that loss. After `on_demand_after`, the run
+    changes to on-demand, even if there are spot pools that it has not tried yet. It does so only if a spot pool has
+    refused a request in that time. In three cases the run changes to on-demand without waiting:
 
     - no spot pool suits the job
     - nothing trains, and every spot pool has rejected the request
@@ -255,8 +257,8 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
 
 def _why_no_spot_helps(facts: Facts, spot: list[Offering]) -> str:
     """
-    Return the reason why it is useless to wait for spot. Return "" if waiting may help, or if an instance trains
-    meanwhile. `spot` are the offerings that can be requested now.
+    Return the reason why it is useless to wait for spot. Return "" if waiting may help, or if an instance still trains.
+    `spot` are the spot offerings that can be requested now.
     """
     if not spot_offerings(facts):
         return "no spot pool suits"
@@ -267,8 +269,9 @@ def _why_no_spot_helps(facts: Facts, spot: list[Offering]) -> str:
 
 def _cheaper_than_on_demand(facts: Facts, on_demand: Offering) -> Offering | None:
     """
-    Return a spot offering of a kind that costs more than the preferred kinds, which have no spot now. The work has to
-    cost less on it than on `on_demand`; if there is no such offering, return None.
+    Return a spot offering for the time during which the preferred kinds have no spot. It is of a kind that costs more
+    than the preferred kinds, but the work has to cost less on it than on `on_demand`. Return None if there is no such
+    offering.
     """
     work, limit = spot_work(facts), on_demand_work(facts)[on_demand]
     dearer = (found for found in spot_now(facts) if is_of_dearer_kind(facts, found))
@@ -315,13 +318,16 @@ def _why_on_demand(policy: str, missing: timedelta, *, dying: bool, unsuited: st
 
 
 def _dying(facts: Facts) -> bool:
-    """Return whether the running instance's time-to-live ends so soon that there is no time to wait for spot."""
+    """Return True if the running instance's time-to-live ends so soon that there is no time to wait for spot."""
     current = facts.state.current
     return current is not None and not current.leaving and life_left(facts, current) < HANDOVER_BEFORE_END
 
 
 def _capacity_missing_since(facts: Facts) -> datetime:
-    """Return the time since which a new instance has been needed: the last loss, or its notice."""
+    """
+    Return the time since which the run has needed a new instance. This is the time of the last loss, or of the notice
+    of that loss.
+    """
     current, attempts = facts.state.current, facts.state.attempts.values()
     if current is not None:
         return current.notice_at or facts.now
@@ -332,8 +338,8 @@ def _capacity_missing_since(facts: Facts) -> datetime:
 
 def _asked_in_vain(facts: Facts) -> bool:
     """
-    Return whether a request for spot has failed since a new instance has been needed. If none has failed, an instance
-    may just boot slowly, which is no reason to pay for on-demand.
+    Return True if a request for spot has failed since the run has needed a new instance. If no request has failed, the
+    spot instance perhaps only boots slowly, which is no reason to pay for on-demand.
     """
     since = _capacity_missing_since(facts)
     intended = (launch for launch in spot_launches(facts.state) if launch.intended_at >= since)

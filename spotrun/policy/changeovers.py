@@ -11,9 +11,9 @@ def changeover(state: RunState) -> float:
     """
     Return the seconds to allow for a changeover: a little more than the longest one measured.
 
-    The longest is usually the run's first, because it includes the whole set-up, and later instances unpack the stored
-    set-up. It still counts: on another instance type, or if the stored set-up is damaged, the whole set-up runs again,
-    and the deadline has to be met even then.
+    The longest changeover is usually the run's first one: it includes the whole set-up, while later instances only
+    unpack the stored set-up. It counts nevertheless, because the whole set-up runs again on another instance type, or
+    if the stored set-up is damaged. The deadline has to be met even then.
     """
     measured = measured_starts(state)
     if not measured:
@@ -23,10 +23,10 @@ def changeover(state: RunState) -> float:
 
 def measured_starts(state: RunState) -> dict[int, float]:
     """
-    Return the measured changeovers in seconds, keyed by the number of the attempt that each one led to.
+    Return the measured changeovers in seconds. The key of each is the number of the attempt that followed it.
 
     An attempt on a standby is left out, because its time would include the standby's wait for the takeover. An attempt
-    of a gang is left out if no member is new.
+    of a gang is left out if none of its members was newly started.
     """
     found: dict[int, float] = {}
     known: set[int] = set()

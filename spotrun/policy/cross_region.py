@@ -20,14 +20,15 @@ from spotrun.run.billing import SECONDS_PER_HOUR, ZERO
 
 COMMITS_BESIDE = 2
 """
-Number of commits for which the usual gap between commits is not counted: a final commit may directly follow another.
+Number of commits that are counted in addition to those at the usual intervals: a final commit may directly follow
+another commit.
 """
 
 
 class Transfer(msgspec.Struct, frozen=True):
     """
-    The cost of an instance's traffic, in USD: once at its start, for the data and the checkpoint that it reads, and for
-    the commits of each hour.
+    The cost of an instance's traffic, in USD. `start_usd` is paid once, for the data and the checkpoint that the
+    instance reads at its start. `usd_per_hour` is paid for the commits of each hour.
     """
 
     start_usd: float = 0.0
@@ -85,9 +86,9 @@ def transfer_limit(facts: Facts, region: str) -> TransferLimit:
     """
     Return the maximum traffic cost of an instance in `region`, which a budget reserves.
 
-    The instance is assumed to commit as often as it is allowed to. Each commit is assumed to send the whole state, and
-    as many bytes of the script's files as the largest commit so far. In addition, the maximum size of these files is
-    counted once.
+    To find the maximum, the instance is assumed to commit as often as it is allowed to. Each commit is assumed to send
+    the whole state, and as many bytes of the script's files as the largest commit so far. In addition, the maximum size
+    of the script's files is counted once.
     """
     created, newest = facts.state.created, facts.state.latest_commit()
     if not created.storage.charges(region):
@@ -106,8 +107,8 @@ def reservable(facts: Facts, offering: Offering) -> bool:
     """
     Return whether the maximum cost of `offering` is known, so that a budget can reserve it.
 
-    Before the first checkpoint, its size is unknown, and so the traffic to a bucket in another region could cost any
-    amount. Until then, a run with a budget uses only the region of its bucket.
+    Before the first checkpoint, the size of checkpoints is unknown, so the traffic to a bucket in another region could
+    cost any amount. So until its first checkpoint, a run with a budget uses only the region of its bucket.
     """
     created = facts.state.created
     known = created.budget_usd is None or facts.state.latest_commit() is not None

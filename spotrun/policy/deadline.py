@@ -5,9 +5,10 @@ in the simulator.
 A strategy assumes that every spot pool from which it may choose has capacity. If a pool then refuses the launch, the
 run does not request this pool for a while, and the strategy decides again without it.
 
-If the job names a choice of kinds, the strategy may choose only among the spot offerings of the preferred kinds and the
-on-demand offerings of one kind, the keeper (`spotrun.policy.deadline_guarantee`). If an instance's kind turns out to be
-too slow for the deadline, the run replaces it.
+If the job allows several kinds of instances, the strategy may choose only among the spot offerings of the preferred
+kinds and the on-demand offerings of one kind. That kind, the keeper, is the one that has to meet the deadline
+(`spotrun.policy.deadline_guarantee`). If an instance's kind turns out to be too slow for the deadline, the run replaces
+it.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ def towards_deadline(facts: Facts) -> Iterator[Action]:
 
 def too_late_for(facts: Facts, pending: Launch) -> bool:
     """
-    Return whether the pending launch is for spot, and the run has no more time to wait for it if it is to finish on
-    demand in time.
+    Return True if the pending launch is for spot, and the run must stop waiting for it now in order to finish on demand
+    in time.
     """
     if pending.intent.offering.capacity_type is not CapacityType.SPOT:
         return False
@@ -76,7 +77,10 @@ def too_late_for(facts: Facts, pending: Launch) -> bool:
 
 
 def too_late_for_spot(facts: Facts, offering: Offering) -> bool:
-    """Return whether `offering` is spot, and after a launch of it the run might not finish on demand in time."""
+    """
+    Return True if `offering` is spot, and the run might be unable to finish on demand in time if it launched `offering`
+    now.
+    """
     if offering.capacity_type is not CapacityType.SPOT:
         return False
     return _strategy(facts).choose(situation(facts, None, [offering])) == ON_DEMAND
@@ -84,8 +88,8 @@ def too_late_for_spot(facts: Facts, offering: Offering) -> bool:
 
 def leaves_time_to_move(facts: Facts) -> bool:
     """
-    Return whether there is time for a handover: whether the strategy would still keep the running instance at a time
-    that is later by HANDOVER.
+    Return True if there is time for a handover. There is, if the strategy would still keep the running instance after
+    the time HANDOVER has passed.
     """
     running = _kept(facts)
     if running is None:
@@ -101,8 +105,8 @@ def give_up(pending: Launch) -> ev.LaunchClosed:
 
 def out_of_reach(facts: Facts) -> ev.DeadlineOutOfReach | None:
     """
-    Return a DeadlineOutOfReach if the deadline certainly cannot be met. Return None otherwise, or if the ledger has
-    this event already.
+    Return a DeadlineOutOfReach event if the deadline certainly cannot be met. Return None if the deadline may still be
+    met, or if the ledger already has this event.
     """
     state, now = facts.state, facts.now
     deadline_at = state.created.deadline_at
@@ -138,8 +142,8 @@ def unreachable(spec: RunSpec, time_left: timedelta) -> str | None:
     """
     Return the reason why a run cannot finish in `time_left`, if this is certain even before its launch; else None.
 
-    `expected_work` is ignored if the job names a choice of kinds: it is the time on the first kind, and another kind
-    may be faster.
+    `expected_work` is ignored if the job allows several kinds of instances, because it is the time on the first kind,
+    and another kind may be faster.
     """
     if spec.policy.deadline is None:
         return None
@@ -151,8 +155,8 @@ def unreachable(spec: RunSpec, time_left: timedelta) -> str | None:
 
 def _kept(facts: Facts) -> Launch | None:
     """
-    Return the launch of the running instance if it is rented and may go on training; None if it has to be replaced, or
-    is the user's own machine.
+    Return the launch of the running instance if this instance is rented and can continue to train. Return None if the
+    instance has to be replaced, or if it is the user's own machine.
     """
     current = facts.state.current
     if current is None or current.leaving or nearly_over(facts, current) or is_at_home(facts.state, current):
@@ -178,12 +182,11 @@ def _strategy(facts: Facts) -> Strategy:
 
 def _spot_to_ask(facts: Facts, running: Launch | None) -> list[Offering]:
     """
-    Return the spot offerings from which the strategy may choose. While an instance trains, this is empty most of the
-    time, because the run then requests spot only once per cool-down, or not at all if the job does not want it to
-    return to spot.
+    Return the spot offerings from which the strategy may choose. While an instance trains, the list is empty most of
+    the time: the run then requests spot only once per cool-down, or never if the job forbids a return to spot.
 
-    Two kinds of pools are included only if there are no others: pools in which the run has just lost an instance, and
-    pools in zones where the newest instance ended before it trained.
+    Two groups of pools are left out as long as there are other pools: pools in which the run has just lost an instance,
+    and pools in zones where the newest instance ended before it trained.
     """
     if running is not None and not (facts.spec.policy.return_to_spot and _cooled_down(facts)):
         return []
@@ -201,7 +204,7 @@ def _is_too_slow_on_spot(facts: Facts, running: Launch) -> bool:
 
 def _falls_short(facts: Facts, running: Launch) -> bool:
     """
-    Return whether the training on-demand instance may miss the deadline, while another kind is more likely to meet it.
+    Return True if the on-demand instance that trains may miss the deadline, and another kind is more likely to meet it.
     """
     return choice_of(running) == ON_DEMAND and not is_enough(facts, running.intent.offering)
 
@@ -213,8 +216,8 @@ def _cooled_down(facts: Facts) -> bool:
 
 def _offering(facts: Facts, place: Choice, spot: list[Offering]) -> Offering | Wait:
     """
-    Return the offering to request for `place`. If `place` is on-demand and there is no capacity on demand, return a
-    spot offering.
+    Return the offering to request for `place`, which the strategy has chosen. If `place` is on-demand and there is no
+    capacity on demand, return a spot offering.
     """
     if place is None:
         return WAIT_FOR_SPOT

@@ -3,19 +3,20 @@ Chooses the *keeper*: the kind of instance that has to meet the deadline, on dem
 that are too slow.
 
 The speed of a kind is known only within an interval. A kind is *sure* if, even at the lower end of its interval, it
-does all the work that is left in time. The keeper is the sure kind that costs least on demand for the same work; but a
-measured sure kind is preferred to an unmeasured one. If no kind is sure, the keeper is the kind that is most likely to
-be in time, and the run moves to it immediately. With
+does all the work that is left in time. Of the sure kinds, the keeper is the one that costs least on demand for the same
+work; but a sure kind whose speed was measured is preferred to one whose speed was not. If no kind is sure, the keeper
+is the kind that is most likely to be in time, and the run moves to this kind immediately. With
 
     z = log(speed / speed needed) / spread of the logarithm
 
-a kind is sure if z >= 2, and has no chance if z < -2. A kind that was measured and is not sure is too slow.
+a kind is sure if z >= 2, and has no chance if z < -2. A kind counts as too slow if it has no chance, or if its speed
+was measured and it is not sure.
 
-So the run trains on an uncertain kind only until its speed is measured. If it is too slow, its replacement starts while
-it still trains. Therefore the run meets every deadline that the best kind alone would meet, if that kind would have
-enough time left for one start and one trial of each other kind.
+So the run trains on a kind of uncertain speed only until the speed is measured. If that kind turns out to be too slow,
+the replacement starts while the old instance still trains. Therefore the run meets every deadline that the best kind
+alone would meet, if that kind would have enough time left for one start and one trial of each other kind.
 
-None of this applies to a run without a deadline or without a choice of kinds.
+None of this applies to a run without a deadline, or to a job that allows only one kind.
 """
 
 from __future__ import annotations
@@ -39,8 +40,7 @@ from spotrun.spec.kinds import Kind
 
 SURE = 2.0
 """
-Half the width of a speed interval, in standard deviations. An interval of this width contains the true value in 19 of
-20 cases.
+Half the width of a speed interval, in standard deviations. Such an interval contains the true value in 19 of 20 cases.
 """
 HANDOVERS = 2
 """Maximum number of handovers in a trial: one to the kind on trial, and perhaps one back."""
@@ -48,7 +48,8 @@ HANDOVERS = 2
 
 class Keeper(msgspec.Struct, frozen=True):
     """
-    The kind that has to meet the deadline. It is expected to be `times` as fast as the first kind of the choice.
+    The kind that has to meet the deadline. It is expected to be `times` times as fast as the first kind that the job
+    allows.
 
     The work left is expected to take `left_s` on this kind, and `doubt_s` longer at worst. While the amount of work is
     unknown, both are infinite, and the keeper is the kind with which the run begins.
@@ -62,14 +63,14 @@ class Keeper(msgspec.Struct, frozen=True):
 
 
 def promises(facts: Facts) -> bool:
-    """Return whether the run has a deadline and a choice of kinds. Only such a run needs a keeper."""
+    """Return True if the run has a deadline and its job allows several kinds. Only such a run needs a keeper."""
     return facts.state.created.deadline_at is not None and bool(choice(facts))
 
 
 @once
 def keeper(facts: Facts) -> Keeper | None:
     """
-    Return the keeper. Return None if the run has no deadline or no choice of kinds, or if no kind is offered on demand.
+    Return the keeper. Return None if the run does not need one (see `promises`), or if no kind is offered on demand.
     """
     if not promises(facts):
         return None
@@ -96,8 +97,8 @@ def too_slow(facts: Facts) -> frozenset[Kind]:
     """
     Return the kinds on which the run must not train, because they would be too late.
 
-    If the keeper's speed was not measured, but another kind's was, return all kinds except the keeper, so that the
-    keeper is measured next.
+    If the speed of another kind was measured and the keeper's was not, return all kinds except the keeper. So the run
+    moves to the keeper, whose speed is measured next.
     """
     kept = keeper(facts)
     if kept is None or workload(facts) is None:
@@ -110,7 +111,7 @@ def too_slow(facts: Facts) -> frozenset[Kind]:
 
 def is_enough(facts: Facts, offering: Offering) -> bool:
     """
-    Return whether an on-demand instance that trains may be kept. It may if one of these is true:
+    Return True if an on-demand instance that trains does not have to be replaced. This is so if one of these is true:
 
     - it will surely be in time
     - no other kind is more likely to be in time
@@ -124,7 +125,8 @@ def is_enough(facts: Facts, offering: Offering) -> bool:
 
 def leaves_time_to_try(facts: Facts, kind: Kind) -> bool:
     """
-    Return whether `kind` needs a trial, and the run would be in time even if the trial made no progress.
+    Return True if the speed of `kind` has to be measured in a trial, and the run would be in time even if the trial
+    made no progress.
 
     The time of the trial includes two starts: of the instance on trial, and of the keeper after it.
     """
@@ -137,8 +139,8 @@ def leaves_time_to_try(facts: Facts, kind: Kind) -> bool:
 
 def _on_trial(facts: Facts, kept: Keeper, kind: Kind) -> bool:
     """
-    Return whether an instance of `kind` counts as a trial: the speed of `kind` was not measured yet, and the keeper's
-    was.
+    Return True if an instance of `kind` counts as a trial. It does if the keeper's speed was measured, and the speed of
+    `kind` was not measured yet.
     """
     known = workload(facts) is not None and is_measured(facts, kept.kind)
     return known and not is_measured(facts, kind)
@@ -146,9 +148,9 @@ def _on_trial(facts: Facts, kept: Keeper, kind: Kind) -> bool:
 
 def _spare_s(facts: Facts, kept: Keeper, kind: Kind) -> float:
     """
-    Return how many seconds are to spare before the deadline in the worst case: an instance of `kind` is lost now,
-    together with its uncommitted steps, and the keeper does the work. The time of the keeper's start is not subtracted
-    yet.
+    Return the seconds that are left over before the deadline in the worst case. In that case, an instance of `kind` is
+    lost now, together with its uncommitted steps, and the keeper does all the work that is left. The result does not
+    yet account for the time that the keeper takes to start.
     """
     deadline_at = facts.state.created.deadline_at
     assert deadline_at is not None
@@ -158,8 +160,8 @@ def _spare_s(facts: Facts, kept: Keeper, kind: Kind) -> float:
 
 def times_in_time(facts: Facts, kind: Kind) -> float:
     """
-    Return the share of its expected speed that `kind` has to reach to be just in time. Return 0 if the run needs no
-    keeper, or if the amount of work is unknown.
+    Return the share of its expected speed with which `kind` would be just in time. Return 0 if the run needs no keeper,
+    or if the amount of work is unknown.
     """
     if not promises(facts) or workload(facts) is None:
         return 0.0
@@ -168,7 +170,8 @@ def times_in_time(facts: Facts, kind: Kind) -> float:
 
 def rework_s(facts: Facts, kept: Keeper, *kinds: Kind) -> float:
     """
-    Return the time that the keeper takes, at most, to repeat the steps that are lost with one instance of these kinds.
+    Return the maximum time that the keeper takes to repeat the steps that are lost if an instance of one of these kinds
+    is lost.
     """
     known = speeds(facts)
     return rework_max_s(facts) * max([1.0, *(known[kind].times / kept.times for kind in kinds)])
@@ -176,8 +179,8 @@ def rework_s(facts: Facts, kept: Keeper, *kinds: Kind) -> float:
 
 def hopeful_s(facts: Facts) -> float:
     """
-    Return the shortest time that the work may take: on the best kind of the choice, at the upper end of its speed
-    interval.
+    Return the shortest time that the work may take. This is the time on the best of the job's kinds, at the upper end
+    of its speed interval.
     """
     left = workload(facts)
     assert left is not None
@@ -190,8 +193,8 @@ def is_measured(facts: Facts, kind: Kind) -> bool:
 
 def _is_known(facts: Facts, kind: Kind) -> bool:
     """
-    Return whether the speed of `kind` was measured. If no kind was measured, the first kind counts as measured, because
-    `expected_work` is the time on it.
+    Return True if the speed of `kind` was measured. If no kind was measured, the first kind counts as measured, because
+    `expected_work` is the time on that kind.
     """
     return is_measured(facts, kind) or (kind == choice(facts)[0] and not _any_measured(facts))
 
@@ -202,7 +205,8 @@ def _any_measured(facts: Facts) -> bool:
 
 def _spread(facts: Facts, kind: Kind) -> float:
     """
-    Return how uncertain it is how long the work takes on `kind`, as the standard deviation of this time's logarithm.
+    Return the uncertainty of the time that the work takes on `kind`: the standard deviation of the logarithm of this
+    time.
     """
     if _any_measured(facts):
         return speeds(facts)[kind].spread
@@ -212,8 +216,8 @@ def _spread(facts: Facts, kind: Kind) -> float:
 
 def _times(facts: Facts, kind: Kind, deviations: float) -> float:
     """
-    Return how many times as fast as the first kind `kind` is, if its speed is `deviations` standard deviations above
-    the expected one.
+    Return the speed of `kind` as a multiple of the first kind's speed, if the speed of `kind` is `deviations` standard
+    deviations above the expected one.
     """
     return speeds(facts)[kind].times * exp(deviations * _spread(facts, kind))
 
@@ -245,8 +249,9 @@ def _trains_on_demand(facts: Facts) -> Kind | None:
 
 def _on_demand(facts: Facts) -> dict[Kind, Offering]:
     """
-    Return the cheapest on-demand offering of each kind, among the offerings that may be requested now or that train. If
-    there are none, choose among all on-demand offerings within the job's price.
+    Return the cheapest on-demand offering of each kind. The choice is among the offerings that can be requested now,
+    and the one that trains now. If there are none of these, it is among all on-demand offerings within the job's
+    max_price.
     """
     allowed = [each for each in within_price(facts) if each.capacity_type is CapacityType.ON_DEMAND]
     trains = _trains_on_demand(facts)
@@ -264,8 +269,9 @@ def _on_demand(facts: Facts) -> dict[Kind, Offering]:
 
 def _begun_with(facts: Facts, found: Mapping[Kind, Offering], usd: Mapping[Kind, float]) -> Kind:
     """
-    Return the kind with which to begin, while the amount of work is unknown: the kind expected to cost least for the
-    same work, out of those whose price per hour is at most that of the first kind.
+    Return the kind with which the run begins while the amount of work is unknown. The candidates are the kinds whose
+    price per hour is at most that of the first kind. Of these, it is the kind that is expected to cost least for the
+    same work.
     """
     first = choice(facts)[0]
     limit = found[first].price_usd_per_hour if first in found else None

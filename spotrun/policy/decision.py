@@ -30,8 +30,8 @@ def decide(
     state: RunState, spec: RunSpec, world: World, now: datetime, strategies: Mapping[str, Strategy] = STRATEGIES
 ) -> list[Action]:
     """
-    Return all actions to carry out now, in order. An event that changes the basis of further decisions is the last one
-    in the list.
+    Return all actions to carry out now, in order. If an action writes an event that would change the further decisions,
+    the list ends with that action.
 
     `strategies` are the strategies that a run may name.
     """
@@ -58,5 +58,5 @@ def _next_step(facts: Facts) -> list[Action]:
 
 
 def finished(state: RunState, world: World) -> bool:
-    """Return whether nothing is left to do for this run, and no instance of it runs."""
+    """Return True if nothing is left to do for this run, and none of its instances runs."""
     return state.terminal is not None and not any(instance.alive for instance in world.instances)

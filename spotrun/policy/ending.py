@@ -29,8 +29,8 @@ from spotrun.run.state import Attempt, Launch, RunState
 STOP_GRACE = timedelta(minutes=10)
 FRUITLESS_MAX = 5
 """
-Number of attempts after which a run fails, if they follow one another, none of them made a checkpoint, and none was
-ended by an interruption. Further attempts would cost money without progress.
+A run fails after this number of fruitless attempts in a row. An attempt is fruitless if it made no checkpoint and was
+not ended by an interruption. Further attempts would cost money without progress.
 """
 
 
@@ -53,7 +53,7 @@ def stop(facts: Facts) -> Iterator[Action]:
 
 def drain_and_stop(state: RunState, reason: str) -> Iterator[Action]:
     """
-    End the run for `reason`, without a request of the user: the attempt that trains is drained, and then the run stops.
+    Stop the run for `reason`, although the user has not requested it. The attempt that trains is drained first.
     """
     if state.current is None:
         yield Append(event=ev.RunStopped(reason=reason))
@@ -62,7 +62,7 @@ def drain_and_stop(state: RunState, reason: str) -> Iterator[Action]:
 
 
 def hopeless(facts: Facts) -> ev.RunFailed | None:
-    """Return a RunFailed if another launch would be useless; None if it may help."""
+    """Return a RunFailed event if another launch would be useless; None if another launch may help."""
     state = facts.state
     launches = since_opened(state)
     newest = launches[-1].closed if launches else None
@@ -90,7 +90,7 @@ def hopeless(facts: Facts) -> ev.RunFailed | None:
 
 def _never_accepted(facts: Facts, newest: Launch) -> bool:
     """
-    Return whether every pool that the job allows rejects the request, and no launch has led to an attempt since the run
+    Return True if every pool that the job allows rejects the request, and no launch has led to an attempt since the run
     was started or resumed.
     """
     if not rejected(newest) or _has_trained(facts.state):
@@ -101,8 +101,8 @@ def _never_accepted(facts: Facts, newest: Launch) -> bool:
 
 def _has_trained(state: RunState) -> bool:
     """
-    Return whether an attempt has begun since the run was started or resumed. If so, the cloud may well accept another
-    launch.
+    Return True if an attempt has begun since the run was started or resumed. Then the cloud will probably accept
+    another launch.
     """
     return any(attempt.started_at >= state.opened_at for attempt in state.attempts.values())
 
@@ -123,7 +123,7 @@ def _why_stillborn(launches: Sequence[Launch]) -> str:
 
 def _fruitless(attempt: Attempt, state: RunState) -> bool:
     """
-    Return whether an attempt made no checkpoint and was not ended by an interruption. Attempts from before the run was
+    Return True if an attempt made no checkpoint and was not ended by an interruption. Attempts from before the run was
     last resumed do not count.
     """
     if attempt.end is None or attempt.started_at < state.opened_at:

@@ -47,7 +47,7 @@ def considered(facts: Facts) -> list[ConsideredOffering]:
     home = next((each for each in facts.world.offerings if each.capacity_type is CapacityType.OWN), None)
     if home is not None:
         first = way_home(facts) is not None
-        when = "asked first: it is free" if first else "when the deadline can be kept there"
+        when = "asked first: it is free" if first else "when the deadline can be met there"
         taken = f"asked while {home.instance_type} is taken: "
         later = [ConsideredOffering(each.offering, each.why.replace("asked first: ", taken)) for each in asked]
         asked = [ConsideredOffering(home, when), *(later if first else asked)]
@@ -59,8 +59,8 @@ def considered(facts: Facts) -> list[ConsideredOffering]:
 
 def _of_speed(offering: Offering, facts: Facts) -> str:
     """
-    Describe how fast an offering's kind is believed to be, relative to the first kind of the choice; "" for the first
-    kind.
+    Describe how fast an offering's kind is assumed to be in comparison with the first kind that the job allows. Return
+    "" for the first kind.
     """
     first, kind = next(iter(choice(facts)), None), kind_of(facts, offering)
     if kind is None or kind == first:
@@ -70,7 +70,8 @@ def _of_speed(offering: Offering, facts: Facts) -> str:
 
 def _far_away(offering: Offering, facts: Facts) -> str:
     """
-    Describe what the traffic between `offering` and the bucket costs, as far as it is known; "" in the bucket's region.
+    Describe the cost of the traffic between `offering` and the bucket, as far as it is known. Return "" if the offering
+    is in the bucket's region.
     """
     created, there = facts.state.created, transfer(facts, offering.region)
     if not _far(offering, facts):
@@ -95,15 +96,15 @@ def _why_asked(offering: Offering, order: list[Offering], facts: Facts, no_spot:
         place = "asked anyway, as there is no other" if first else "asked last"
         return f"{place}: {SAW[trouble.kind]} there {_minutes(facts.now - trouble.at)} ago"
     if not spot:
-        return no_spot if first else "if the one before has none"
+        return no_spot if first else "if the one above has no capacity"
     if first:
         cheaper = [other for other in order if other.price_usd_per_hour < offering.price_usd_per_hour]
         return f"asked first: {_why_not_those(cheaper, offering, facts)}"
     before = order[: order.index(offering)]
     if times_first(facts, offering) != times_first(facts, order[0]):
-        return "if those before have none: it is expected to train less for a dollar"
+        return "if those above have no capacity: it is expected to train less for a dollar"
     if all(other.price_usd_per_hour <= offering.price_usd_per_hour for other in before):
-        return "if those before have none, or lost our instance"
+        return "if those above have no capacity, or took our instance"
     return f"later than dearer spot: it {'is far from its bucket' if _far(offering, facts) else 'would last less'}"
 
 

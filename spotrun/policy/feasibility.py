@@ -20,7 +20,10 @@ from spotrun.units import Steps, bounded, to_the_second
 MEDIAN_LIFE = timedelta(minutes=32)
 """The median lifetime of a spot instance in public traces."""
 LIVES_MIN = 10
-"""Number of observed lifetimes from which on their median is used. With fewer, the median of public traces is used."""
+"""
+Minimum number of observed lifetimes for which their median is used. If fewer were observed, the median of public traces
+is used.
+"""
 COMMITS_LOOKED_AT = 5
 
 
@@ -29,8 +32,8 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
     Measurements of an earlier run, converted to the run time of the run that is to be launched. A figure that the
     earlier run did not measure is None.
 
-    `commit` is the time from a snapshot to its commit. `stall` is how long a snapshot stops the training. `bare` is how
-    long the training took, if it completed without a checkpoint.
+    `commit` is the time from a snapshot to its commit. `stall` is how long a snapshot stops the training. `bare` is the
+    duration of the whole training if it completed without making a checkpoint.
     """
 
     run: str
@@ -70,8 +73,8 @@ def earlier(state: RunState, time_scale: float) -> Earlier:
 
 def median_life(observations: Iterable[Observation]) -> timedelta:
     """
-    Return the median lifetime of a spot instance: from the observations of this user's runs if there are enough, else
-    from public traces.
+    Return the median lifetime of a spot instance. It is taken from this user's runs if enough lifetimes were observed
+    in them, and otherwise from public traces.
     """
     lives = [seen.up_s for seen in observations if seen.kind is not Fate.REFUSED and seen.up_s]
     return timedelta(seconds=median(lives)) if len(lives) >= LIVES_MIN else MEDIAN_LIFE
@@ -79,8 +82,8 @@ def median_life(observations: Iterable[Observation]) -> timedelta:
 
 def hopeless_on_spot(spec: RunSpec, known: Earlier | None, life: timedelta) -> Hopeless | None:
     """
-    Return the reason why a run of `spec` would lose all its work on spot. Return None if it would not, or if too little
-    is known.
+    Return the reason why a run of `spec` would keep losing all its work on spot. Return None if there is no such
+    reason, or if too little is known.
     """
     if spec.resources.spot_policy == "on-demand" or not spec.cloud.interrupts(spec):
         return None
@@ -103,7 +106,7 @@ def _without_checkpoints(known: Earlier, life: timedelta) -> Hopeless | None:
         return None
     reason = (
         f"{known.run} took {to_the_second(known.bare)} and made no checkpoint: half of all spot instances are "
-        f"taken within {to_the_second(life)}, and after each loss the run would start from the beginning"
+        f"lost within {to_the_second(life)}, and after each loss the run would start from the beginning"
     )
     fix = (
         "train with Lightning, whose state spotrun stores, or --on-demand; if the job has changed, give another --name"
@@ -113,8 +116,8 @@ def _without_checkpoints(known: Earlier, life: timedelta) -> Hopeless | None:
 
 def _too_seldom(spec: RunSpec, known: Earlier, life: timedelta) -> Hopeless | None:
     """
-    Return the reason why checkpoints are too rare: most instances end before their first checkpoint, and a notice is
-    too short to make one. Return None if this is not so.
+    Return the reason why checkpoints are too rare for spot. They are if most instances end before their first
+    checkpoint, and a notice is too short to make a checkpoint. Return None if they are not too rare.
     """
     interval, notice = interval_between(spec, known), spec.cloud.notice
     if known.commit is None or interval is None or interval <= life:

@@ -1,9 +1,9 @@
 """
-Finds which members a gang has, and requests the members that it lacks.
+Finds out which members a gang has, and requests the missing members.
 
-If a gang has lost a member, the remaining members wait for a replacement, which is requested in their own pool. They
-are billed while they wait. So if the replacement takes longer than a start is expected to take, the run releases them
-and requests a whole new gang, in any pool.
+If a gang has lost a member, the run requests a replacement in the pool of the remaining members. The remaining members
+wait for the replacement, and are billed while they wait. So if the replacement takes longer than a start is expected to
+take, the run releases the remaining members and requests a whole new gang, in any pool.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WINDOW_MIN = timedelta(minutes=10)
 """Minimum time for which a ready member is kept while no attempt uses it (protocol 45)."""
 SPEAKS_WITHIN = timedelta(seconds=60)
 """
-Time after an attempt within which a member that the attempt did not reach has to report that it is ready. If it does
+Maximum time, after an attempt that did not reach a member, until that member reports again that it is ready. If it does
 not, it is replaced.
 """
 TIMES_MISSING = 2
@@ -40,16 +40,16 @@ TIMES_MISSING = 2
 
 def available(state: RunState) -> list[MemberName]:
     """
-    Return the members that can take part in the next gang: members that boot, that are ready, or that train and do not
-    have to leave.
+    Return the members that can take part in the next attempt: members that boot, members that are ready, and members
+    that train and do not have to leave.
     """
     return [name for name in state.names() if state.is_wanted(name) and not state.has_to_leave(name)]
 
 
 def lacking(facts: Facts) -> int:
     """
-    Return how many more instances the run needs before it can train. It is 0 while an attempt trains that does not have
-    to leave.
+    Return the number of additional instances that the run needs before it can train. It is 0 while an attempt trains
+    whose instances do not have to leave.
     """
     missed = _missed(facts)
     return max(0, facts.size - sum(name not in missed for name in available(facts.state)))
@@ -63,8 +63,8 @@ def idle(state: RunState) -> list[MemberName]:
 
 def standing_by(facts: Facts) -> Launch | None:
     """
-    Return the launch of a standby that is ready to take over from the running attempt; None if there is none. A gang's
-    standby is ready if enough of its members are.
+    Return the launch of a standby that is ready to take over from the running attempt; None if there is none. The
+    standby of a gang is ready if enough of its members are ready.
     """
     state = facts.state
     pending = state.pending_launch
@@ -134,8 +134,9 @@ def _why_given_up(facts: Facts, offered: Offering | None) -> str:
 
 def _short_since(state: RunState) -> datetime:
     """
-    Return since when the gang has lacked as many members as now. This is the newest of these times: a ready member was
-    lost, a member became ready, a member's attempt ended. The loss of a member that was never ready is ignored.
+    Return the time since which the gang has lacked as many members as now. This is the time of the newest of these
+    events: a ready member was lost, a member became ready, or a member's attempt ended. The loss of a member that was
+    never ready is ignored.
     """
     ends = [one.gone.ended_at for one in state.members() if one.gone is not None and one.ready is not None]
     begun = [_idle_since(state, name) for name in idle(state)]
@@ -149,8 +150,8 @@ def _released(names: list[MemberName], reason: str) -> Iterator[Action]:
 
 def _window(state: RunState) -> timedelta:
     """
-    Return how long a ready member is kept while it waits for an attempt. This is the longest time that boot and set-up
-    have taken so far, because the other members may need as long.
+    Return the time for which a ready member is kept while it waits for an attempt. This is the longest time that boot
+    and set-up have taken so far, because the missing members may need that long.
     """
     starts = (known.at - known.launch.intended_at for known in state.setups())
     return max([WINDOW_MIN, *starts])
@@ -158,7 +159,8 @@ def _window(state: RunState) -> timedelta:
 
 def _idle_since(state: RunState, name: MemberName) -> datetime:
     """
-    Return since when the member has been idle: since it was ready, or since its last attempt ended if that was later.
+    Return the time since which the member has been idle: the time at which it became ready or at which its last attempt
+    ended, whichever was later.
     """
     ready_at, attempt = state.member(name).ready_at, state.attempt_of(name)
     assert ready_at is not None
@@ -174,8 +176,8 @@ def _not_met(attempt: Attempt) -> set[MemberName]:
     """
     Return the members that the other members of the attempt did not reach.
 
-    The lead reports these. If it reached none of several members, the fault is probably its own, so return the lead
-    only.
+    The lead reports which members it did not reach. If it reached none of several members, the fault is probably in the
+    lead itself, so return only the lead.
     """
     missing = set() if attempt.end is None else set(attempt.end.missing)
     lead, *others = attempt.names

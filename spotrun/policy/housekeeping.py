@@ -31,19 +31,20 @@ from spotrun.units import to_the_second
 
 SILENCE = timedelta(minutes=4)
 """
-Time without a new heartbeat after which an agent counts as gone (protocol 16). Only time in which the runner's own
-writes to the store succeeded counts.
+Time without a new heartbeat after which an agent counts as gone (protocol 16). Time during which the runner itself
+could not write to the store is not counted.
 
 An agent writes a heartbeat every 2 s. A write that hangs takes up to 70 s, and an outage of the store may add 2 minutes
-of silence; together this is less than the limit. The runner, which polls every 15 s, notices the silence two polls
-later. So a silent agent is detected within five minutes.
+of silence. Together this is less than the limit, so an agent that still works does not count as gone. The runner polls
+every 15 s, and notices the silence two polls after the limit. So a silent agent is detected within five minutes.
 """
 MUTE_MAX = timedelta(minutes=14)
 """
-Time after its launch at which an instance is given up, if its agent has never reported.
+Time after its launch at which an instance is given up if its agent has not reported by then.
 
-The agent first reports before the job's own set-up. Until then, the instance boots, and installs at most PyTorch and
-Lightning. Including the runner's polls, an instance is given up within a quarter of an hour.
+The agent's first report comes before the job's own set-up. Before that report, the instance only boots, and installs at
+most PyTorch and Lightning. Including the time until the runner's next poll, an instance is given up within a quarter of
+an hour.
 """
 FORGOTTEN_AFTER = timedelta(minutes=10)
 
@@ -69,7 +70,8 @@ def instances(facts: Facts) -> dict[MemberName, Instance]:
     Return the instance of each member, as far as the cloud shows it.
 
     The cloud may show other instances with the same tags, because consoles copy the tags when a user launches "another
-    like this". If the ledger has recorded the member's instance, that one is returned; else the oldest with these tags.
+    like this". If the ledger has recorded the member's instance, return that instance. Otherwise return the oldest
+    instance with these tags.
     """
     found: dict[MemberName, Instance] = {}
     for instance in sorted(facts.world.instances, key=lambda each: each.launched_at):
@@ -96,8 +98,8 @@ def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceG
     assert instance.ended_at is not None
     assert instance.ended_by is not None
     member, launch = state.member(name), state.launches[name.launch]
-    # The start of billing in the ledger is more reliable than the one observed now, because it was recorded sooner. The
-    # exception is an instance that the cloud could not start: then the observation counts.
+    # The ledger's start of billing is used, because it was recorded earlier and is more reliable than what the cloud
+    # reports now. There is one exception: if the cloud could not start the instance, its report counts.
     is_told = member.recorded is None or (instance.never_ran and not launch.came_up)
     billed_from = instance.billed_from if is_told or member.recorded is None else member.recorded.billed_from
     return ev.InstanceGone(
@@ -119,8 +121,8 @@ def _prices(
     """
     Return the prices of an instance, as the cloud reports them or as the ledger recorded them earlier.
 
-    If neither has any, return the price at which the instance was requested. This happens if a cloud denies access to
-    its price history, or if an instance was deleted together with its tags.
+    If there are no prices from the cloud or in the ledger, return the price at which the instance was requested. This
+    happens if a cloud denies access to its price history, or if an instance was deleted together with its tags.
     """
     found = instance.prices or state.member(name).prices
     asked_at_usd = state.launches[name.launch].intent.offering.price_usd_per_hour
@@ -162,8 +164,8 @@ def clean_up(facts: Facts) -> Iterator[Action]:
 
 def strangers(facts: Facts) -> Iterator[str]:
     """
-    Yield a message for each orphan of the run that has not ended yet. The ledger records neither an orphan's end nor
-    its cost.
+    Yield a message for each orphan of the run that has not ended yet. The message is needed because the ledger records
+    neither an orphan's end nor its cost.
     """
     for instance in facts.world.instances:
         if instance.alive and (why := _why_strange(facts, instance)):
@@ -212,7 +214,8 @@ def _not_listed(facts: Facts, launch: Launch) -> Iterator[Action]:
 
 def _not_listed_again(facts: Facts, name: MemberName) -> Iterator[Action]:
     """
-    Record the end of an instance that the ledger knows and the cloud no longer lists, unless its agent is still heard.
+    Record the end of an instance that is in the ledger and that the cloud no longer lists, unless its agent still
+    writes heartbeats.
     """
     state, recorded = facts.state, facts.state.member(name).recorded
     assert recorded is not None
@@ -224,10 +227,10 @@ def _not_listed_again(facts: Facts, name: MemberName) -> Iterator[Action]:
 
 def _is_settled_without(facts: Facts, launch: Launch) -> bool:
     """
-    Return whether a launch is over, and the cloud has had enough time to show any instance of it. So a member that was
-    never shown will not appear any more.
+    Return True if a launch is over, and the cloud has had enough time to show its instances. Then a member whose
+    instance was never shown will not appear any more.
 
-    A launch is over if it was closed or, because it can no longer be closed, if one of its members has reported ready.
+    A launch is over if it was closed, or if one of its members has reported ready (after that, it cannot be closed).
     """
     had_time = facts.now - launch.intent.not_after > FORGOTTEN_AFTER
     if launch.closed is not None:
@@ -253,15 +256,15 @@ def _not_launched(facts: Facts, launch: Launch) -> Iterator[Action]:
 
 
 def _had_time_to_go(facts: Facts, name: MemberName) -> bool:
-    """Return whether enough time has passed since the member had to leave for its instance to have ended."""
+    """Return True if enough time has passed, since the member had to leave, for its instance to have ended."""
     over_at = over_by(facts.state, name)
     return over_at is not None and facts.now > over_at
 
 
 def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
     """
-    Return the reason why the launch in `intent` must no longer be requested (protocol 10); None if it may be. The
-    limits in the job and the budget are not checked here, because the fold has checked them.
+    Return the reason why the launch in `intent` must no longer be requested (protocol 10); None if it may still be
+    requested. The limits in the job and the budget are not checked here, because the fold has checked them.
     """
     wanted = [found for found in within_price(facts) if found.pool == intent.offering.pool]
     capacity_type = intent.offering.capacity_type

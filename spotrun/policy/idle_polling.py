@@ -11,14 +11,14 @@ from spotrun.run.state import Attempt, RunState
 
 def is_still(state: RunState, shown: Iterable[Instance]) -> bool:
     """
-    Return whether the run is idle. All of these have to be true:
+    Return True if the run is idle. For that, all of these have to be true:
 
     - one attempt trains, or all instances have ended
     - `shown`, the cloud's newest list, contains no other instance of the run
     - no launch, notice, stop or end of an instance is in progress
 
-    `state` may be newer than `shown`. If an entry about an instance was added after the list was made, the run is not
-    idle.
+    `state` may be newer than `shown`. If an entry about an instance was added to the ledger after the cloud made the
+    list, the run does not count as idle.
     """
     if state.stop_requested or state.terminal is not None:
         return False

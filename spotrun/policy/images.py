@@ -1,9 +1,9 @@
 """
-Chooses the machine image with which an instance starts: the newest that its publisher offers or, if that image has
-failed, the image with which the run has trained before.
+Chooses the machine image with which an instance starts. This is the newest image that the publisher offers. If that
+image has failed, it is the image with which the run has trained before.
 
-A new image may not boot, or may lack a program that the bootstrap needs. Without this choice, the run would pay for one
-machine after another that never trains.
+It can happen that a new image does not boot, or lacks a program that the bootstrap needs. If the run continued to use
+such an image, it would pay for one machine after another that never trains.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@ Decides whether to replace a training instance with an instance of another kind:
 sample, or a kind whose cost is unknown, in order to measure it.
 
 The standby starts while the old instance trains. So a move costs the standby's start and a handover. It saves money
-only until the time at which the old instance would have been lost, or left for spot: after that, the run would be on
-the best kind in any case. Between two measured kinds, a move pays if the saving until then exceeds the cost of the
-move, even if the difference between the kinds is as small as it may be according to the measurements.
+only until the time at which the old instance would have been lost, or would have been replaced by a spot instance.
+After that, the run would be on the best kind in any case. If both kinds were measured, a move pays if the saving until
+then exceeds the cost of the move. The saving is computed with the smallest difference between the kinds that the
+measurements allow.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def move_to_another_kind(facts: Facts) -> KindMove | None:
 
 def _may_be_left(facts: Facts, current: Attempt) -> bool:
     """
-    Return whether the running attempt may be replaced: it is not leaving yet, and the speed of its kind was measured.
+    Return True if the running attempt may be replaced: it is not leaving yet, and the speed of its kind was measured.
     """
     kind = kind_of(facts, facts.state.launch_of(current).intent.offering)
     return not current.leaving and kind is not None and speeds(facts)[kind].measured is not None
@@ -60,8 +61,8 @@ def _may_be_left(facts: Facts, current: Attempt) -> bool:
 
 def _work_until_lost_h(facts: Facts, here: Offering) -> float | None:
     """
-    Return how much work the running instance would still do if it stayed, in hours of the first kind. Return None if
-    the work left is unknown.
+    Return how much work the running instance would still do if it were not replaced. The unit is the work that the
+    first kind does in an hour. Return None if it is unknown how much work is left.
     """
     left = workload(facts)
     if left is None:
@@ -75,8 +76,8 @@ def _work_until_lost_h(facts: Facts, here: Offering) -> float | None:
 
 def _on_demand_h(facts: Facts) -> float:
     """
-    Return for how many more hours the run is expected to stay on demand. If it may return to spot, assume that this
-    takes as long again as the run has been on demand so far.
+    Return for how many more hours the run is expected to stay on demand. If the run may return to spot, assume that it
+    will stay on demand for as long again as it has been on demand so far.
     """
     current, spec = facts.state.current, facts.spec
     assert current is not None
@@ -87,7 +88,7 @@ def _on_demand_h(facts: Facts) -> float:
 
 
 def _on_demand_since(state: RunState, current: Attempt) -> datetime:
-    """Return since when the run has been on demand without a break, perhaps on several kinds."""
+    """Return the time since which the run has been on demand without interruption, perhaps on several kinds."""
     since = current.started_at
     for attempt in reversed(state.attempts.values()):
         if state.launch_of(attempt).intent.offering.capacity_type is CapacityType.SPOT:
@@ -136,8 +137,8 @@ def _worth_a_trial(facts: Facts, work: Work, here: Offering) -> KindMove | None:
 
 def _usd_here(facts: Facts, work: Work, here: Offering) -> float:
     """
-    Return the cost, in USD, of doing an hour's work of the first kind in the current pool at its present price. The
-    pool may be one that the run would not request at the moment.
+    Return what it costs, in USD, to do in the current pool the work that the first kind does in an hour, at the pool's
+    present price. The run does not have to be allowed to request this pool at the moment.
     """
     offered = next((each for each in work if each.pool == here.pool), None)
     if offered is not None:

@@ -12,8 +12,7 @@ from spotrun.spec.model import RunSpec
 
 STILLBORN_MAX = 3
 """
-Number of instances in a row that ended before an attempt. After that many, the next one is expected to end in the same
-way.
+If this number of instances in a row ended before an attempt, the next instance is expected to end in the same way.
 """
 NO_CAPACITY = "no capacity"
 CANNOT_START = "the cloud cannot start an instance"
@@ -50,8 +49,8 @@ def refused(launch: Launch) -> bool:
 
 def rejected(launch: Launch) -> bool:
     """
-    Return whether the cloud rejected the request as such, in its response or when it started the instance. The same
-    request would be rejected again.
+    Return True if the cloud rejected the request itself, so that the same request would be rejected again. The cloud
+    may do so in its response, or later when it starts the instance.
     """
     refused = launch.closed is not None and launch.closed.cause is Cause.EXTERNAL and launch.closed.refused
     return refused or launch.failed_to_start
@@ -59,8 +58,8 @@ def rejected(launch: Launch) -> bool:
 
 def never_asked(launch: Launch) -> bool:
     """
-    Return whether the request was never sent, because no runner was at work while it was valid. Then its failure says
-    nothing about the market.
+    Return True if the launch failed without a request, because no runner was running while the request was valid. Such
+    a failure says nothing about the market.
     """
     closed_at = launch.closed_at
     if launch.closed is None or launch.closed.refused or closed_at is None:
@@ -95,8 +94,8 @@ def words_of_refusal(launch: Launch) -> str:
 
 def stillborn(launch: Launch) -> bool:
     """
-    Return whether a launch failed for a reason that is neither the market nor a quota: it was rejected, or it ended
-    before an attempt.
+    Return True if a launch failed for a reason that is neither the market nor a quota: the cloud rejected it, or its
+    instance ended before an attempt.
     """
     if launch.closed is not None:
         return launch.closed.cause is Cause.EXTERNAL
@@ -106,7 +105,7 @@ def stillborn(launch: Launch) -> bool:
 
 
 def _never_began(launch: Launch) -> bool:
-    """Return whether all members of a gang were ready and were released again, because no lead had begun an attempt."""
+    """Return True if all members of a gang were ready and were then released, because no lead had begun an attempt."""
     stood = all(member.ready is not None and member.released is not None for member in launch.members)
     return stood and launch.attempt is None and launch.intent.beside is None
 

@@ -11,8 +11,8 @@ from spotrun.run.state import Attempt, RunState
 
 BLIND_FOR = timedelta(hours=24)
 """
-Time for which a runner may be absent, because its credentials have expired or its machine is off, before the
-time-to-live of an instance ends.
+Time for which no runner has to work before the time-to-live of an instance ends. A runner may be absent because its
+credentials have expired, or because its machine is off.
 """
 HANDOVER_BEFORE_END = timedelta(minutes=15)
 """Time before the end of an instance's time-to-live at which a standby is launched at the latest."""
@@ -20,8 +20,8 @@ REPLACED_AFTER = timedelta(hours=24) - HANDOVER_BEFORE_END
 TIME_TO_LIVE = REPLACED_AFTER + HANDOVER_BEFORE_END + BLIND_FOR
 LAST_MINUTES = timedelta(minutes=3)
 """
-Time before the end of its time-to-live at which an instance makes its last commit and ends, even if no standby is
-ready.
+Length of the last part of a time-to-live. When it begins, the instance makes its last commit and ends, even if no
+standby is ready.
 """
 
 
@@ -45,8 +45,8 @@ def life_left(facts: Facts, current: Attempt) -> timedelta:
 
 def nearly_over(facts: Facts, current: Attempt) -> bool:
     """
-    Return whether a standby is needed because the time-to-live of the running instance will soon end. Return False for
-    a bench: its instances are not replaced, because it would begin again on another one.
+    Return True if a standby is needed because the time-to-live of the running instance will soon end. Return False for
+    a bench, whose instances are not replaced: on another instance, the bench would have to begin again.
     """
     if facts.state.created.is_bench:
         return False
@@ -58,8 +58,8 @@ def kept_for_handover(state: RunState, life: timedelta) -> timedelta:
     """
     Return the last part of a time-to-live, in which a standby has to take over.
 
-    It is at least the time that a standby needs to start, but at most half of a time-to-live that is short. In a long
-    one it is a day, because the runner may be absent for a day.
+    If the time-to-live is long, this part is a day, because the runner may be absent for a day. If the time-to-live is
+    short, it is the time that a standby needs to start, but at most half of the time-to-live.
     """
     start = timedelta(seconds=changeover(state)) + LAST_MINUTES
     return max(min(HANDOVER_BEFORE_END, life / 4), min(start, life / 2), life - REPLACED_AFTER)

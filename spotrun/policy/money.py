@@ -34,32 +34,34 @@ WARN_AT = Decimal("0.8")
 """Share of a budget at which the run warns, if the job does not set one."""
 INTENT_LIFETIME = timedelta(minutes=10)
 """
-Maximum age at which a runner may request the launch of a LaunchIntended. After that it may only look for an instance
-that was already requested (protocol 8).
+Maximum age of a LaunchIntended for which a runner is allowed to request the launch. After that, the runner is only
+allowed to look for an instance that was already requested (protocol 8).
 """
 TIME_TO_LIVE_MIN = timedelta(minutes=10)
 """
-Minimum life of an instance. A shorter life is not worth the cost of the boot, unless starts in this run are faster.
+Minimum life of an instance. A shorter life is not worth the cost of the boot, unless starts in this run are especially
+fast (see STARTS_IN_A_LIFE).
 """
 STARTS_IN_A_LIFE = 2
 """Minimum life of an instance, in multiples of the time that a start takes."""
 AMPLE = 1.5
-"""A budget is ample if it pays for at least this many times the expected cost of the remaining work."""
+"""A budget is ample if it is at least this multiple of the expected cost of the remaining work."""
 LIVES_IN_A_BUDGET = 3
 """
-The share of one life is the unspent money divided by this number. An instance gets half of the money that its
-predecessor leaves. So the two get equal shares if the predecessor got a third.
+To find out whether a budget is ample, each instance is assumed to get the unspent money divided by this number. In
+fact, an instance gets half of the money that its predecessor leaves. So the two get the same amount if the predecessor
+gets a third.
 """
 NEEDED_TIMES = 2
-"""Maximum life that a budget allows, in multiples of the time that the remaining work may take."""
+"""Maximum life that a budget allows an instance, as a multiple of the time that the remaining work may take."""
 WORTH_PLACES = Decimal("0.0001")
 """
-Places to which the value of an hour of work at home is rounded, in USD. This value is estimated from the price that the
-same work would have in the cloud.
+Unit, in USD, to which the value of an hour of work on the user's own machine is rounded. This value is estimated from
+the price of the same work in the cloud.
 """
 STORAGE_SHARE = Decimal("0.01")
 """
-Minimum share of a budget that is reserved for storage and requests. Once they are known to cost more, more is reserved.
+Minimum share of a budget that is reserved for storage and requests. If these are found to cost more, more is reserved.
 """
 
 ONE_AT_A_TIME = "on demand from here on, and the budget pays for one instance at a time"
@@ -68,8 +70,9 @@ OUT_OF_BUDGET = "the rest of the budget does not pay for another instance"
 
 def intend(facts: Facts, offering: Offering, reason: str, count: int | None = None) -> Iterator[Action]:
     """
-    Request `offering` for all instances that train together, or for the `count` members that a gang lacks. Request
-    nothing if the budget does not allow it, or if a standby has to wait because earlier ones failed.
+    Request `offering` for all instances that train together or, if `count` is given, for the `count` members that a
+    gang lacks. Request nothing if the budget does not allow the launch, or if the launch is a standby that has to wait
+    because earlier standbys failed.
     """
     failed = failed_standbys(facts.state, offering.capacity_type)
     if failed is not None and facts.now < failed.again_at:
@@ -100,8 +103,8 @@ def intend(facts: Facts, offering: Offering, reason: str, count: int | None = No
 
 def _of_gang(state: RunState, intent: ev.LaunchIntended, count: int | None) -> ev.LaunchIntended:
     """
-    Change `intent` to a request for `count` members that the newest gang lacks or, if `count` is None, for a whole
-    gang.
+    Return `intent` as a request for a gang: for the `count` members that the newest gang lacks or, if `count` is None,
+    for all members of a new gang.
     """
     newest = state.attempts.values()[-1].number if state.attempts else None
     if count is None:
@@ -111,8 +114,8 @@ def _of_gang(state: RunState, intent: ev.LaunchIntended, count: int | None) -> e
 
 def nearly_spent(facts: Facts) -> ev.BudgetNearlySpent | None:
     """
-    Return a BudgetNearlySpent once `warn_at` of the budget is spent. Return None before that, and if the ledger has
-    this event already.
+    Return a BudgetNearlySpent event if the share `warn_at` of the budget has been spent. Return None before that, and
+    also if the ledger already has this event.
     """
     state, now = facts.state, facts.now
     budget = state.created.budget_usd
@@ -139,10 +142,12 @@ def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | N
 
 def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timedelta | None:
     """
-    Return how long new instances may live. Return None if the budget allows only a life that is not worth the boot.
+    Return the time for which new instances are allowed to live. Return None if the budget allows only a life so short
+    that it is not worth the boot.
 
-    The instances of a bench are allowed to live only a little longer than the bench. They are not replaced, and nothing
-    on them has to be saved. If the bench's process is killed, only their own timers end them.
+    The instances of a bench are allowed to live only a little longer than the bench takes. They need no more time,
+    because they are not replaced, and nothing on them has to be saved. And if the bench's process is killed, nothing
+    but their own timers ends them.
     """
     state, spec = facts.state, facts.spec
     own = offering.capacity_type is CapacityType.OWN
@@ -163,17 +168,18 @@ def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timed
 
 def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta, count: int | None) -> timedelta:
     """
-    Return how long the budget lets an instance live. Return zero if the launch has to wait until a reservation is
-    released.
+    Return the time for which the budget lets an instance live. Return zero if the launch has to wait until the money
+    reserved for another launch is released.
 
     If the budget is ample, an instance gets half of the money that is neither spent nor reserved. The other half is
-    kept for a standby, which may be needed at any time, and which will in turn get half of the money then left. If the
-    instance's life ends before the work is done, it is replaced, and an ample budget pays for the replacement.
+    kept for a standby, which may be needed at any time. That standby in turn gets half of the money that is left then.
+    If the instance's life ends before the work is done, it is replaced, and an ample budget pays for the replacement.
 
-    If the budget is not ample, it matters that each change of instances costs money. So half of the money has to pay
-    for all the work that is left or, on demand, for a useful time until spot is back. If half is too little for that,
-    the instance gets all the money. If all is too little too, the run waits until the previous instance has ended and
-    the money reserved for it is released. Waiting costs nothing.
+    If the budget is not ample, replacements have to be avoided, because each one costs money. So the instance gets half
+    of the money only if this pays for all the work that is left or, for an on-demand instance, for a useful time until
+    spot is back. If half of the money is too little for that, the instance gets all of it. If all of it is too little
+    as well, the run waits until the previous instance has ended, which releases the money that is reserved for that
+    instance. Waiting costs nothing.
     """
     whole, enough = affordable_life(facts, ceiling, offering.region, count=count), least
     needed = life_needed(facts, offering)
@@ -192,10 +198,10 @@ def _shortest(facts: Facts) -> timedelta:
 
 def _ample(facts: Facts, offering: Offering, ceiling: Decimal) -> bool:
     """
-    Return whether the unspent money pays for AMPLE times the remaining work at today's price.
+    Return True if the budget is ample: if the unspent money pays for AMPLE times the remaining work at today's price.
 
-    The cost of the work includes one start for each life that it takes, if each life gets one of LIVES_IN_A_BUDGET
-    shares of the money.
+    The work may take several instances, one after another. The cost of the work includes one start for each, assuming
+    that each instance gets 1 / LIVES_IN_A_BUDGET of the money.
     """
     work, price, state = workload(facts), offering.price_usd_per_hour, facts.state
     if work is None or price <= 0:
@@ -232,8 +238,8 @@ def _ceiling(facts: Facts, offering: Offering) -> Decimal:
 
 def _compared_usd_per_hour(facts: Facts, offering: Offering) -> Decimal:
     """
-    Return the price per hour with which `offering` is compared. For the user's own machine this is the cloud's
-    on-demand price for the same work.
+    Return the on-demand price per hour against which savings on `offering` are measured. For the user's own machine,
+    this is the cloud's on-demand price for the same work.
     """
     offerings = facts.world.offerings
     rented = [each.price_usd_per_hour for each in offerings if each.capacity_type is CapacityType.ON_DEMAND]
@@ -244,8 +250,8 @@ def _compared_usd_per_hour(facts: Facts, offering: Offering) -> Decimal:
 
 def _useful(facts: Facts, offering: Offering) -> timedelta | None:
     """
-    Return the minimum useful life of an on-demand instance that the run will leave as soon as there is spot. Return
-    None for any other instance, because it has to do all the work.
+    Return the minimum useful life of an on-demand instance that the run leaves as soon as there is spot. Return None
+    for any other instance, because that instance has to do all the work.
     """
     passing = offering.capacity_type is CapacityType.ON_DEMAND and facts.spec.resources.spot_policy == "auto"
     return 3 * TIME_TO_LIVE_MIN if passing else None
@@ -255,11 +261,11 @@ def affordable_life(
     facts: Facts, ceiling: Decimal, region: str, freed_usd: Decimal = ZERO, count: int | None = None
 ) -> timedelta:
     """
-    Return how long the unused part of the budget lasts at the price `ceiling`. The unused part is neither spent nor
-    reserved.
+    Return how long the unused part of the budget lasts at the price `ceiling`. The unused part is the money that is
+    neither spent nor reserved.
 
-    `freed_usd` is added to it; storage, requests and traffic between regions are subtracted from it. The price is paid
-    for all instances that train together, or for `count` instances.
+    `freed_usd` is added to the unused part; the cost of storage, requests and traffic between regions is subtracted.
+    The price is paid for all instances that train together or, if `count` is given, for `count` instances.
     """
     state, crossing = facts.state, transfer_limit(facts, region)
     budget = state.created.budget_usd
@@ -286,8 +292,7 @@ def life_needed(facts: Facts, offering: Offering) -> timedelta | None:
 
 def pays_for_all(facts: Facts, offering: Offering) -> bool:
     """
-    Return whether the budget pays for all the work that is left. Return True if there is no budget or the work is
-    unknown.
+    Return True if the budget pays for all the work that is left, if there is no budget, or if the work is unknown.
     """
     needed, price = life_needed(facts, offering), offering.price_usd_per_hour
     if facts.state.created.budget_usd is None or needed is None or price <= 0:
@@ -297,9 +302,10 @@ def pays_for_all(facts: Facts, offering: Offering) -> bool:
 
 def _money_comes_back(state: RunState, offering: Offering) -> bool:
     """
-    Return whether a reservation will soon be released, because an instance that has trained is about to end.
+    Return True if money that is reserved for another launch will soon be released, because an instance that has trained
+    is about to end.
 
-    An on-demand instance that the run keeps until it has moved to spot does not count.
+    An on-demand instance that the run keeps until it has moved to spot is not counted as about to end.
     """
     current, spot = state.current, offering.capacity_type is CapacityType.SPOT
     if spot and current is not None and not current.leaving and _on_demand(state, current):
@@ -313,9 +319,9 @@ def _on_demand(state: RunState, attempt: Attempt) -> bool:
 
 def _for_want_of_money(facts: Facts, offering: Offering) -> Iterator[Action]:
     """
-    Act on a launch for which the budget has too little money. If on-demand is to replace a spot instance, and the
-    budget would pay for all the work once that instance has ended, drain the spot instance. Otherwise stop the run, or
-    wait.
+    Yield what to do about a launch for which the budget has too little money. The launch may be an on-demand instance
+    that is to replace a spot instance. If the budget pays for all the work once the spot instance has ended, drain the
+    spot instance. In all other cases, stop the run, or wait.
     """
     current = facts.state.current
     if current is not None and _makes_way(facts, current, offering):

@@ -32,7 +32,7 @@ HANDOVER = timedelta(minutes=2)
 
 
 def stays_at_home(facts: Facts) -> bool:
-    """Return whether the run trains at home, and should keep training there."""
+    """Return True if the run trains on the user's own machine ("at home"), and should keep training there."""
     current = facts.state.current
     at_home = current is not None and not current.leaving and is_at_home(facts.state, current)
     return at_home and holds(facts, there=True)
@@ -40,8 +40,9 @@ def stays_at_home(facts: Facts) -> bool:
 
 def starts_again_at_home(facts: Facts) -> bool:
     """
-    Return whether the attempt trains at home and leaves only because its time-to-live ends. The machine has room for
-    one instance. So the next attempt, which will be at home again, has to wait until the old instance has ended.
+    Return True if the attempt trains at home, and ends only because its time-to-live is over. Then the next attempt
+    will be at home again. The machine has room for only one instance, so this attempt has to wait until the old
+    instance has ended.
     """
     current = facts.state.current
     leaves = current is not None and current.leaving and is_at_home(facts.state, current)
@@ -68,7 +69,7 @@ def at_home_now(facts: Facts) -> Offering | None:
 
 @once
 def work_at_home(facts: Facts) -> Workload | None:
-    """Return the work left, in seconds of training on the user's machine; None while it is unknown."""
+    """Return the work that is left, in seconds of training on the user's machine. Return None while it is unknown."""
     work, measured = workload(facts), pace_at_home(facts)
     if work is None:
         return None
@@ -80,8 +81,8 @@ def work_at_home(facts: Facts) -> Workload | None:
 
 def holds(facts: Facts, *, there: bool) -> bool:
     """
-    Return whether the user's machine can meet the deadline without the cloud. If the run already trains there
-    (`there`), no time for a start is counted.
+    Return True if the user's machine can meet the deadline without the cloud. `there` is True if the run already trains
+    on that machine; then no time for a start is counted.
     """
     spare = spare_s(facts, there=there)
     return spare is not None and spare >= 0
@@ -89,8 +90,8 @@ def holds(facts: Facts, *, there: bool) -> bool:
 
 def spare_s(facts: Facts, *, there: bool) -> float | None:
     """
-    Return how many seconds before the deadline the user's machine would finish. Less than 0: it cannot meet the
-    deadline. Infinite: there is no deadline. None: the work left is unknown.
+    Return how many seconds before the deadline the user's machine would finish. The result is below 0 if the machine
+    cannot meet the deadline, infinite if there is no deadline, and None if it is unknown how much work is left.
     """
     deadline_at = facts.state.created.deadline_at
     if deadline_at is None:
@@ -115,8 +116,8 @@ def why_home(facts: Facts, offering: Offering) -> str:
 
 def _pays_to_return(facts: Facts, current: Attempt) -> bool:
     """
-    Return whether it pays to move home from the cloud: the work that is left has to take longer than the start and the
-    handover.
+    Return True if it pays to move home from the cloud. For that, the work that is left has to take longer than the
+    start and the handover.
     """
     if facts.now - current.started_at < facts.spec.policy.return_cooldown:
         return False
@@ -126,8 +127,8 @@ def _pays_to_return(facts: Facts, current: Attempt) -> bool:
 
 def _rests(facts: Facts) -> bool:
     """
-    Return whether the user's machine has just refused a launch, or ended one unplanned. For a while after that, it is
-    not requested.
+    Return True if the user's machine has recently refused a launch, or if a launch on it has ended unexpectedly. For a
+    while after that, the machine is not requested.
     """
     newest = next((each for each in reversed(facts.state.launches.values()) if _is_own(each)), None)
     if newest is None:

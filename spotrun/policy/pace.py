@@ -1,9 +1,9 @@
 """
 Measures how long a run's steps take, from the reports of its agents.
 
-A *stretch* is the time between two moments at which it is known which step a trainer has reached: its first new step,
-each of its snapshots, and the last report of its agent. So the measured pace also includes validation, checkpoints and
-times in which the training was slow.
+At some moments it is known which step a trainer has reached: at its first new step, at each of its snapshots, and at
+the last report of its agent. A *stretch* is the time between two such moments. So the measured pace also includes
+validation, checkpoints and times in which the training was slow.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from spotrun.run.state import Attempt, RunState
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """The seconds that a step takes, their possible error as a share, and the number of `steps` that were measured."""
+    """
+    The seconds that a step takes, the possible error of this figure as a share of it, and the number of `steps` that
+    were measured.
+    """
 
     step_s: float
     doubt: float
@@ -34,11 +37,11 @@ def any_attempt(attempt: Attempt) -> bool:
 
 def measured_pace(state: RunState, world: World, counts: Callable[[Attempt], bool] = any_attempt) -> Pace | None:
     """
-    Return the mean pace over the stretches of those attempts that `counts` selects. Return None if these have too few
-    steps.
+    Return the mean pace over the stretches of those attempts for which `counts` returns True. Return None if these
+    attempts have too few steps.
 
-    Its `doubt` is twice the standard error of the mean, but at least WORK_DOUBT_MIN. If there are too few stretches for
-    a standard error, it is WORK_DOUBT.
+    The result's `doubt` is twice the standard error of the mean, but at least WORK_DOUBT_MIN. If there are too few
+    stretches to compute a standard error, `doubt` is WORK_DOUBT.
     """
     stretches = list(_stretches(state, world, counts))
     steps, seconds = sum(n for n, _ in stretches), sum(s for _, s in stretches)

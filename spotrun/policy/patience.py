@@ -1,6 +1,6 @@
 """
-Computes the age of a run without its pauses, and how long a run waits for an answer. The waits are long enough for a
-slow disk.
+Computes the age of a run without its pauses, and how long a run waits for answers. The waits are so long that a slow
+disk alone does not end them.
 """
 
 from __future__ import annotations
@@ -12,21 +12,25 @@ from spotrun.run.state import Launch, RunState
 
 CLOCKS_APART = timedelta(minutes=10)
 """
-Maximum difference that is assumed between the clocks of two machines. If an entry's time is further ahead of the
-runner's clock, it is ignored.
+Maximum difference that is assumed between the clocks of two machines. If the time of an entry is ahead of the runner's
+clock by more than this, the entry's time is ignored.
 """
 REAL_PATIENCE = timedelta(seconds=90)
 """
-Minimum length of a wait, in system time. If run time passes fast, a shorter wait could end just because a disk is slow.
+Minimum length of a wait, in system time. If run time passes much faster than system time, a shorter wait could end only
+because a disk is slow.
 """
 
 NO_ANSWER_MAX = timedelta(seconds=90)
-"""Time after which a launch is given up, if the cloud has neither answered nor listed an instance for it."""
+"""
+Time after which a launch is given up if the cloud has neither answered the request nor listed an instance of the
+launch.
+"""
 
 TICK_S = 2.0
 """
-Run time in seconds between two ticks. It is short because a notice is found only at a tick, and each second until then
-is lost for the standby's boot.
+Run time in seconds between two ticks. It is short because the runner acts on a notice only at its next tick, and the
+standby has that much less time to boot.
 """
 TICK_SYSTEM_MIN_S = 0.1
 """
@@ -35,14 +39,14 @@ Minimum system time in seconds between two ticks. A tick takes some system time 
 
 TICKS_TO_LAUNCH = 3
 """
-Number of ticks until a refused launch is closed: one writes the intent, one sends the request, and one closes the
+Number of ticks until a refused launch is closed: one tick writes the intent, one sends the request, and one closes the
 launch.
 """
 
 LOOK_S = 0.5
 """
-Run time in seconds between two reads of the ledger. It is read more often than there are ticks, so that a notice does
-not have to wait for the next tick.
+Run time in seconds between two reads of the ledger. The ledger is read more often than there are ticks. If an agent has
+written an entry, such as a notice, the next tick is made at once.
 """
 LOOK_SYSTEM_MIN_S = 0.05
 """Minimum system time in seconds between two reads of the ledger."""
@@ -70,25 +74,27 @@ def look_s(time_scale: float) -> float:
 
 def at_least_real(patience: timedelta, state: RunState) -> timedelta:
     """
-    Return `patience`, a length of run time; but if it is shorter than `REAL_PATIENCE` in system time, return the
-    latter.
+    Return `patience`, a length of run time. If it is shorter than `REAL_PATIENCE` when converted to system time, return
+    the run time that passes in `REAL_PATIENCE` instead.
     """
     return max(patience, REAL_PATIENCE * state.created.time_scale)
 
 
 def unanswered_for_too_long(state: RunState, launch: int, now: datetime) -> bool:
     """
-    Return whether the cloud has not answered a launch for so long that it is given up, because another pool may answer.
+    Return True if the cloud has not answered a launch for so long that the launch is given up. Another pool may answer
+    sooner.
     """
     return now - state.launches[launch].intended_at >= at_least_real(NO_ANSWER_MAX, state)
 
 
 def age(facts: Facts) -> timedelta:
     """
-    Return how long the run has been open. Its pauses, in which it was stopped or failed, are not counted.
+    Return how long the run has existed. The times during which it was stopped or had failed (its pauses) are not
+    counted.
 
-    A pause that ends in the future is not subtracted: if a run has no key, any process with access to the store may
-    have written the entry.
+    A pause that ends in the future is not subtracted, because its entry may be forged: if a run has no key, any process
+    with access to the store can write entries.
     """
     over = [pause for pause in facts.state.pauses if pause.until <= facts.now + CLOCKS_APART]
     pauses = (pause.until - pause.since for pause in over)

@@ -4,9 +4,9 @@ Finds the pools that rest after a refusal, the time at which their rest ends, an
 A pool *rests* while the run does not request it.
 
 - If a pool had no capacity, or denied access, it rests for minutes, because this may soon change.
-- A full quota usually stays full until the user changes something. The same is true of a request that the cloud
-  rejects, in its response or when it starts the instance. After such a refusal, each rest is longer than the one
-  before, but the run never gives up a pool.
+- If a quota was full, or if the cloud rejected the request (in its response or when it started the instance), the
+  pool rests longer: such a reason usually lasts until the user changes something. After each further refusal of this
+  sort, the rest is longer than the one before, but the run never gives up a pool.
 - If a pool rejected the request, and its subnet, image or template has changed since, it does not rest.
 """
 
@@ -41,15 +41,15 @@ POOL_REST = timedelta(minutes=2)
 """The time for which a pool rests after it had no capacity or denied access."""
 LASTING_REST, LASTING_REST_MAX = timedelta(minutes=10), timedelta(hours=1)
 """
-The first and the longest rest of a pool after a full quota or a rejected request. Each rest is twice as long as the one
-before.
+The first and the longest rest of a pool whose quota is full, or that has rejected a request. Each rest is twice as long
+as the rest before it, up to the longest.
 """
 
 
 class Rest(msgspec.Struct, frozen=True):
     """
-    The rest of a pool: the launch that the pool refused last, and the time for which it is not requested because of
-    that.
+    The rest of a pool: the launch that the pool refused last, and the time for which the pool is not requested because
+    of this refusal.
     """
 
     launch: Launch
@@ -59,8 +59,8 @@ class Rest(msgspec.Struct, frozen=True):
 
 def within_price(facts: Facts) -> list[Offering]:
     """
-    Return the offerings that the job allows. They cost at most max_price, except for the user's own machine, which has
-    no limit. With `checkpoint.exact: bits`, they are of the kind that made the first checkpoint.
+    Return the offerings that the job allows. They cost at most max_price, but this limit does not apply to the user's
+    own machine. With `checkpoint.exact: bits`, they are of the kind that made the first checkpoint.
     """
     bound = bound_kind(facts)
     allowed = [found for found in facts.world.offerings if bound is None or kind_of(facts, found) == bound]
@@ -72,8 +72,8 @@ def rests(facts: Facts, offering: Offering) -> bool:
     """
     Return whether the pool of `offering` rests now.
 
-    If all pools of its capacity type reject the request, there is no other pool to try, and the fault may pass. Then
-    the pool does not rest until the request has been repeated a few times.
+    There is one exception. If all pools of this capacity type reject the request, there is no other pool to try, and
+    the reason may be a passing fault. Then the pool does not rest until the request has been repeated a few times.
     """
     rest = rest_of(facts, offering)
     if rest is None or not rejected(rest.launch):
@@ -90,7 +90,7 @@ def rest_of(facts: Facts, offering: Offering) -> Rest | None:
 
 
 def enough_rejections(facts: Facts) -> bool:
-    """Return whether the number of requests that were rejected in a row is high enough to rule out a passing fault."""
+    """Return True if a passing fault can be ruled out, because enough requests in a row were rejected."""
     in_a_row = rejected_in_a_row(reversed(since_opened(facts.state)))
     return sum(1 for _ in in_a_row) >= STILLBORN_MAX
 
@@ -137,8 +137,8 @@ def why_none(facts: Facts, capacity_type: CapacityType) -> str:
 
 def full_quota(state: RunState, now: datetime) -> str:
     """
-    Name the quota that was reported as full most recently, and say when its pool is requested again; "" if no quota is
-    full.
+    Return a phrase that names the quota which was most recently reported as full, and the time at which the pool is
+    requested again. Return "" if no quota is full.
     """
     full = [rest for rest in _refusals(state, now).values() if rest.launch.over_quota]
     return _refusal(max(full, key=lambda rest: rest.began_at), state.created.time_scale) if full else ""
@@ -158,7 +158,7 @@ def _resting(facts: Facts) -> dict[Pool, Rest]:
 
 def _refusals(state: RunState, now: datetime) -> dict[Pool, Rest]:
     """
-    Return the rests that are not over yet, by pool. A pool does not rest if an instance has started in it after its
+    Return the rests that are not over yet, by pool. A pool no longer rests if an instance has started in it since the
     refusal.
     """
     found: dict[Pool, Rest] = {}
@@ -181,8 +181,9 @@ def _lasts(launch: Launch) -> bool:
 
 def _lasting_rest(launch: Launch, before: Rest | None) -> Rest:
     """
-    Return the rest after a full quota or a rejected request. If the pool was refused before in this way, and this
-    request came after that rest, the new rest is twice as long.
+    Return the rest of a pool whose quota was full, or that rejected a request, at `launch`. `before` is the pool's rest
+    after an earlier refusal of this sort, if there was one. If `launch` came after that rest, the new rest is twice as
+    long.
     """
     if before is None or not _lasts(before.launch):
         return _rest(launch, LASTING_REST)
@@ -201,7 +202,8 @@ def _rest(launch: Launch, lasts: timedelta) -> Rest:
 
 def _would_be_another(facts: Facts, launch: Launch, offering: Offering) -> bool:
     """
-    Return whether a request for `offering` would now have another image, subnet or template than the rejected `launch`.
+    Return True if a request for `offering` would now have another image, subnet or template than the rejected `launch`
+    had.
     """
     before, now = launch.intent.offering, surrounded(facts.state, offering)
     return (before.image, before.subnet, before.launch_template) != (now.image, now.subnet, now.launch_template)

@@ -15,21 +15,21 @@ from spotrun.strategies.history import MarketHistory, Past
 
 TROUBLE_LASTS = timedelta(minutes=10)
 """
-Time after a loss or a refusal for which a pool counts as having no capacity. After this time, the probability that it
-has capacity again is 0.23.
+Time after a loss or a refusal for which a pool counts as having no capacity. When this time is over, the pool has
+capacity again with a probability of 0.23.
 """
 
 
 def name_of(pool: Pool) -> str:
-    """Return the name under which strategies know a spot pool. Strategies call it a zone."""
+    """Return the name of a spot pool in strategies. In strategies, a spot pool is called a zone."""
     return f"{pool.zone}/{pool.instance_type}"
 
 
 @once
 def just_lost(facts: Facts) -> dict[Pool, Observation]:
     """
-    Return the pools that have just refused a request, given notice to an instance, or taken one, in this run or
-    another. Each is returned with this observation.
+    Return the pools that have just refused a request, given notice to an instance, or taken an instance, in this run or
+    in another. Each pool is returned with the observation of this event.
     """
     return pools_in_trouble([*observations_of(facts.state), *facts.world.observations], facts.now, TROUBLE_LASTS)
 

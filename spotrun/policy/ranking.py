@@ -8,13 +8,14 @@ regions, in dollars, which does not depend on the number of instances: at a star
 `life` is how long an instance is expected to last. It is estimated from the observations of its pool by this run and
 others.
 
-`speed` is 1 unless the job names a choice of kinds. With a choice, an hour of progress is the work that the first kind
-does in an hour, so offerings are ranked by their cost per sample.
+`speed` is 1 if the job allows only one kind of instance. If it allows several, `speed` is relative to the first kind:
+an hour of progress is the work that the first kind does in an hour. So offerings are then ranked by their cost per
+sample.
 
 A pool that has just refused this run is left out. A pool comes last, whatever it costs, if one of these happened
 recently:
 
-- the pool lost an instance, refused any run, or was reported to be in danger
+- the pool lost an instance, refused a request of any run, or was the subject of a recommendation
 - a request was rejected in its zone, or an instance in its zone ended before it trained
 """
 
@@ -62,8 +63,8 @@ def spot_now(facts: Facts) -> list[Offering]:
     """
     Return the spot offerings that may be requested now, best first.
 
-    If the job names a choice of kinds, offerings of a kind on trial come first. They are followed by offerings of the
-    best kind, and of kinds that cost about the same.
+    If the job allows several kinds, offerings of a kind on trial come first. They are followed by offerings of the best
+    kind, and of kinds that cost about the same.
     """
     asked, last = spot_work(facts), _asked_last(facts, {*just_lost(facts), *at_risk(facts)})
     tier = _tiers(facts, all_spot_work(facts), asked) if choice(facts) else _no_tiers
@@ -72,10 +73,10 @@ def spot_now(facts: Facts) -> list[Offering]:
 
 def spot_of_first_kinds(facts: Facts) -> list[Offering]:
     """
-    Return the spot offerings from which a run with a choice of kinds requests first. They are the offerings of the best
-    tier (see below) that has any.
+    Return the spot offerings that a run whose job allows several kinds requests first. They are those of the best tier
+    (see below) that has any offerings.
 
-    If this is the tier of dearer kinds, offerings that cost more than on-demand are left out.
+    If only the tier of dearer kinds has offerings, those that cost more than on-demand are left out.
     """
     spot, tier = spot_now(facts), _tiers(facts, all_spot_work(facts), spot_work(facts))
     first = [found for found in spot if tier(found) == tier(spot[0])]
@@ -86,18 +87,21 @@ def spot_of_first_kinds(facts: Facts) -> list[Offering]:
 
 
 def is_of_dearer_kind(facts: Facts, offering: Offering) -> bool:
-    """Return whether `offering` is of a dearer kind, so that the run would rather have spot of another kind."""
+    """
+    Return True if `offering` is of a dearer kind. The run then prefers to wait some time for spot of another kind.
+    """
     return bool(choice(facts)) and _tiers(facts, all_spot_work(facts), spot_work(facts))(offering) == DEARER
 
 
 TRIED, PREFERRED, DEARER = 0, 1, 2
 """
-The tiers into which the kinds of a choice are divided, best first: on trial, about as cheap as the best kind, and
-dearer.
+The tiers into which the kinds that a job allows are divided, best first: kinds on trial, kinds about as cheap as the
+best kind, and dearer kinds.
 """
 ABOUT = 1.1
 """
-Maximum ratio of a kind's cost to the best kind's cost at which the run uses the kind without waiting for the best one.
+Maximum ratio of a kind's cost to the best kind's cost. Up to this ratio, the run uses the kind without waiting for the
+best kind.
 """
 
 
@@ -139,8 +143,8 @@ def trial_of(facts: Facts, offering: Offering) -> KindTrial | None:
 @once
 def worthwhile_spot(facts: Facts) -> list[Offering]:
     """
-    Return the spot offerings that cost less per hour of progress than on-demand. If the run already trains, on-demand
-    is counted without a start.
+    Return the spot offerings that cost less per hour of progress than on-demand. If the run already trains, the cost of
+    on-demand does not include a start.
     """
     stays, all_work = facts.state.current is not None and not facts.state.current.leaving, horizon_s(facts)
     on_demand = [_price_of_progress(facts, found, all_work, starts=not stays) for found in on_demand_now(facts)]
@@ -179,8 +183,8 @@ def on_demand_work(facts: Facts) -> dict[Offering, float]:
 
 def _asked_last(facts: Facts, trouble: set[Pool]) -> Callable[[Offering], bool]:
     """
-    Return a function that tests whether an offering comes last, whatever it costs. It does if its pool is in `trouble`,
-    or if its zone is at fault.
+    Return a function that tests whether an offering comes last, whatever the offering costs. It comes last if its pool
+    is in `trouble`, or if a request was rejected or an instance failed in its zone.
     """
     at_fault = zones_at_fault(facts) | failing_zones(facts)
     return lambda found: found.pool in trouble or found.zone in at_fault
@@ -197,8 +201,8 @@ def _may_be_asked(facts: Facts, capacity_type: CapacityType) -> list[Offering]:
 
 def _price_of_progress(facts: Facts, offering: Offering, life_s: float, *, starts: bool = True) -> float:
     """
-    Return the cost per hour of progress, in USD. One changeover is spread over the instance's life, unless `starts` is
-    False, because the instance runs already.
+    Return the cost per hour of progress, in USD. It includes the cost of one changeover, spread over the instance's
+    life. With `starts` = False, there is no changeover, because the instance already runs.
     """
     there = transfer(facts, offering.region)
     changeover_s, start_usd = (_changeover_s(facts), there.start_usd) if starts else (0.0, 0.0)
@@ -213,8 +217,8 @@ def _changeover_s(facts: Facts) -> float:
 
 def expected_lives(facts: Facts, spot: Iterable[Offering]) -> dict[Pool, float]:
     """
-    Return how many seconds an instance of each spot pool is expected to last from now on, but at most until the work is
-    done.
+    Return, for each spot pool, how many seconds an instance is expected to last from now on. Time after the end of the
+    work does not count.
 
     A gang lasts until its first member is lost. So its hazard is `size` times that of a single instance.
     """
@@ -225,7 +229,8 @@ def expected_lives(facts: Facts, spot: Iterable[Offering]) -> dict[Pool, float]:
 @once
 def horizon_s(facts: Facts) -> float:
     """
-    Return for how many seconds an instance is needed: until the work is done or, if the work is unknown, for FADING_S.
+    Return the seconds for which an instance is needed. This is the time until the work is done, or FADING_S if the work
+    is unknown.
     """
     work = workload(facts)
     return FADING_S if work is None else max(1.0, work.left_s + changeover(facts.state))

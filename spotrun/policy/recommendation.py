@@ -2,16 +2,16 @@
 Decides whether to replace an instance when its cloud warns that it might take the instance (EC2's rebalance
 recommendation).
 
-If a loss follows, an earlier move saves training time. With a notice, it saves the part of a changeover that is longer
-than the notice; without one, the whole changeover and the rework. If no loss follows, the cost of the move is wasted.
-So the move pays if
+If the instance is then lost, an earlier move has saved training time. If the loss has a notice, the move saves the part
+of a changeover that is longer than the notice. If the loss has no notice, the move saves the whole changeover and the
+rework. If the instance is not lost, the cost of the move is wasted. So the move pays if
 
     q * saved * price of time  >  (1 - q) * (changeover * price there + handover * price of time
                                              + extra price there + regional traffic at its start)
 
 The price of time is the on-demand price, because time can be bought at that price. q is the probability that a loss
-follows within `FOLLOWS_WITHIN`, estimated from what followed this run's recommendations so far. Before the first, q is
-a weak assumption, because EC2 publishes no figure
+follows within `FOLLOWS_WITHIN`, estimated from what followed this run's recommendations so far. Before the run's first
+recommendation, q is a weak assumption, because EC2 publishes no figure
 (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: a recommendation "can arrive sooner" than
 the notice, or along with it).
 """
@@ -46,7 +46,7 @@ REASON = "standby: the cloud may take the instance"
 class Move(msgspec.Struct, frozen=True):
     """
     A move to `offering` before a possible loss. `followed` is the probability of the loss. `saves_usd` is the expected
-    saving and `costs_usd` the expected waste.
+    saving if the loss follows, and `costs_usd` the expected waste if it does not, both weighted by their probabilities.
     """
 
     offering: Offering
@@ -86,8 +86,8 @@ def move_in_time(facts: Facts) -> Move | None:
 
 def _calls_for_a_decision(facts: Facts, current: Attempt) -> bool:
     """
-    Return whether the training spot instance has received a recommendation within FOLLOWS_WITHIN, and no standby was
-    launched because of it.
+    Return True if the spot instance that trains has received a recommendation within the last FOLLOWS_WITHIN, and no
+    standby was launched because of it.
     """
     state = facts.state
     launch, trains = state.launch_of(current), bool(current.trainers) and current.trainers[-1].started_at is not None
@@ -99,7 +99,8 @@ def _calls_for_a_decision(facts: Facts, current: Attempt) -> bool:
 
 def _acted_on(state: RunState, current: Attempt) -> bool:
     """
-    Return whether a standby was launched because of the recommendation. If its request was refused, it does not count.
+    Return True if a standby was launched because of the recommendation. A standby whose request was refused does not
+    count.
     """
     assert current.rebalance_at is not None
     return any(
@@ -112,8 +113,8 @@ def _acted_on(state: RunState, current: Attempt) -> bool:
 
 def _elsewhere(facts: Facts) -> Offering | None:
     """
-    Return the best spot offering whose pool is not in danger, and was not tried before as a replacement for this
-    instance. Return None if there is none.
+    Return the best spot offering for the move; None if there is none. Its pool must have had no recent loss, refusal or
+    recommendation, and must not have been requested before as a replacement for this instance.
     """
     state = facts.state
     if facts.spec.resources.spot_policy == "on-demand":
@@ -127,8 +128,8 @@ def _elsewhere(facts: Facts) -> Offering | None:
 
 def _affordable(facts: Facts, found: Offering) -> bool:
     """
-    Return whether the budget allows the move. A move uses part of the budget for a second instance's life, so the run
-    does not move if this would leave too little.
+    Return True if the budget allows the move. A move uses part of the budget for the life of a second instance. So the
+    run does not move if the second instance could then live only too briefly.
     """
     current, life = facts.state.current, life_of(facts, found)
     assert current is not None
@@ -170,8 +171,9 @@ def _saved_s(facts: Facts, starts: list[float]) -> float:
     """
     Return how many seconds of training an early move saves if the instance is then lost.
 
-    With a notice, this is the part of a start that is longer than the notice. Without one, it is the whole start and
-    the rework. Both are weighted by how often losses in this run came with a notice.
+    If the loss has a notice, this is the part of a start that is longer than the notice. If the loss has no notice, it
+    is the whole start and the rework. The result is the mean of both, weighted by how often losses in this run came
+    with a notice.
     """
     state, spec = facts.state, facts.spec
     hazard, rework_s = observed_hazard(state, facts.now), rework_max_s(facts) / 2
@@ -183,11 +185,11 @@ def _saved_s(facts: Facts, starts: list[float]) -> float:
 
 def _starts_s(state: RunState) -> list[float]:
     """
-    Return the measured times, in seconds, from the request for an instance to its first new step. One assumed time
-    comes first in the list.
+    Return the times, in seconds, from the request for an instance to its first new step. The first time in the list is
+    assumed, and all others were measured.
 
-    The time of a standby that was ready in time includes its wait for the takeover. This does no harm: such a time is
-    at most as long as the notice, and then its exact length does not matter.
+    If a standby was ready before it took over, its time includes its wait for the takeover. This does no harm: such a
+    time is at most as long as the notice, and the length of a time that is shorter than the notice has no effect.
     """
     measured = [
         (attempt.trainers[0].started_at - state.asked_last(attempt).intended_at).total_seconds()
@@ -199,8 +201,8 @@ def _starts_s(state: RunState) -> list[float]:
 
 def _handover_s(state: RunState) -> float:
     """
-    Return for how many seconds no instance trains while a ready standby takes over: the time of the last commit, and of
-    a restore by a standby that has already fetched the checkpoint.
+    Return for how many seconds no instance trains while a ready standby takes over. This is the time of the last
+    commit, plus the time of a restore by a standby that has already fetched the checkpoint.
     """
     return _commit_s(state) + assumptions.WARM_RESTORE.total_seconds()
 

@@ -26,12 +26,12 @@ def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) ->
     Return the facts in the form that a strategy needs. `running` is the launch that trains or is about to train; None
     if there is none, as after a loss. `spot` are the offerings that may be requested.
 
-    While the work left is unknown, it is assumed to fill all the time until the deadline. So the strategy finds no time
-    to wait for spot or to try spot.
+    While it is unknown how much work is left, the work is assumed to fill all the time until the deadline. So the
+    strategy finds that there is no time to wait for spot or to try spot.
 
-    If the job names a choice of kinds, all times are those of the keeper (`spotrun.policy.deadline_guarantee`). The
-    price of an offering of another kind is converted to what the same work costs on it. Without a keeper, the first
-    kind is used instead.
+    If the job allows several kinds of instances, all times are those of the keeper, the kind that has to meet the
+    deadline (`spotrun.policy.deadline_guarantee`). If there is no keeper, they are those of the first kind. The price
+    of an offering of another kind is converted to the cost of the work that the keeper does in an hour.
     """
     state = facts.state
     deadline_at, elapsed_s, changeover_s = state.created.deadline_at, facts.now_s, changeover(state)
@@ -62,8 +62,8 @@ def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) ->
 
 def _work_on(facts: Facts, kept: Keeper | None, running: Launch | None, spot: Iterable[Offering]) -> Workload:
     """
-    Return the work left, in seconds of training on the keeper. Its `rework_s` is for the fastest kind that may train,
-    because the loss of a faster instance undoes more work.
+    Return the work left, in seconds of training on the keeper. `rework_s` in the result is that of the fastest kind
+    that may train, because more work has to be repeated when a faster instance is lost.
     """
     work = workload(facts)
     assert work is not None
@@ -78,10 +78,10 @@ def _work_on(facts: Facts, kept: Keeper | None, running: Launch | None, spot: It
 def on_demand_usd_per_hour(facts: Facts) -> float:
     """
     Return the price per hour of the cheapest on-demand offering, including the traffic of commits. If no offering is on
-    demand, return the price with which spot is compared.
+    demand, return the lowest of the on-demand prices with which the offerings are compared.
 
-    If the job names a choice of kinds, return the cost of the work that the first kind does in an hour, on the keeper
-    if there is one.
+    If the job allows several kinds of instances, return the cost of the work that the first kind does in an hour. If
+    there is a keeper, this is the cost of that work on the keeper.
     """
     kept = keeper(facts)
     if kept is not None:

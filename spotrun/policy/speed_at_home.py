@@ -1,8 +1,8 @@
 """
-Measures how fast a run trains on its user's own machine, compared with the cloud.
+Measures how fast a run trains on the user's own machine in comparison with the cloud.
 
-The speeds in both places are measured separately. Until both were measured, the ratio that the job gives is used
-(`hardware.NAME.speed`): the machine's speed as a multiple of the cloud's.
+The speeds on the user's machine and in the cloud are measured separately. Until both were measured, the ratio that the
+job gives in `hardware.NAME.speed` is used. It is the machine's speed as a multiple of the speed in the cloud.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def pace_at_home(facts: Facts) -> Pace | None:
 @once
 def pace_in_cloud(facts: Facts) -> Pace | None:
     """
-    Return the pace in the cloud. If it was not measured, estimate it from the pace on the user's machine and the ratio
-    that the job gives, with the doubt of this ratio.
+    Return the pace in the cloud. If that pace was not measured, estimate it from the pace on the user's machine and the
+    ratio that the job gives. The `doubt` of the result is then at least WORK_DOUBT, because the ratio may be wrong.
     """
     measured = measured_pace(facts.state, facts.world, lambda attempt: not is_at_home(facts.state, attempt))
     at_home = pace_at_home(facts)

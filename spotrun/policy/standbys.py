@@ -1,9 +1,9 @@
 """
 Delays the next standby if several standbys in a row have failed while the training continued.
 
-The cause of the failures may last, such as a bad image, or a set-up that no longer installs, and each try costs a boot.
-So after three failures in a row, the run pauses before the next request. After each further failure, the pause is twice
-as long.
+The cause of the failures may be one that lasts, such as a bad image, or a set-up that can no longer be installed. Each
+try costs a boot. So after three failures in a row, the run waits for some time (the pause) before it requests the next
+standby. After each further failure, the pause is twice as long.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ FIRST_PAUSE = timedelta(minutes=10)
 """The pause after three failures in a row."""
 DOUBLINGS_MAX = 8
 """
-Maximum number of times that the pause is doubled. It is then as long as an instance's life. The ledger of an earlier
-version may have hundreds of failures in a row, so there has to be a limit.
+Maximum number of times that the pause is doubled. After that many times, the pause is about as long as an instance's
+life. There has to be a limit, because a ledger that an earlier version wrote may have hundreds of failures in a row.
 """
 
 
 class FailedStandbys(msgspec.Struct, frozen=True):
     """
-    A series of failed standbys: their number, the reason of the newest, and the time at which the run requests the next
-    one.
+    A series of failed standbys: their number, the reason why the newest one failed, and the time at which the run
+    requests the next standby.
     """
 
     count: int
@@ -59,8 +59,9 @@ def failed_standbys(state: RunState, capacity_type: CapacityType) -> FailedStand
     Return the standbys of one capacity type that have failed in a row since the current attempt began. Return None if
     there are fewer than three.
 
-    If the market refused or took a standby, this says nothing about the next boot, so it is not counted. After a
-    notice, counting starts again: without a standby, training will stop at the loss, so another try is worth its cost.
+    A standby that the market refused or took is not counted, because this says nothing about whether the next standby
+    will boot. After a notice, counting starts again: without a standby, training will stop when the instance is lost,
+    so another try is worth its cost.
     """
     current = state.current
     if current is None:
@@ -78,13 +79,18 @@ def failed_standbys(state: RunState, capacity_type: CapacityType) -> FailedStand
 
 
 def failing_standbys(state: RunState) -> FailedStandbys | None:
-    """Return the failed standbys of the capacity type that has to wait longest; None if no type has to wait."""
+    """
+    Return the failed standbys of the capacity type whose next standby has to wait longest; None if no standby has to
+    wait.
+    """
     found = (failed_standbys(state, capacity_type) for capacity_type in CapacityType)
     return max((each for each in found if each is not None), key=lambda each: each.again_at, default=None)
 
 
 def _failed(launch: Launch) -> bool:
-    """Return whether a launch failed before it took over, for a reason that is neither the market nor a quota."""
+    """
+    Return True if a launch failed before its instance took over, for a reason that is neither the market nor a quota.
+    """
     denied = launch.closed is not None and launch.closed.cause is Cause.ACCESS
     return denied or stillborn(launch)
 
@@ -98,8 +104,8 @@ def _why(launch: Launch) -> str:
 
 def _again_at(state: RunState, current: Attempt, failed: Sequence[Launch]) -> datetime:
     """
-    Return when the next standby may be requested: after the pause or, if that is earlier, in time for one more try
-    before the time-to-live of the running instance ends.
+    Return the time at which the next standby may be requested. This is the end of the pause. It is earlier if one more
+    try would otherwise come too late, because the time-to-live of the running instance ends.
     """
     newest = failed[0]
     failed_at = newest.closed_at or (newest.intended_at if newest.gone is None else newest.gone.ended_at)

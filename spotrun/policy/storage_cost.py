@@ -10,7 +10,7 @@ from spotrun.run.billing import SECONDS_PER_HOUR
 from spotrun.run.state import RunState
 
 OBJECTS_ASSUMED = 8
-"""Number of objects in a checkpoint that is assumed until the run has made one."""
+"""Number of objects in a checkpoint, assumed until the run has made a checkpoint."""
 ENTRIES_PER_COMMIT = 3
 """
 Number of ledger entries that are written for each commit: one for the commit, one that retires an older commit, and one
@@ -50,8 +50,8 @@ def requests_usd(state: RunState) -> Decimal:
 
 def requests_usd_per_hour(state: RunState) -> Decimal:
     """
-    Return the maximum cost of the requests in an hour of training. There may be a commit every COMMIT_GAP, and each
-    object of it is written once and read twice.
+    Return the maximum cost of the requests in an hour of training. For this maximum, there is a commit every
+    COMMIT_GAP, and each object of a commit is written once and read twice.
     """
     prices, newest = state.created.storage, state.latest_commit()
     objects = OBJECTS_ASSUMED if newest is None else newest.event.objects

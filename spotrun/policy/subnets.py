@@ -2,8 +2,8 @@
 Chooses the subnet in which an instance starts: the best subnet of its zone. If an instance in that subnet ended before
 it trained, another subnet of the zone is chosen. If all of them have failed, another zone is preferred.
 
-A subnet may lack a route, so that no instance in it can install what its agent needs. Without this choice, the run
-would pay for one machine after another that never trains.
+It can happen that a subnet lacks a route, so that no instance in it can install what its agent needs. If the run
+continued to use such a subnet, it would pay for one machine after another that never trains.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from spotrun.run.state import Launch, RunState
 
 AVOIDED_FOR = timedelta(hours=1)
 """
-Run time for which a zone is requested last, if its newest instance ended before it trained and the zone has no subnet
-left to try.
+Run time for which a zone is requested only after all others. This applies to a zone whose newest instance ended before
+it trained, and which has no subnet left to try.
 """
 
 
 def surrounded(state: RunState, offering: Offering) -> Offering:
-    """Return `offering` with the image and the subnet with which it would be launched now."""
+    """Return a copy of `offering` with the image and the subnet that a launch of it would use now."""
     found = with_good_image(state, offering)
     failed = _failed_subnets(state)
     subnet = next((each for each in found.subnets if each not in failed), found.subnet)
@@ -38,8 +38,8 @@ def surrounded(state: RunState, offering: Offering) -> Offering:
 @once
 def failing_zones(facts: Facts) -> set[str]:
     """
-    Return the zones whose newest instance ended before it trained, within the last hour, and which have no subnet left
-    to try.
+    Return the zones whose newest instance ended within the last hour, before it had trained, and which have no subnet
+    left to try.
     """
     failed = _failed_subnets(facts.state)
     untried = {found.zone for found in facts.world.offerings if {*found.subnets} - failed - {""}}
@@ -54,8 +54,8 @@ def _just_failed(facts: Facts, launch: Launch) -> bool:
 
 def _failed_subnets(state: RunState) -> set[str]:
     """
-    Return the subnets whose newest instance ended before it trained, as far as that is the subnet's fault (see
-    `_telling`).
+    Return the subnets whose newest instance ended before it trained. Only launches whose outcome says something about
+    the subnet are considered (see `_telling`).
     """
     newest = {launch.intent.offering.subnet: launch for launch in _telling(state)}
     return {subnet for subnet, launch in newest.items() if not launch.came_up}

@@ -1,10 +1,11 @@
 """
-Estimates the speed of each kind of a choice: from published figures at first, then from the measurements of this run.
+Estimates the speed of each kind of instance that a job allows: at first from published figures, and later from the
+measurements of this run.
 
 Of published figures, only the ratios matter. Each figure may be too high or too low by a factor of up to
-PUBLISHED_DOUBT, and all factors up to there are equally likely. From this follows the spread of the logarithm of each
-speed. Once one kind was measured, its steps per second and the published ratios give the speeds of the other kinds. The
-speed of a measured kind is computed from its own steps alone.
+PUBLISHED_DOUBT, and all factors up to this one are assumed to be equally likely. This gives the spread of the logarithm
+of each speed. Once one kind was measured, its steps per second and the published ratios give the speeds of the other
+kinds. The speed of a measured kind is computed from its own steps alone.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ likely.
 """
 BENCH_DOUBT = 0.1
 """
-The error that a bench does not exceed in 19 of 20 cases, as a share of the time of a step. A bench lasts only minutes,
-on one instance.
+Maximum error of a bench in 19 of 20 cases, as a share of the time of a step. It is large because a bench lasts only
+minutes, on one instance.
 """
 UNPUBLISHED = 1.0
 """The speed that is assumed for a kind without a published speed. It is that of a V100."""
@@ -47,8 +48,8 @@ UNPUBLISHED = 1.0
 
 class Speed(msgspec.Struct, frozen=True):
     """
-    The speed of a kind: `times` the speed of the choice's first kind. `spread` is the standard deviation of its
-    logarithm.
+    The speed of a kind, which is `times` times the speed of the first kind that the job allows. `spread` is the
+    standard deviation of the speed's logarithm.
     """
 
     times: float
@@ -67,7 +68,7 @@ class Speed(msgspec.Struct, frozen=True):
 
 @once
 def choice(facts: Facts) -> tuple[Kind, ...]:
-    """Return the kinds that the job lets the run choose from; empty if the job names no choice."""
+    """Return the kinds of instances among which the job lets the run choose; empty if the job allows only one."""
     wanted = facts.spec.resources
     return wanted.kinds if wanted.is_choice else ()
 
@@ -79,7 +80,7 @@ def kind_of(facts: Facts, offering: Offering) -> Kind | None:
 @once
 def bound_kind(facts: Facts) -> Kind | None:
     """
-    Return the kind that all checkpoints have to be made on. This is the kind of the first checkpoint, if
+    Return the kind on which all checkpoints have to be made. This is the kind of the first checkpoint, if
     `checkpoint.exact` is `bits`. Return None if any kind may train.
     """
     if facts.spec.checkpoint.exact != "bits" or not choice(facts):
@@ -105,15 +106,17 @@ def speeds(facts: Facts) -> Mapping[Kind, Speed]:
 
 
 def times_first(facts: Facts, offering: Offering) -> float:
-    """Return the expected speed of `offering` as a multiple of the first kind's speed; 1 if the job names no choice."""
+    """
+    Return the expected speed of `offering` as a multiple of the first kind's speed; 1 if the job allows only one kind.
+    """
     kind = kind_of(facts, offering)
     return 1.0 if kind is None else speeds(facts)[kind].times
 
 
 def works_of_hours(facts: Facts, offerings: Sequence[Offering]) -> dict[Offering, Decimal]:
     """
-    Return, for each offering, what the work that the first kind does in an hour costs on it, in USD. Only the price of
-    the instance is counted. Return an empty mapping if the job names no choice.
+    Return the cost, in USD, at which each offering does the work that the first kind does in an hour. Only the price of
+    the instance is counted. Return an empty mapping if the job allows only one kind.
     """
     if not choice(facts):
         return {}
@@ -142,8 +145,8 @@ def another_kind(facts: Facts, offering: Offering) -> str:
 
 def pace_on(facts: Facts, kind: Kind) -> Pace | None:
     """
-    Return the pace of `kind`, measured from the run's own steps or, if it has none, by `spotrun bench`. Return None if
-    `kind` was not measured.
+    Return the pace of `kind`. It is measured from the run's own steps on this kind; if there are none, it is the pace
+    that `spotrun bench` measured. Return None if `kind` was not measured.
     """
     state = facts.state
     own = measured_pace(state, facts.world, lambda attempt: is_of(state.launch_of(attempt).intent.offering, kind))
@@ -153,8 +156,8 @@ def pace_on(facts: Facts, kind: Kind) -> Pace | None:
 
 def pace_on_first(facts: Facts) -> Pace | None:
     """
-    Return the pace on the first kind of the choice, converted from the pace of the kind that was measured best. Return
-    None if no kind was measured.
+    Return the pace on the first kind, converted from the pace of the kind that was measured most precisely. Return None
+    if no kind was measured.
     """
     known = [(speed.measured, speed) for speed in speeds(facts).values() if speed.measured is not None]
     if not known:

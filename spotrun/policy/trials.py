@@ -1,32 +1,33 @@
 """
-Decides whether to try a kind of instance in order to learn its speed, although another kind is known or believed to be
-cheaper.
+Decides whether to train for a while on a kind of instance in order to measure its speed (a trial), although another
+kind is known or believed to be cheaper.
 
 Let i be the best kind known so far. A trial of kind j is expected to save
 
     E[max(0, c_i - c_j)] * work left            c = dollars for the work of an hour on the first kind
 
-where the logarithm of c_j is as uncertain as the speed of j. If the intervals of the two kinds do not overlap, the
-saving is close to 0. If there is a deadline, a speed at which the run would be late saves nothing. If j turns out to be
-dearer, the cost of the trial and of the way back is wasted.
+where the logarithm of c_j is as uncertain as the speed of j. If the intervals in which the two speeds lie do not
+overlap, the saving is close to 0. If there is a deadline, a speed at which the run would be late saves nothing. If j
+turns out to be dearer, the cost of the trial and of the way back is wasted.
 
 The cost of a trial depends on the moment:
 
-- At an interruption, a start has to be paid in any case, so the trial costs no additional start.
+- At an interruption, the start of some instance has to be paid in any case, so the trial costs no additional start.
 - While an instance trains, the trial could also wait for the next interruption. So the saving until then has to exceed
   the cost of the start.
 - While the run is on demand, its next start will be on spot, where the same trial costs far less. So the saving until
   then has to exceed the cost of the whole trial.
 
-A trial pays if its saving exceeds its expected loss. The loss is the cost of the start, the cost of the way back if j
-is dearer, and the part of the cost in between that buys no progress.
+A trial pays if its saving exceeds its expected loss. The loss consists of the cost of the start, the cost of the way
+back if j is dearer, and that part of the cost in between for which the run gets no progress.
 
 The *reserve* of kind j is the cost c_i at which a trial of j would just pay; if the best known kind costs less, the
 trial does not pay. The kind with the lowest reserve is tried first. Trials end when the best known cost is below all
 reserves. This rule is optimal (Weitzman 1979, Optimal search for the best alternative).
 
-All trials together, including the ways back, are expected to lose at most EXPLORED of the run's cost. The first kind of
-the list is the kind that the job would use without a choice. So these limits compare with it:
+All trials together, including the ways back, are expected to lose at most EXPLORED of the run's cost. The first kind in
+the job's list is the kind that the job would use if it allowed only one. So these limits compare other kinds with the
+first kind:
 
 - a trial of the first kind is always allowed
 - if the first kind is the best known, no trial of another kind may lose more than EXPLORED, even if it makes no
@@ -66,7 +67,7 @@ Work = Mapping[Offering, float]
 class KindTrial(msgspec.Struct, frozen=True):
     """
     A kind that is worth a trial. `saves_usd` is the expected saving, and `loses_usd` is the loss if the kind turns out
-    dearer. `reserve_usd` is explained above.
+    to be dearer. `reserve_usd` is the reserve that the module's docstring explains.
     """
 
     kind: Kind
@@ -82,8 +83,8 @@ class KindTrial(msgspec.Struct, frozen=True):
 
 def begun_with(facts: Facts, work: Work) -> Kind | None:
     """
-    Return the kind with which to begin while no kind was measured: the one believed cheapest, out of those with which
-    the run cannot lose too much.
+    Return the kind with which the run begins while no kind was measured. Of the kinds with which the run cannot lose
+    too much, it is the one that is believed to be cheapest.
     """
     cheapest, first = cheapest_of_kinds(facts, work), choice(facts)[0]
     if first not in cheapest:
@@ -100,8 +101,8 @@ def begun_with(facts: Facts, work: Work) -> Kind | None:
 
 class Until(msgspec.Struct, frozen=True):
     """
-    The time until the next start that is necessary without a trial. `work_h` is the work done until then, in hours of
-    the first kind. `could_wait` is True if a trial could be made at that start instead of now.
+    The time until the next start that the run has to make even without a trial. `work_h` is the work that is done until
+    then, in hours of the first kind. `could_wait` is True if a trial could be made at that start instead of now.
     """
 
     work_h: float
@@ -191,16 +192,15 @@ def _phi(z: float) -> float:
 
 def _trial_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> float:
     """
-    Return the most that a trial of `tried` can lose, if it makes no progress at all: its start, the time on it, and the
-    start of `known` afterwards.
+    Return the most that a trial of `tried` can lose. In that case the trial makes no progress at all, and the run loses
+    the cost of the start, of the time on `tried`, and of the start of `known` afterwards.
     """
     return _there_usd(facts, tried, known, starts) + _stay_usd(facts, tried) + _start_usd(facts, known)
 
 
 def _expected_usd(facts: Facts, tried: Offering, known: Offering, starts: int, dearer: float, spread: float) -> float:
     """
-    Return the loss to expect from a trial, if the work on `tried` is believed to cost `dearer` times as much as on
-    `known`.
+    Return the expected loss of a trial. The work on `tried` is believed to cost `dearer` times as much as on `known`.
     """
     in_vain = expected_gain(1.0, 1 / dearer, spread)
     worse = _phi(log(dearer) / spread)
@@ -210,8 +210,8 @@ def _expected_usd(facts: Facts, tried: Offering, known: Offering, starts: int, d
 
 def _there_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> float:
     """
-    Return the cost of the start of `tried`. At an interruption, `known` would have to start otherwise, so only the part
-    that exceeds the cost of that start counts.
+    Return the cost of the start of `tried`. At an interruption, `known` would have to start if `tried` did not. So only
+    the amount by which the start of `tried` costs more than the start of `known` counts.
     """
     instead_usd = 0.0 if starts > 1 else _start_usd(facts, known)
     return max(0.0, _start_usd(facts, tried) - instead_usd)
@@ -232,8 +232,9 @@ def _hours(seconds: float) -> float:
 
 def lost_usd(facts: Facts, best: Kind, usd: float) -> float:
     """
-    Return how much more the trials so far have cost than the same work on the best kind, which costs `usd` per hour of
-    the first kind. The kind on which the run first trained does not count as a trial.
+    Return how much more the trials so far have cost than the same work would have cost on the best kind. There, the
+    work that the first kind does in an hour costs `usd`. The kind on which the run first trained does not count as a
+    trial.
     """
     tried = [kind for kind in trained_kinds(facts.state, choice(facts))[1:] if kind != best]
     return sum(max(0.0, _paid_usd(facts, kind) - usd * _made_h(facts, kind)) for kind in tried)

@@ -1,14 +1,14 @@
 """
 Estimates when an instance ended, if no runner observed its end and the cloud no longer lists it.
 
-A cloud lists an instance for about an hour after its end. A runner that was absent for longer records the earliest time
-by which the instance may have ended. The entry says from what this time was estimated. Later, `spotrun bill --correct`
-enters the cloud's own figure.
+A cloud lists an instance for about an hour after its end. If no runner was present in this hour, the next runner
+estimates when the instance ended. It records the earliest of the times by which the instance may have ended, and the
+entry says how this time was found. Later, `spotrun bill --correct` enters the cloud's own figure.
 
-The estimate may be the time of the last heartbeat, in two cases: if the agent has reported the end, and if the instance
-is a spot instance, because the cloud may have taken it then. If an on-demand instance falls silent in the middle of its
-training, it may hang, and a machine that hangs is billed until its time-to-live ends. A spot instance that hangs is
-billed too, but it cannot be distinguished from one that was taken.
+The estimate may be the time of the last heartbeat in two cases: if the agent has reported the end, or if the instance
+is a spot instance, because the cloud may have taken it at that time. If an on-demand instance falls silent in the
+middle of its training, the machine may hang, and a machine that hangs is billed until its time-to-live ends. A spot
+instance that hangs is billed too, but it cannot be distinguished from a spot instance that was taken.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spotrun.run.state import RunState
 
 POWER_OFF_GRACE = timedelta(minutes=3)
 """
-Time after its attempt within which an instance powers itself off. If it has not done so by then, a runner ends it.
+Time that an instance has, after its attempt, to power itself off. If it has not done so by then, a runner ends it.
 """
 HEARTBEATS_APART = timedelta(seconds=30)
 """
@@ -54,8 +54,8 @@ def unseen_end(facts: Facts, name: MemberName) -> ev.InstanceGone:
 
 def over_by(state: RunState, name: MemberName) -> datetime | None:
     """
-    Return the time by which an instance has ended, because it has powered itself off or was taken after a notice
-    (protocol 15). Return None during its attempt, and while it waits for the next attempt.
+    Return the time by which an instance must have ended, because by then it has powered itself off, or was taken after
+    a notice (protocol 15). Return None during its attempt, and while it waits for the next attempt.
     """
     if not has_left(state, name):
         return None
@@ -67,7 +67,7 @@ def over_by(state: RunState, name: MemberName) -> datetime | None:
 
 
 def has_left(state: RunState, name: MemberName) -> bool:
-    """Return whether the member's attempt is over, and no other attempt will use the member."""
+    """Return True if the member's attempt is over, and no other attempt will use the member."""
     if state.of_gangs and state.terminal is not None:
         return True
     attempt = state.attempt_of(name)
@@ -89,7 +89,7 @@ def _bounds(facts: Facts, name: MemberName) -> Iterator[tuple[datetime, str]]:
 
 
 def _may_hang(facts: Facts, name: MemberName) -> bool:
-    """Return whether the instance fell silent while it trained on demand. Then it may hang rather than have ended."""
+    """Return True if an on-demand instance fell silent while it trained. Such an instance may still exist and hang."""
     state = facts.state
     spot = state.launches[name.launch].intent.offering.capacity_type is CapacityType.SPOT
     if spot or state.member(name).condemned is not None:
@@ -114,8 +114,8 @@ def _heard_at(facts: Facts, name: MemberName) -> datetime | None:
 
 def _was_taken(facts: Facts, name: MemberName) -> bool:
     """
-    Return whether the cloud had announced the time at which it would take the instance, and the agent was alive until
-    then.
+    Return True if the cloud had announced the time at which it would take the instance, and the agent was alive until
+    that time.
     """
     attempt = facts.state.attempt_of(name)
     notice = None if attempt is None or not attempt.lets_go(name) else attempt.notice

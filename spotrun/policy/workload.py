@@ -1,4 +1,4 @@
-"""Estimates the work left, from the measured pace and the number of steps that remain."""
+"""Estimates how much work is left, from the measured pace and the number of remaining steps."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Workload(msgspec.Struct, frozen=True):
     The training that is left. It is expected to take `left_s` on one instance, and at worst `doubt_s` longer. No value
     exceeds ten years.
 
-    The times are for an instance in the cloud, even if the user owns a machine. If the job names a choice of kinds,
-    they are for the first kind.
+    The times are for an instance in the cloud, even if the user owns a machine. If the job allows several kinds of
+    instances, the times are for the first kind.
 
     `done_s` is the work already done. `rework_s` is the most that one loss without notice can undo.
     """
@@ -37,8 +37,8 @@ class Workload(msgspec.Struct, frozen=True):
 @once
 def workload(facts: Facts) -> Workload | None:
     """
-    Return the work left. Return None if it is unknown: no step was measured or the training does not report its number
-    of steps, and the job gives no `expected_work`.
+    Return the work that is left; None if it is unknown. It is unknown if the job gives no `expected_work`, and either
+    no step was measured or the training does not report its number of steps.
     """
     measured, total, expected = pace(facts), facts.world.steps_total, facts.spec.policy.expected_work
     rework_s = rework_max_s(facts)
@@ -59,8 +59,8 @@ def _bounded_s(seconds: float) -> float:
 
 def step_reached(facts: Facts) -> int:
     """
-    Return the step that the running trainer has reached. If none runs, return the step of the checkpoint from which the
-    next one will resume.
+    Return the step that the running trainer has reached. If no trainer runs, return the step of the checkpoint from
+    which the next trainer will resume.
     """
     latest = facts.state.latest_commit()
     committed = 0 if latest is None else latest.event.step
@@ -119,7 +119,8 @@ def rework_max_s(facts: Facts) -> float:
 @once
 def commit_interval_s(facts: Facts) -> float:
     """
-    Return the seconds between two commits, as the job sets them or, for `auto`, as they follow from the measurements.
+    Return the seconds between two commits. These are the seconds that the job sets or, for `auto`, those computed from
+    the measurements.
     """
     every = facts.spec.checkpoint.every
     if isinstance(every, Steps):

@@ -2,10 +2,10 @@
 Rounds the dollars in tables so that, in each row and in each column, the amounts shown add up exactly to the sum shown.
 
 Each amount is rounded up or down to the same number of decimals, and zero stays zero. The amounts that have a remainder
-beyond these decimals form cycles, which pass through rows and columns in turn. Along a cycle, the same quantity is
-alternately added and subtracted, until one remainder is zero. So all sums stay the same. Statistical offices use this
-method (B. D. Causey, L. H. Cox, L. R. Ernst, "Applications of Transportation Theory to Statistical Problems", JASA 80,
-1985).
+beyond these decimals form cycles: from one amount to the next, a cycle moves along a row and along a column in turn.
+The same quantity is added to one amount of the cycle, subtracted from the next, and so on, and is so large that one
+remainder becomes zero. This leaves all sums as they are. Statistical offices use this method (B. D. Causey, L. H. Cox,
+L. R. Ernst, "Applications of Transportation Theory to Statistical Problems", JASA 80, 1985).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Money(NamedTuple):
     The dollars of an account as tables show them.
 
     `kept` is the sum of storage, requests and egress. `waiting` is the part of `spot` and `on_demand` that was paid for
-    members of a gang while they only waited.
+    members of a gang while they waited for other members.
     """
 
     cost: str
@@ -44,8 +44,8 @@ class Money(NamedTuple):
 
 def money(summary: RunSummary) -> list[Money]:
     """
-    Return the dollars of each completed epoch, of everything that belongs to no completed epoch, and of the whole run.
-    The last is the sum of all others.
+    Return the dollars of each completed epoch, then those of everything that belongs to no completed epoch, and last
+    those of the whole run. The last item is the sum of all others.
     """
     accounts = [*summary.epochs, summary.rest]
     places, compared_places = decimals(summary.total.cost_usd), decimals(summary.total.counterfactual_usd)
@@ -96,14 +96,16 @@ def with_sums(rows: Sequence[Sequence[Decimal]]) -> list[list[Decimal]]:
 
 def rounded(rows: Sequence[Sequence[Decimal]], places: int) -> list[list[Decimal]]:
     """
-    Round each amount up or down to `places` decimals, without changing the sums more than that.
+    Round each amount up or down to `places` decimals.
 
-    The sums of rows and columns are also rounded up or down. The sum of all amounts is rounded to the nearest value.
+    The sums of the rounded rows and columns are the exact sums, rounded up or down. The sum of all rounded amounts is
+    the exact sum, rounded to the nearest value.
     """
     digits = max([places, *(-_exponent(amount) for row in rows for amount in row)])
     unit = 10 ** (digits - places)
     exact = [[int(amount.scaleb(digits)) for amount in row] for row in rows]
-    # With its negated sum, each row and each column adds up to zero. So each remainder lies on a cycle.
+    # Append the negated sum to each row and each column. Then each row and each column adds up to zero, so each amount
+    # with a remainder lies on a cycle.
     table = [[*row, -sum(row)] for row in exact]
     table.append([-sum(column) for column in zip(*table, strict=True)])
     _shift_rests(table, unit)
@@ -151,8 +153,8 @@ def _nearest(amount: int, unit: int) -> int:
 
 def _cycle(graph: dict[int, set[int]]) -> list[Place]:
     """
-    Find a cycle of amounts with a remainder. Each place on it is in the same row as one of its neighbours on the cycle,
-    and in the same column as the other.
+    Return the places of a cycle of amounts with a remainder. Each place on the cycle has two neighbours on it, one in
+    the same row and one in the same column.
 
     In the graph, row i is the node `i`, column j is the node `~j`, and each amount with a remainder is an edge. Every
     node has at least two edges, because a row or column that adds up to zero has either no remainder or several.

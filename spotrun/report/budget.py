@@ -22,8 +22,8 @@ def budget_forecast(
 
 def budget_line(found: BudgetForecast) -> str:
     """
-    Return `$12.30 of $40: passes it in epoch 37 at 11-22 02:10 UTC, and needs $51.20`. If there is no forecast, return
-    only the part before the colon.
+    Return `$12.30 of $40: passes it in epoch 37 at 11-22 02:10 UTC, and needs $51.20`. Leave out what is not known:
+    without any forecast, return only `$12.30 of $40`.
     """
     spent = dollars(found.spent_usd) if found.spent_usd else "$0"
     clock = f" {zone(found.time_scale)}"
@@ -35,8 +35,8 @@ def budget_line(found: BudgetForecast) -> str:
 
 def passing(at: datetime | None, epoch: int | None, what: str, clock: str = "") -> str:
     """
-    Return `: passes it in epoch 37 at 11-22 02:10 UTC`; "" if `at` is None. `what` is the word for the budget, here
-    "it". `clock`, here ` UTC`, is written after the time.
+    Return `: passes it in epoch 37 at 11-22 02:10 UTC`; "" if `at` is None. In this example, `what`, the word for the
+    budget, is "it", and `clock`, the text after the time, is " UTC".
     """
     if at is None:
         return ""

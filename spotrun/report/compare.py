@@ -40,7 +40,7 @@ class ComparedRun:
     One of the compared runs.
 
     `ratio_to_first` is this run's cost divided by the first run's; None if the first run cost nothing. `unlike_first`
-    names each way in which this run's work differs from the first run's.
+    lists the ways in which this run's work differs from the first run's work.
     """
 
     summary: RunSummary
@@ -94,8 +94,8 @@ def as_json(summaries: Sequence[RunSummary]) -> dict[str, Any]:
 
 def trend(summaries: Sequence[RunSummary]) -> str:
     """
-    Return a line for each key figure. It lists the figure in all runs, oldest first, and the change from the first to
-    the last run. The runs have the same name.
+    Return a line for each key figure. The line lists the figure in each of the runs, which have the same name, from the
+    oldest run to the newest, and the change from the first to the last.
     """
     alike = len({run.time_scale for run in summaries}) == 1
 
@@ -160,8 +160,8 @@ def _cell(text: str) -> str:
 
 def assumptions(summaries: Sequence[RunSummary]) -> str:
     """
-    Return the assumptions behind the figures, each only once. An assumption that only some of the runs make is followed
-    by their names.
+    Return the assumptions behind the figures, each only once. If an assumption applies only to some of the runs, it is
+    followed by their names.
     """
     holders: dict[str, list[str]] = {}
     for summary in summaries:

@@ -1,6 +1,6 @@
 """
-Describes each event of a ledger in a sentence for people. If a text in an event comes from outside, its control
-characters are made visible.
+Describes each event of a ledger in a sentence for people. Some events contain texts that spotrun did not write; the
+control characters in these texts are made visible.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spotrun.units import count_of
 
 _UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 SENTENCE_MAX = 3000
-"""Maximum length of a sentence, in characters. The whole reason of a failure fits into it."""
+"""Maximum length of a sentence, in characters. It is enough for the whole reason of a failure."""
 
 
 def describe(entry: Entry, ordinals: Mapping[int, int] = {}) -> str:
@@ -45,12 +45,15 @@ def timestamp(at: datetime) -> str:
 
 
 def dated(what: str, time_scale: float) -> str:
-    """Return the head of a column of times: `started (UTC)`, `started (run time)`."""
+    """Return the heading of a column of times, such as `started (UTC)` or `started (run time)`."""
     return f"{what} ({zone(time_scale).removeprefix('of ')})"
 
 
 def about_times(time_scale: float) -> str:
-    """Return the line to print below the events of a run whose times are not wall-clock times; "" for other runs."""
+    """
+    Return a line about times, to be printed below the events of a run. Return "" for a run whose times are wall-clock
+    times, because it needs no such line.
+    """
     return "" if time_scale == 1 else f"Times are run time, {time_scale:g} times as fast as the wall clock."
 
 
@@ -142,8 +145,8 @@ def _deadline_lost(event: ev.DeadlineOutOfReach) -> str:
 
 def nearly_spent(event: ev.BudgetNearlySpent, clock: str = "") -> str:
     """
-    Return the event as a sentence. `clock`, such as ` UTC`, is written after a time in it; it is "" if the sentence
-    stands next to other times.
+    Return the event as a sentence. `clock`, such as " UTC", is written after a time in the sentence. It is "" if the
+    sentence is shown next to other times, which have no such mark.
     """
     return f"{dollars(event.spent_usd)} is spent{passing(event.passes_at, event.epoch, 'the budget', clock)}"
 

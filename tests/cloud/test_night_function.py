@@ -314,7 +314,7 @@ def test_the_shortest_time_between_two_nights_is_known() -> None:
 
 
 def test_a_day_that_is_none_is_refused() -> None:
-    with pytest.raises(SpecInvalid, match="'funday' is no day"):
+    with pytest.raises(SpecInvalid, match="'funday' is not a day"):
         read_days("mon-fri,funday")
 
 

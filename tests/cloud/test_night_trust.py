@@ -196,7 +196,7 @@ def test_run_of_an_earlier_pin_is_left_alone_and_named_before_the_installation(w
     world.passes(10)
     (own,) = ours(world)
     entries = world.state(own).next_number
-    assert f"{NAME}-{own} goes on, and the function that is installed now has not made it" in str(
+    assert f"{NAME}-{own} is not finished, and the function that is installed now has not made it" in str(
         left_alone(NightRecord(world.store, NAME).newest(), runs_in(world.store))
     )
     world.forget_pin()

@@ -494,7 +494,7 @@ def test_a_run_whose_runner_is_killed_tells_each_thing_and_waits_for_no_bad_list
         assert len(set(ids)) == 3
         assert len(ids) <= 4, "only the one that was on its way when the runner died may come twice"
         assert "note: webhook $BAD" in said
-        assert "note: command 3: some news has not been delivered yet" in said
+        assert "note: command 3: some notifications have not been delivered yet" in said
         assert commands_of("told-") <= before, "what the killed runner left ends by itself"
         took_s = time.monotonic() - began
         for left in before:

@@ -388,7 +388,7 @@ def test_a_command_that_was_benched_with_another_batch_is_shown(planned_job: Pat
     found = replace(known(V100, 0.5), job=asked, otherwise="batch 64", command=str(job.train.run))
     keep(open_store("runs"), job, found)
     said = spotrun("plan", "net.yaml").err
-    assert "with batch 64: it counts for a job with train: {run: 'sh train --batch-size 64'}" in said
+    assert "with batch 64: to use it, set train: {run: 'sh train --batch-size 64'} in the job" in said
 
 
 def test_jobs_that_differ_by_what_a_bench_varies_are_one(tmp_path: Path):

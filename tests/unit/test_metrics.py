@@ -333,14 +333,14 @@ def test_an_address_is_a_host_and_a_port() -> None:
     assert metrics_endpoint.parse("127.0.0.1:9753") == Address("127.0.0.1", 9753)
     assert metrics_endpoint.parse("[::1]:0") == Address("::1", 0)
     for wrong in ("9753", ":9753", "localhost", "localhost:", "localhost:65536", "a b:1", "http://localhost:1"):
-        with pytest.raises(SpecInvalid, match="no HOST:PORT"):
+        with pytest.raises(SpecInvalid, match="not HOST:PORT"):
             metrics_endpoint.parse(wrong)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--listen", "nowhere"], "--listen: 'nowhere' is no HOST:PORT"),
+        (["--listen", "nowhere"], "--listen: 'nowhere' is not HOST:PORT"),
         (["--within", "soon"], "--within"),
         (["--listen", "127.0.0.1:0", "--textfile", "x.prom"], "exclude each other"),
         (["--store", "nowhere"], "no folder"),

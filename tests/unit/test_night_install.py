@@ -47,13 +47,17 @@ def job(tmp_path: Path) -> Path:
     ("line", "flags", "words"),
     [
         ("", ("--at", "22:00"), "is not a time with its zone"),
-        ("", (*AT, "--days", "mon-fry"), "'mon-fry' is no day"),
+        ("", (*AT, "--days", "mon-fry"), "'mon-fry' is not a day"),
         ("", (*AT, "--deadline", "07:00"), "a deadline that counts from its beginning"),
         ("", (*AT, "--cloud", "local"), "local cannot run nights without a machine of yours"),
         ("", (*AT, "--budget", "much"), "--budget"),
-        ("notify: [{command: mail me}]\n", AT, "job.yaml:5: notify[0].command: a night has no machine of yours"),
-        ("notify: [{command: mail me}]\n", (*AT, *GOOGLE), "job.yaml:5: notify[0].command: a night has no machine"),
-        ("aws: {advisor: ./spot-advisor-data.json}\n", AT, "is a file of this machine"),
+        (
+            "notify: [{command: mail me}]\n",
+            AT,
+            "job.yaml:5: notify[0].command: a night does not use any machine of yours",
+        ),
+        ("notify: [{command: mail me}]\n", (*AT, *GOOGLE), "job.yaml:5: notify[0].command: a night does not"),
+        ("aws: {advisor: ./spot-advisor-data.json}\n", AT, "is a file on this machine"),
     ],
 )
 def test_job_that_cannot_be_a_night_is_refused_with_one_error(

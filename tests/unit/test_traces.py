@@ -32,7 +32,9 @@ def test_a_record_of_counts_is_up_while_enough_instances_are_there(tmp_path: Pat
     path.write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": [0, 1.0, 1]}))
     assert not read_any(path, "skypilot", 4, 1.0).up.any(), "there are never four of them"
     path.write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": [0, 1, 16]}))
-    with pytest.raises(SpotrunError, match="counts instances, up to 16, but adrs has only 0 and 1"):
+    with pytest.raises(
+        SpotrunError, match="counts up to 16 instances, but a record in the format adrs has only 0 and 1"
+    ):
         read_any(path, "adrs", 1, 1.0)
 
 
@@ -40,7 +42,7 @@ def test_a_record_of_counts_is_up_while_enough_instances_are_there(tmp_path: Pat
 def test_a_record_of_anything_but_numbers_of_instances_is_refused(tmp_path: Path, data: object) -> None:
     path = tmp_path / "odd.json"
     path.write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": data}))
-    with pytest.raises(SpotrunError, match="is no record of a market: data is not a list of whole numbers"):
+    with pytest.raises(SpotrunError, match="is not a record of a market: data is not a list of whole numbers"):
         read_any(path, "skypilot", 1, 1.0)
 
 
@@ -84,7 +86,7 @@ def test_counts_are_read_in_the_order_of_their_times(tmp_path: Path) -> None:
 def test_file_that_is_no_record_is_reported_by_name(tmp_path: Path) -> None:
     for name in ("a.json", "b.csv", "c.txt"):
         (tmp_path / name).write_text("{}" if name == "a.json" else "hello")
-        with pytest.raises(SpotrunError, match="is no record of a market"):
+        with pytest.raises(SpotrunError, match="is not a record of a market"):
             read_any(tmp_path / name, "skypilot", 1, 1.0)
 
 

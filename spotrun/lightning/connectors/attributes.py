@@ -1,8 +1,9 @@
 """
 Saves and restores attributes that callbacks themselves do not save.
 
-A ModelCheckpoint remembers when it last saved, and decides from this whether to save again. A LearningRateMonitor has
-lists of the rates that it logged, and replaces them with empty lists when training starts.
+Two callbacks have such attributes. A ModelCheckpoint remembers when it last saved, and decides from this whether to
+save again. A LearningRateMonitor keeps lists of the rates that it logged; when training starts, it replaces the lists
+with empty ones.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ def load(trainer: Any, cls: str, saved: Sequence[dict[str, Any]]) -> None:
     """
     Restore the attributes of all callbacks of the class `cls`.
 
-    SAVING is restored in on_fit_start. RATES is restored after the callback's own on_train_start, which would empty the
-    lists, or, if no step was left to train, at the end of fit().
+    The attributes in SAVING are restored in on_fit_start. Those in RATES are restored later, after the callback's own
+    on_train_start, because that hook empties the lists. If no step is left to train, on_train_start is not called, and
+    RATES is restored at the end of fit().
     """
     for callback, values in zip(_callbacks(trainer, cls), saved, strict=True):
         for name, value in values.items():

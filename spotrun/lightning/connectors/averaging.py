@@ -35,8 +35,8 @@ def _dump(trainer: Any, callback: Any) -> State | None:
 
 def _dump_normalizing(trainer: Any, callback: Any) -> State:
     """
-    Return the state that only the callback's last epoch has. The callback adds this epoch after the training, and in it
-    only updates the statistics of batch normalization.
+    Return the state that the callback has only in its last epoch. The callback itself adds this epoch after the
+    training. Nothing is trained in it; the callback only updates the statistics of batch normalization.
     """
     names = {module: name for name, module in trainer.lightning_module.named_modules()}
     return {
@@ -47,7 +47,8 @@ def _dump_normalizing(trainer: Any, callback: Any) -> State:
 
 def load(trainer: Any, saved: list[State | None]) -> None:
     """
-    Give the callbacks their saved schedules and counts. Called in `on_train_start`, after optimizers have their state.
+    Give the callbacks their saved schedules and counts. Call this in `on_train_start`, after the state of the
+    optimizers was restored.
     """
     for callback, state in zip(callbacks(trainer), saved, strict=True):
         if state is not None:

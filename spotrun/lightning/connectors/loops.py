@@ -1,5 +1,5 @@
 """
-Calls spotrun's hooks in Lightning's training loops. At each point of a loop, they run after all other hooks.
+Calls spotrun's hooks in Lightning's training loops. At each point of a loop, spotrun's hooks run after all other hooks.
 
 Lightning has no public hook for that, so this module wraps methods of the loop *objects* of the running Trainer.
 """
@@ -73,8 +73,8 @@ class Loops:
 
     def lengths(self) -> dict[str, Any]:
         """
-        Return the numbers of batches that Lightning expects from the loaders. Lightning counts them once and uses them
-        in all epochs, although a sampler may change its length later.
+        Return the numbers of batches that Lightning expects from the loaders. They have to be saved, because Lightning
+        counts batches only once and then uses the numbers in all epochs. A sampler may change its length after that.
         """
         loader = self._fit._combined_loader
         return {
@@ -85,7 +85,7 @@ class Loops:
         }
 
     def have_lengths(self, saved: dict[str, Any]) -> None:
-        """Restore an earlier result of `lengths`. Called in on_train_start after a resume."""
+        """Restore the numbers that `lengths` returned earlier. Called in on_train_start after a resume."""
         loader = self._fit._combined_loader
         self._trainer.val_check_batch = saved["validation_after"]
         if saved["validation"] and len(saved["validation"]) == len(self._epoch.val_loop._max_batches):
@@ -96,8 +96,8 @@ class Loops:
 
     def make_loaders_as_in(self, epochs: dict[str, int]) -> None:
         """
-        Make loaders as in an earlier epoch until `enter` is called. `epochs` is a result of `loaded_at`: it names this
-        epoch for each stage. Called in `Callback.setup`.
+        Let fit() make each loader as if in the epoch in which the restored training made it. This ends when `enter` is
+        called. `epochs` has that epoch for each stage; it is a result of `loaded_at`. Called in `Callback.setup`.
         """
         self._loaded_at = epochs
 
@@ -115,11 +115,11 @@ class Loops:
         """
         Return a copy of `state` in which the current epoch counts as begun. Called in `Callback.setup`.
 
-        Normally, Lightning counts an epoch as begun when it begins. One case is different: a fit() that continued from
-        a checkpoint which the script wrote in the last batch of an epoch. From then on, Lightning's count of begun
-        epochs is one too low within each epoch. If a snapshot from the middle of such an epoch were loaded unchanged,
-        Lightning would take it for a snapshot at the epoch's end. Once training continues, `_lag_again` makes the count
-        as low as before.
+        Normally, Lightning counts an epoch as begun when it begins. There is one exception: if the script wrote a
+        checkpoint in the last batch of an epoch, and a fit() continued from this checkpoint, Lightning's count of begun
+        epochs is from then on one too low within each epoch. If a snapshot from the middle of such an epoch were loaded
+        unchanged, Lightning would take it for a snapshot at the epoch's end. Once training continues, `_lag_again`
+        makes the count as low as before.
         """
         progress = state["loops"]["fit_loop"]["epoch_progress"]
         current = progress["current"]
@@ -170,10 +170,10 @@ class Loops:
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         """
         Call `on_train_epoch_start` of the module and of the script's own callbacks once for each of the first `epochs`
-        epochs, as if these epochs started again.
+        epochs. So these hooks see every epoch start, as in an uninterrupted training.
 
-        If `training` is False, nothing is left to train, so Lightning itself will not call their `on_train_start`. Then
-        call it first.
+        `training` is False if nothing is left to train. Lightning then does not call `on_train_start`, so this method
+        calls it first.
         """
         trainer, current = self._trainer, self._fit.epoch_progress.current
         before = current.completed, trainer.accumulate_grad_batches
@@ -193,8 +193,9 @@ class Loops:
         module._current_fx_name = None
 
     def _forget_restart(self) -> None:
-        # While `restarting`, Lightning does not step the plateau schedulers of the resumed epoch, and skips or repeats
-        # a validation, because its checkpoints may lie anywhere within a step. Ours lie between steps.
+        # Lightning's own checkpoints may lie anywhere within a step. So while `restarting` is True, Lightning does not
+        # step the plateau schedulers of the resumed epoch, and skips or repeats a validation. spotrun's snapshots lie
+        # between steps, and need none of this.
         self._fit._restarting = False
         self._epoch._restarting = False
         self._epoch.val_loop.restarting = False

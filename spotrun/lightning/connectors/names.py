@@ -62,7 +62,7 @@ OF_PARTS: Mapping[str, tuple[str, ...]] = {
     "TensorBoardLogger": ("_experiment", "_version"),
     "MLFlowLogger": ("_experiment_id", "_log_batch_kwargs", "_prefix", "_run_id", "_tracking_uri"),
 }
-"""Private names that spotrun uses in a module, a callback or a logger, by its class."""
+"""Private names that spotrun uses in modules, callbacks and loggers, keyed by the class that has them."""
 
 
 def moved(trainer: Any) -> list[str]:
@@ -86,7 +86,7 @@ def _root(trainer: Any) -> str:
 
 
 def package(trainer: Any) -> str:
-    """Return the Lightning in use: "pytorch_lightning" or "lightning"."""
+    """Return the name of the Lightning package in use: "pytorch_lightning" or "lightning"."""
     return _root(trainer).partition(".")[0]
 
 
@@ -95,7 +95,7 @@ def version(trainer: Any) -> str:
 
 
 def module_of(trainer: Any, path: str) -> Any:
-    """Import and return the module `path` of the Lightning in use. Return None if there is no such module."""
+    """Import and return the module `path` of the Lightning package in use. Return None if there is no such module."""
     with suppress(ImportError):
         return importlib.import_module(f"{_root(trainer)}.{path}")
     return None

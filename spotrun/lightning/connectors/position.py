@@ -6,7 +6,10 @@ from typing import Any
 
 
 class Position:
-    """The part of the port `Framework` that tells the position; each member is documented there."""
+    """
+    The members of the interface `Framework` that are about the position in the training. `Framework` documents each of
+    them.
+    """
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
@@ -50,9 +53,9 @@ class Position:
         """
         The epoch and the batch at which a pass over the data would begin now. Usually the batch is 0.
 
-        It is another batch if the loop is about to continue an epoch that was restored from its middle. The script's
-        own checkpoint may be the source of such an epoch too. If the script wrote it in `on_train_batch_end`, Lightning
-        has not yet counted the batch of that moment as completed, so this property counts it.
+        It is a later batch if the loop is about to continue an epoch from its middle. Such an epoch was restored from a
+        snapshot, or from a checkpoint that the script itself wrote. If the script wrote that checkpoint in
+        `on_train_batch_end`, Lightning had not yet counted the current batch as completed, so this property counts it.
         """
         epochs = self._trainer.fit_loop.epoch_progress
         progress = self._trainer.fit_loop.epoch_loop.batch_progress
@@ -65,5 +68,5 @@ class Position:
 
 
 def validates_by_the_clock(trainer: Any) -> bool:
-    """Return whether `val_check_interval` is a duration."""
+    """Return True if `val_check_interval` is a duration."""
     return trainer._val_check_time_interval is not None

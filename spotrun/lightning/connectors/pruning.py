@@ -2,11 +2,11 @@
 Saves and restores copies that ModelPruning keeps but does not save: the initial weights, to which lottery-ticket
 pruning resets the model.
 
-Each process makes these copies when the callback is set up. After a resume they would be copies of whatever weights the
-script's new model has at that moment.
+Each process makes these copies when the callback is set up. So after a resume, the new process would copy the weights
+that its new model happens to have at that moment.
 
-If the model and the copies are on one device, resetting a parameter makes it share memory with its copy. Later steps
-then write to both. This sharing is saved and restored too.
+If the model and the copies are on the same device, a parameter that is reset shares memory with its copy from then on.
+Later steps change both. This module saves and restores which parameters share memory with their copies.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def dump(trainer: Any) -> list[list[Tensor | None]]:
 @torch.no_grad()
 def load(trainer: Any, saved: list[list[Tensor | None]]) -> None:
     """
-    Restore each copy, either in its own memory or, if it shared memory with its weight, as the same memory. Called
-    before the weights are restored.
+    Restore each copy. If the saved copy shared memory with its weight, make the new copy share memory with the new
+    weight; otherwise fill the copy's own memory. Called before the weights are restored.
     """
     for callback, copies in zip(callbacks(trainer), saved, strict=True):
         for (weight, copy), before in zip(_pairs(callback), copies, strict=True):
@@ -45,7 +45,7 @@ def load(trainer: Any, saved: list[list[Tensor | None]]) -> None:
 
 
 def _pairs(callback: Any) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each weight and its copy. If a weight is pruned, its parameter is named `…_orig`."""
+    """Yield each weight and its copy. The parameter of a pruned weight has a name that ends in `_orig`."""
     originals = callback._original_layers or {}
     for module, name in callback._parameters_to_prune if originals else ():
         weight = getattr(module, f"{name}_orig", None)

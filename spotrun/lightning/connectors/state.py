@@ -17,8 +17,8 @@ from spotrun.training.weights import Weights
 
 TYPES = ("hparams_type", "datamodule_hparams_type")
 """
-Keys under which Lightning saves the classes of hyper-parameters. spotrun leaves them out, so that Lightning reads
-hyper-parameters as plain values.
+Keys under which Lightning saves the classes of hyper-parameters. spotrun does not save these entries, so that Lightning
+reads hyper-parameters as plain values.
 """
 SCORE = "current_score"
 RESTORED_LAST = ("loops", SCHEDULERS, OPTIMIZERS)
@@ -55,8 +55,8 @@ def load(trainer: Any, state: State, kinds: list[str] | None) -> None:
     Make this fit() restore `state` in place of the checkpoint file, if any, that the script names as `ckpt_path`.
     Called in `Callback.setup`.
 
-    `kinds` are the kinds of the schedulers whose states are in `state`. A scheduler of another kind keeps its present
-    state: the script may still replace it with a scheduler of the saved kind.
+    `kinds` are the kinds of the schedulers whose states are in `state`. If a scheduler of this fit() has another kind
+    than the saved one, it keeps its present state: the script may still replace it with a scheduler of the saved kind.
     """
     connector = trainer._checkpoint_connector
 
@@ -71,8 +71,8 @@ def load(trainer: Any, state: State, kinds: list[str] | None) -> None:
 
 def _load_schedulers_living(trainer: Any, kinds: list[str] | None) -> None:
     """
-    Make this fit() restore the schedulers. Where a scheduler's saved state lacks a living object, it gets the one that
-    the new scheduler has.
+    Make this fit() restore the schedulers. Some objects of a scheduler's state, such as functions, are not saved. In
+    their place, the restored state gets the objects of the new scheduler.
     """
     connector = trainer._checkpoint_connector
     original = connector.restore_lr_schedulers
@@ -94,8 +94,8 @@ def _load_schedulers_living(trainer: Any, kinds: list[str] | None) -> None:
 
 def load_again(trainer: Any, state: State) -> None:
     """
-    Give Lightning once more the entries that it restores after on_fit_start. The script's `on_load_checkpoint`, which
-    has already run, may have removed them. Called in on_fit_start.
+    Give Lightning once more the entries of the checkpoint that it restores after on_fit_start. This is needed because
+    the script's `on_load_checkpoint` has already run, and may have removed these entries. Called in on_fit_start.
     """
     connector = trainer._checkpoint_connector
     connector._loaded_checkpoint = connector._loaded_checkpoint | {name: state[name] for name in RESTORED_LAST}
@@ -112,10 +112,10 @@ def load_scores(trainer: Any, state: State) -> None:
 
 def load_weights(trainer: Any, saved: Weights) -> None:
     """
-    Make this fit() load weights from `saved`, as far as the module has weights of these names. Called in
-    `Callback.setup`.
+    Make this fit() load those weights in `saved` whose names the module has. Called in `Callback.setup`.
 
-    A module with its own `load_state_dict` gets all that its own `state_dict` returned.
+    If the module's class defines its own `load_state_dict`, that method gets everything that the module's `state_dict`
+    returned.
     """
     strategy = trainer.strategy
     original = strategy.load_model_state_dict
@@ -154,8 +154,8 @@ def kinds_of_schedulers(trainer: Any) -> list[str]:
 
 def load_new_schedulers(trainer: Any, saved: Sequence[State], before: Sequence[Any]) -> None:
     """
-    Load the state of each scheduler that is not in `before`. Lightning has restored those in `before`; others have
-    since replaced them, or were added.
+    Load the state of each scheduler that is not in `before`. The schedulers in `before` were restored by Lightning.
+    Since then, the script has replaced some of them, or has added others.
     """
     for number, (state, scheduler) in enumerate(zip(saved, schedulers(trainer), strict=False)):
         if number >= len(before) or scheduler is not before[number]:
@@ -164,7 +164,7 @@ def load_new_schedulers(trainer: Any, saved: Sequence[State], before: Sequence[A
 
 def others_load_it(trainer: Any) -> bool:
     """
-    Return whether the script, a callback or a plugin has an `on_load_checkpoint` hook, which reads the whole state.
+    Return True if the script, a callback or a plugin has an `on_load_checkpoint` hook, which reads the whole state.
     """
     holders = (trainer.lightning_module, trainer.datamodule, trainer.precision_plugin, *trainer.callbacks)
     return any(_has_hook(holder) for holder in holders if holder is not None)
