@@ -1,7 +1,8 @@
 # make demo    train examples/resnet50.yaml, fitted to this machine, through interruptions on the local cloud (nothing is rented)
 # make help    this list
 # make quick   what needs no server, no training and no kill: run it after each edit (a minute on 2 idle cores)
-# make test    everything that has to hold: run it before each push (40 minutes on 2 cores)
+# make test    everything that has to hold: run it before each push (MINUTES minutes on 2 cores)
+# make nightly the same by every way and for every case, and prints its time; make shares measures the budgets of make test
 # make battery  lists the batteries: what each proves, how long it takes, its last result; make battery NAME=chaos runs one
 # make night-notices  how soon the function of a night answers an interruption warning, on EC2 that is on this machine (as root; ten minutes)
 # make interruptions   plain Lightning and spotrun under the same kills, side by side
@@ -34,7 +35,7 @@ DEV_LOCKS := spotrun/boot/gcp.txt locks/tests.txt
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: help demo quick test battery night-notices function interruptions checkpoint-benchmark downtime picture docs reference \
+.PHONY: help demo quick test nightly shares battery night-notices function interruptions checkpoint-benchmark downtime picture docs reference \
 	browser dist install dev lock lint types clean moved
 
 demo: .venv/.installed
@@ -47,21 +48,28 @@ help:
 # Each pytest worker computes on one core: two of them with two threads each would mostly wait for one another.
 # With CI=true a test that was skipped without being listed in tests/support/expected_skips.txt is a failure.
 # The tests start a thousand Pythons: they begin sooner where they find their bytecode.
-# The slow tests begin first (tests/conftest.py). A worker that has done its own takes some of others over (worksteal).
 # Where processes run, much of the time is waiting, for deadlines and polls: a third worker computes meanwhile.
-quick test battery: export PYTHONDONTWRITEBYTECODE :=
-quick test: export OMP_NUM_THREADS ?= 1
+quick test nightly shares battery: export PYTHONDONTWRITEBYTECODE :=
+quick test nightly shares: export OMP_NUM_THREADS ?= 1
 quick: WORKERS ?= 2
-test: WORKERS ?= 3
+test nightly shares: WORKERS ?= 3
+TESTS = .venv/bin/python -m pytest -q $(addprefix -p tests.support.,forked processor_time unchanged) --forks $(WORKERS)
 quick: .venv/.installed-dev
 	.venv/bin/ruff check --quiet .
-	.venv/bin/python -m pytest -q -n 0 -p tests.support.forked --forks $(WORKERS) -p tests.support.processor_time --cpu-max 0.5 \
-		-m 'not exhaustive' tests/unit $(PYTEST_ARGS)
+	$(TESTS) --cpu-max 0.5 -m 'not exhaustive and not nightly' tests/unit $(PYTEST_ARGS)
 
+# Each module has a budget (tests/support/processor_times.txt), unless PYTEST_ARGS chooses other tests.
 test: .venv/.installed-dev .browser/.installed
 	.venv/bin/ruff check --quiet .
-	.venv/bin/python -m pytest -n $(WORKERS) --dist worksteal $(if $(CI),--junitxml=.pytest-results.xml) $(PYTEST_ARGS)
+	$(TESTS) -m 'not nightly and not live_aws' --unchanged skip $(if $(PYTEST_ARGS),,--shares check) \
+		$(if $(CI),--junitxml=.pytest-results.xml) $(PYTEST_ARGS)
 	$(if $(CI),.venv/bin/python tests/support/expected_skips.py .pytest-results.xml)
+
+nightly: .venv/.installed-dev .browser/.installed
+	$(TESTS) -m 'not live_aws' --unchanged record --shares print $(PYTEST_ARGS)
+
+shares: .venv/.installed-dev .browser/.installed
+	$(TESTS) -m 'not nightly and not live_aws' --unchanged skip --shares write
 
 # tests/batteries/batteries.toml has the batteries, and the last result of each.
 battery: .venv/.installed-dev

@@ -127,3 +127,32 @@ def test_a_process_that_dies_fails_the_run(tmp_path: Path) -> None:
     done = run(tmp_path)
     assert done.returncode != 0
     assert "ended with 3" in done.stdout + done.stderr
+
+
+CHECKS = """
+import pytest
+
+pytestmark = pytest.mark.checks("tool")
+
+def test_of_the_tool(): pass
+"""
+
+
+def test_tests_of_a_tool_are_left_out_until_the_tool_changes(tmp_path: Path) -> None:
+    (tmp_path / "tests" / "support").mkdir(parents=True)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = checks: of a tool\n")
+    (tmp_path / "test_tool.py").write_text(CHECKS)
+    (tmp_path / "tool").mkdir()
+    (tmp_path / "tool" / "code.py").write_text("1")
+
+    def done(mode: str) -> str:
+        plugins = ["-p", "tests.support.unchanged", "-p", "no:cacheprovider"]
+        words = [sys.executable, "-m", "pytest", *plugins, "--unchanged", mode, str(tmp_path)]
+        environment = {"PYTHONPATH": str(ROOT)}
+        return subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False).stdout
+
+    assert "1 passed" in done("skip")  # nothing is recorded yet
+    assert "1 passed" in done("record")
+    assert "1 deselected" in done("skip")
+    (tmp_path / "tool" / "code.py").write_text("2")
+    assert "1 passed" in done("skip")

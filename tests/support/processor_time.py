@@ -138,7 +138,7 @@ class _Shares:
     """Adds up the tests of each module, and compares the sums with the committed ones."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._writes = config.getoption("--shares") == "write"
+        self._mode = config.getoption("--shares")
         self._used_s: defaultdict[str, float] = defaultdict(float)
         self._over: list[str] = []
         self._grown: list[str] = []
@@ -151,14 +151,12 @@ class _Shares:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if hasattr(session.config, "workerinput") or not self._used_s:
-            return
-        if self._writes:
+        if self._mode == "write":
             write_times(self._used_s)
-            return
-        self._grown, self._over = compare(self._used_s, read_times())
-        if self._over and exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        elif self._mode == "check":
+            self._grown, self._over = compare(self._used_s, read_times())
+            if self._over and exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         total_s = sum(self._used_s.values())
