@@ -32,7 +32,6 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ["MOTO_AMIS_PATH"] = str(ROOT / "tests" / "support" / "ec2_images.json")
 
 # pytest imports readline, which gives each process that we start a width: spotrun would fold what it prints to that.
-# xdist tells its workers by os.environ, readline its own process by the C library alone.
 os.environ.pop("COLUMNS", None)
 os.unsetenv("COLUMNS")
 
