@@ -119,10 +119,10 @@ class Mischief:
 @pytest.mark.parametrize(
     ("content", "word"),
     [
-        ({"weights": torch.ones(2)}, "no Lightning checkpoint"),
+        ({"weights": torch.ones(2)}, "is not a Lightning checkpoint"),
         ({"state_dict": {}, "pytorch-lightning_version": "2.6.6", "x": Mischief()}, "more than tensors"),
-        (b"not a checkpoint", "no file of torch.save"),
-        (b"", "no file of torch.save"),
+        (b"not a checkpoint", "was not written by torch.save"),
+        (b"", "was not written by torch.save"),
         (None, "cannot be read"),
     ],
     ids=["other keys", "code", "text", "empty", "absent"],
@@ -164,8 +164,8 @@ def test_file_that_cannot_be_written_is_one_error() -> None:
 def test_a_bad_start_starts_no_run(sandbox: Sandbox) -> None:
     path = sandbox.folder / "bad.ckpt"
     path.write_text("not a checkpoint")
-    assert "no file of torch.save" in sandbox.call("checkpoints", "import", path, job(sandbox, "never"), code=2)
-    assert "no file of torch.save" in sandbox.call("launch", job(sandbox, "never"), "-y", "--init-from", path, code=2)
+    assert "was not written by torch.save" in sandbox.call("checkpoints", "import", path, job(sandbox, "never"), code=2)
+    assert "was not written by torch.save" in sandbox.call("launch", job(sandbox, "never"), "-y", "--init-from", path, code=2)
     assert not sandbox.store.exists()
 
 
