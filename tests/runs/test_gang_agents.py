@@ -198,7 +198,7 @@ def test_member_reports_once_that_only_the_files_of_the_lead_are_kept(start: Sta
     os.kill(nodes[1].trainer_pid(), signal.SIGKILL)
     completes(run, *nodes)
     assert len(run.seen(ev.ResumedFrom)) == 2
-    told = [run.log(node).count("in no checkpoint and not stored") for node in nodes]
+    told = [run.log(node).count("only the lead's files are stored") for node in nodes]
     assert told == [0, 1]
     assert "of-rank-1.txt of this member" in run.log(nodes[1])
 
