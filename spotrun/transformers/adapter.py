@@ -115,8 +115,8 @@ class TransformersFramework(TrainerLoop):
     @property
     def own_objects(self) -> Sequence[object]:
         """
-        Those of the Trainer, its arguments, its accelerator and its callbacks whose classes come from libraries; also
-        the model's configs. A Trainer of the script's own class is one of `roots` instead.
+        The objects among the Trainer, its arguments, its accelerator and its callbacks whose class comes from a
+        library, and the model's configs. If the script defines the Trainer's class, the Trainer is in `roots` instead.
         """
         trainer = self._trainer
         held = [trainer, trainer.args, trainer.accelerator, *trainer.callback_handler.callbacks]

@@ -197,8 +197,8 @@ class TrainerLoop:
 
     def _on_batches(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """
-        Call `batch_begins` when the Trainer reads the batches of a step, because it reads all of them at once, before
-        it trains the first.
+        Call `batch_begins` after the Trainer has read the batches of a step. The Trainer reads all of a step's batches
+        before it trains the first one.
         """
         if self._nothing_is_left:
             return NOTHING_TO_READ

@@ -43,8 +43,8 @@ LOOK_EVERY_S = 0.1
 SEED = "1"
 STARTED = "2025-01-01T12:00:00+00:00"
 """
-The start time that is given to each training. It is always the same, because a script may use it; in a real run, too,
-all attempts get the same time.
+The start time that is given to each training. A script may use the start time, so both trainings have to get the same
+one. (In a real run, all attempts get the same start time too.)
 """
 LEFT_OUT = "checkpoint.files.exclude names it"
 

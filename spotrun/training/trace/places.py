@@ -1,9 +1,9 @@
 """
 Describes the values that the script holds in Python objects: one text for each value, by the value's path.
 
-This walk is separate from the one in spotrun/training/python_state. It also describes objects which that walk skips:
-closures, iterators, generators, local variables of running functions, library objects. A library object is described by
-the content of its pickle or, if it has none, by its plain attributes.
+Checkpoints find such values with other code, in spotrun/training/python_state. This module shares no search with it,
+and also describes objects that it skips: closures, iterators, generators, local variables of running functions, library
+objects. A library object is described by the content of its pickle or, if it has none, by its plain attributes.
 """
 
 from __future__ import annotations
