@@ -1,6 +1,6 @@
 """
 Reports each value that training changes and that checkpoints do not contain. Each value is reported once, by name. A
-job can require that the training ends when there is such a report.
+job can require that such a report ends the training.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 The training loop of one Trainer: its position, and the points at which `Hooks` are called.
 
 One optimizer step takes several batches if gradients accumulate. After each step the Trainer logs, evaluates and saves,
-as its TrainerControl requests. At the end of an epoch it first calls the callbacks for that end, and then logs,
-evaluates and saves once more if requested.
+as its TrainerControl requests. At the end of an epoch the Trainer first calls `on_epoch_end` of the callbacks, and then
+logs, evaluates and saves once more if requested.
 """
 
 from __future__ import annotations

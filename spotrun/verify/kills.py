@@ -15,7 +15,7 @@ from spotrun.units import Steps
 VICTIMS = ("instance", "trainer")
 """Targets of a kill: all processes on the machine, or only the trainer. Successive kills alternate between the two."""
 DURABLE_STEPS = 10
-"""When a metric has a new best value, a checkpoint with that value is assumed to be durable this many steps later."""
+"""Number of steps after which a checkpoint with a metric's new best value is assumed to be durable."""
 
 
 class KillPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -254,7 +254,7 @@ def failure(name: str, kills: Sequence[PlannedKill], outcome: str, detail: str) 
         )
     return RunEnded(
         f"the uninterrupted training finished, but the interrupted one {outcome}{after}: {detail}",
-        hint="look for what only a restarted script meets, such as files that it wrote before; --keep keeps the logs",
+        hint="check what only a restarted script finds, such as files from its first start; --keep keeps the logs",
     )
 
 

@@ -55,7 +55,7 @@ of the first epoch. Only the first traced process of a training does this.
 
 class Holds:
     """
-    The steps after which this process stops and waits to be killed. Those in `held_at` are left out, because an earlier
+    The steps after which this process stops and waits to be killed. Steps in `held_at` are left out, because an earlier
     process has already stopped there. If `held_at` is None, this process never stops.
     """
 
@@ -118,7 +118,7 @@ def of_this_process() -> ProcessTrace:
 
 def traced(framework: Framework) -> FrameworkTrace | None:
     """
-    Return the trace of a fit that is about to start; None if the environment does not ask for a trace. Call this when
+    Return the trace of a fit that is about to start; None if the environment does not ask for a trace. Call this after
     the fit has loaded its state.
     """
     if FILE_VARIABLE not in os.environ:
@@ -191,7 +191,7 @@ class FrameworkTrace:
         return next((found for one in self._here.loaders("train") if (found := order_of(one)) is not None), None)
 
     def validated(self) -> None:
-        """Record a validation that has ended, with all metrics logged so far, which include the validation's."""
+        """Record the end of a validation, with all metrics logged so far, including those of the validation."""
         known = metrics(self._here.metrics())
         self._file.append(Validated(epoch=self._epoch, batch=self._here.batch - 1, step=self._step, metrics=known))
 

@@ -142,8 +142,8 @@ class Freezer:
 
     def committed(self, number: int) -> None:
         """
-        Record that the agent has committed the checkpoint with the frozen folder `number`, so that files unchanged
-        since then need not be sent.
+        Record that the agent has committed the checkpoint with the frozen folder `number`. From now on, a file that has
+        not changed since that folder was frozen need not be sent.
         """
         if number in self._unsettled:
             self._known = self._unsettled[number]
