@@ -78,8 +78,8 @@ def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
 def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
     """
     Return all weights of a snapshot. They come from two parts of it: `shown`, which the script's `state_dict()`
-    returned, and `beside`, the entry BESIDE. Weights of the base (see `check_base`) are in neither part, so they are
-    taken from `module`.
+    returned, and the entry BESIDE. Weights of the base (see `check_base`) are in neither part, so they are taken from
+    `module`.
     """
     living = dict(module.named_parameters())
     own = {name: living[name] for name in beside.get("base", ()) if name in living} | beside["own"]
