@@ -156,7 +156,7 @@ class ResourcesSpec(Model):
         default=None,
         description="Accelerators per instance, by name and number: V100:1, {V100: 1} or V100. With {any_of: [T4:1, "
         "A10G:1, c5.xlarge]}, spotrun chooses the kind that costs least per sample. You can also write such a choice "
-        "as [T4:1, A10G:1] or {T4: 1, A10G: 1}. It may contain instance types, with or without accelerators.",
+        "as [T4:1, A10G:1] or {T4: 1, A10G: 1}. The choice may contain instance types, with or without accelerators.",
     )
     instance_type: fields.CloudName | None = Field(default=None, description="Rent only this instance type: g5.xlarge.")
     region: fields.CloudName | None = Field(default=None, description="Rent only in this region: us-east-1.")
@@ -587,7 +587,7 @@ class GcpSpec(Model):
     )
     volume_gb: StrictInt = Field(default=VOLUME_GIB, ge=10, le=16_000, description="The size of the boot disk in GiB.")
     subnetwork: fields.GoogleName = Field(
-        default="spotrun", description="The name of the subnetwork in each region that instances start in."
+        default="spotrun", description="The name of the subnetwork in which instances start, the same in each region."
     )
     service_account: fields.ServiceAccount | None = Field(
         default=None,

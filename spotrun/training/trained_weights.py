@@ -21,8 +21,8 @@ def left_out(module: nn.Module, optimizers: Sequence[Optimizer], state: State) -
     Return the names of the weights that an optimizer trains and that are not in `state`, in the optimizers' order.
     `state` is the whole state except the optimizers' states.
 
-    The module's own weights are always saved (weights.py). For any other weight, see whether a tensor in `state` uses
-    the same memory: the script may have saved the weight in its own way.
+    The module's own weights are never in the result, because they are always saved (weights.py). Any other weight
+    counts as saved if a tensor in `state` uses the same memory: the script may have saved it in its own way.
     """
     there = {id(weight) for weight in module.parameters()}
     memory: set[int] | None = None

@@ -1,6 +1,6 @@
 """
 Reports each value that training changes and that checkpoints do not contain. Each value is reported once, by name. A
-job can require that the training ends when there is such a report.
+job can require that such a report ends the training.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from spotrun.training.ranks import Ranks
 from spotrun.training.session import Agent
 
 TOLD_MAX = 100
-"""Maximum number of changes in one message to the agent. Each of their texts is cut at TEXT_MAX characters."""
+"""
+Maximum number of changes in one message to the agent. The path and the description of each change are cut at TEXT_MAX
+characters.
+"""
 TEXT_MAX = 300
 HINT = (
     "keep the state in plain values and make the object from them at each start (docs/checkpoints.md), or set"

@@ -1,9 +1,9 @@
 """
 Saves and restores a module's weights as they really are: its parameters and persistent buffers, by name.
 
-`state_dict()` is a view of these weights that the script may change for other readers. For example, it may return
-averages in place of the weights, only the adapters, or a pruned model. A snapshot contains this view. A separate entry
-(`BESIDE`) contains each weight that is not in the view.
+The result of `state_dict()` is not enough, because the script may override this method for its own purposes. For
+example, it may return averages in place of the weights, only the adapters, or a pruned model. A snapshot contains this
+result. A separate entry (`BESIDE`) contains each weight that is not in the result.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ class Weights(NamedTuple):
 
 def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
     """
-    Return the weights of `module` that `shown` lacks, and descriptions of all its parts. `shown` is what the script's
-    `state_dict()` returned. Tensors are not copied. For weights in `base`, the result has only their digests.
+    Return the weights of `module` that `shown` lacks, and descriptions of all parts of `module`. `shown` is what the
+    script's `state_dict()` returned. `base` has digests of weights that the script loads again in each process (see
+    `check_base`). For these weights, return only the digests. Tensors are not copied.
     """
     named = _Named(module)
     parameters, buffers = named.parameters, named.persistent
@@ -77,7 +78,8 @@ def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
 def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
     """
     Return all weights of a snapshot. They come from two parts of it: `shown`, which the script's `state_dict()`
-    returned, and the entry BESIDE. The base's weights are in neither part, so they are taken from `module`.
+    returned, and the entry BESIDE. Weights of the base (see `check_base`) are in neither part, so they are taken from
+    `module`.
     """
     living = dict(module.named_parameters())
     own = {name: living[name] for name in beside.get("base", ()) if name in living} | beside["own"]
@@ -90,8 +92,9 @@ def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
 
 def put_back(module: nn.Module, weights: Weights) -> None:
     """
-    Give `module` these weights. Where shape and type are equal, the values are copied into the existing memory. A
-    missing parameter or buffer is added to its part; a missing part is not made.
+    Give `module` these weights. If a saved weight and the weight in `module` have the same shape and type, the value is
+    copied into the existing memory. If a part of `module` lacks a saved parameter or buffer, the parameter or buffer is
+    added. Missing parts are not added.
 
     Raises:
         Misfit: a part is missing, new or different. The module's values are then unchanged, but `prune_again` and
@@ -129,8 +132,8 @@ def check_base(before: Mapping[str, str], now: Mapping[str, str]) -> None:
 
 def fits(module: nn.Module, weights: Weights) -> bool:
     """
-    Return whether `put_back` can put all of `weights` into `module`. To find out, first prune and tie the module's
-    parameters as they were in the snapshot.
+    Return whether `put_back` can put all of `weights` into `module`. This check changes `module`: it first prunes and
+    ties the parameters as they were in the snapshot.
     """
     try:
         prune_again(module, weights)

@@ -115,8 +115,8 @@ class TransformersFramework(TrainerLoop):
     @property
     def own_objects(self) -> Sequence[object]:
         """
-        Those of the Trainer, its arguments, its accelerator and its callbacks whose classes come from libraries; also
-        the model's configs. A Trainer of the script's own class is one of `roots` instead.
+        The objects among the Trainer, its arguments, its accelerator and its callbacks whose class comes from a
+        library, and the model's configs. If the script defines the Trainer's class, the Trainer is in `roots` instead.
         """
         trainer = self._trainer
         held = [trainer, trainer.args, trainer.accelerator, *trainer.callback_handler.callbacks]
@@ -229,8 +229,9 @@ class TransformersFramework(TrainerLoop):
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         """
-        Call `on_epoch_begin` of the script's callbacks `epochs` times, once for each epoch that had begun. `training`
-        makes no difference here: the Trainer calls `on_train_begin` even if no step is left to train.
+        Call `on_epoch_begin` of the script's callbacks `epochs` times, once for each epoch that had begun.
+        `on_train_begin` need not be called here, whether `training` is true or not: the Trainer calls it even if no
+        step is left to train.
         """
         trainer = self._trainer
         for _ in range(epochs):

@@ -1,7 +1,7 @@
 """
 Computes digests of the base of a model that is trained through adapters. The base consists of the weights that the
-script makes in each process and that nothing changes. It is most of the model, so checkpoints contain only a digest of
-each of its weights.
+script makes in each process and that training does not change. The base is most of the model, so checkpoints do not
+store its weights; they contain only a digest of each.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 The training loop of one Trainer: its position, and the points at which `Hooks` are called.
 
 One optimizer step takes several batches if gradients accumulate. After each step the Trainer logs, evaluates and saves,
-as its TrainerControl requests. At the end of an epoch it first calls the callbacks for that end, and then logs,
-evaluates and saves once more if requested.
+as its TrainerControl requests. At the end of an epoch the Trainer first calls `on_epoch_end` of the callbacks, and then
+logs, evaluates and saves once more if requested.
 """
 
 from __future__ import annotations
@@ -197,8 +197,8 @@ class TrainerLoop:
 
     def _on_batches(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """
-        Call `batch_begins` when the Trainer reads the batches of a step, because it reads all of them at once, before
-        it trains the first.
+        Call `batch_begins` after the Trainer has read the batches of a step. The Trainer reads all of a step's batches
+        before it trains the first one.
         """
         if self._nothing_is_left:
             return NOTHING_TO_READ

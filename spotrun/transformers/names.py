@@ -9,7 +9,10 @@ from types import ModuleType
 from spotrun.training.private_names import missing
 
 FLOOR = (5, 10)
-"""Oldest supported version (major, minor): older ones keep the sums of losses in local variables of one function."""
+"""
+Oldest supported version (major, minor). Older versions keep the sums of losses in local variables of one function,
+where spotrun cannot reach them.
+"""
 KNOWN = "5.24"
 """The version with which the tests run."""
 METHODS = {

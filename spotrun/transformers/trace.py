@@ -28,7 +28,10 @@ def begin(framework: Framework, trainer: Any) -> TrainerTrace | None:
 
 
 class TrainerTrace:
-    """Traces one training. When it has ended, call `close`, then close the framework, then call `ended`."""
+    """
+    Traces one training. When the training has ended, first call this trace's `close`, then close the framework, and
+    then call this trace's `ended`.
+    """
 
     def __init__(self, framework: Framework, trainer: Any) -> None:
         self._here = framework
@@ -78,8 +81,8 @@ class TrainerTrace:
 
     def _batch_ends(self) -> None:
         """
-        Record the end of a batch, only once. The Trainer handles the end of a step a second time at the end of an
-        epoch, and after a resume.
+        Record the end of a batch, unless it is already recorded. This may be called twice for a batch, because the
+        Trainer handles the end of a step again at the end of an epoch and after a resume.
         """
         if self._in_batch:
             assert self._trace is not None

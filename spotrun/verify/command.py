@@ -40,7 +40,7 @@ COMMIT_MIN_S = 1.0
 class CommandVerification(msgspec.Struct, frozen=True, kw_only=True):
     """
     The result for a command. `identical` is true if files were compared and no file differs between the run with kills
-    and the run without kills. `deterministic` is false if two runs without kills left a different file.
+    and the run without kills. `deterministic` is false if a file differs between two runs without kills.
 
     `resumes_from_checkpoint` counts the kills after which the command continued from a checkpoint of its state.
     `redone_s` is the command's rework, in seconds of system time. `likely_cause` explains the first difference.
@@ -65,8 +65,8 @@ class CommandVerification(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_command(spec: RunSpec, straight: RehearsalResult) -> bool:
     """
-    Return whether the job is a command that keeps its state in files. It is not if a traced training has reached its
-    end in `straight`; then the steps of that training are compared instead.
+    Return whether the job is a command that keeps its state in files. If a traced training reached its end in
+    `straight`, return False: the steps of that training are compared instead of files.
     """
     if straight.has_trace:
         return False

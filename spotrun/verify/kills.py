@@ -13,9 +13,9 @@ from spotrun.exactness.trace import Trace
 from spotrun.units import Steps
 
 VICTIMS = ("instance", "trainer")
-"""What a kill ends: all processes on the machine, or only the trainer. Successive kills alternate between the two."""
+"""Targets of a kill: all processes on the machine, or only the trainer. Successive kills alternate between the two."""
 DURABLE_STEPS = 10
-"""Number of steps after a metric's best value at which a checkpoint with that value is assumed to be durable."""
+"""Number of steps after which a checkpoint with a metric's new best value is assumed to be durable."""
 
 
 class KillPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,9 +51,9 @@ def planned(steps: int, improved: Sequence[int], plan: KillPlan) -> list[Planned
     Return the kills of a training of `steps` steps, in order. `improved` are the steps at which a callback found a new
     best value of a metric.
 
-    Unless the user names the steps, one kill ends the instance soon after a best value. It is the last best value that
-    has enough steps after it. Scripts write files, such as the best model, when they find a best value. The next
-    instance has these files only if a checkpoint restores them, and this kill tests whether it does.
+    Scripts often write files, such as the best model, when they find a best value. The next instance has these files
+    only if a checkpoint restores them. To test this, one kill ends the instance soon after a best value: the last one
+    after which enough steps remain. If the user names the steps, there is no such kill.
     """
     drawn = kill_steps(steps, plan)
     best = None if plan.at else _after_best(steps, improved)

@@ -43,8 +43,8 @@ LOOK_EVERY_S = 0.1
 SEED = "1"
 STARTED = "2025-01-01T12:00:00+00:00"
 """
-The start time that is given to each training. It is always the same, because a script may use it; in a real run, too,
-all attempts get the same time.
+The start time that is given to each training. A script may use the start time, so both trainings have to get the same
+one. (In a real run, all attempts get the same start time too.)
 """
 LEFT_OUT = "checkpoint.files.exclude names it"
 
@@ -254,7 +254,7 @@ def failure(name: str, kills: Sequence[PlannedKill], outcome: str, detail: str) 
         )
     return RunEnded(
         f"the uninterrupted training finished, but the interrupted one {outcome}{after}: {detail}",
-        hint="look for what only a restarted script meets, such as files that it wrote before; --keep keeps the logs",
+        hint="check what only a restarted script finds, such as files from its first start; --keep keeps the logs",
     )
 
 

@@ -24,7 +24,7 @@ from spotrun.verify.rehearsal import RehearsalProgress
 from spotrun.verify.verification import Verification
 
 PLAIN_EVERY_S = 10.0
-"""Seconds of system time between two lines about the same training. A kill prints a line at any time."""
+"""Seconds of system time between two lines about the same training. A line about a kill is printed immediately."""
 
 
 def view() -> View[RehearsalProgress]:

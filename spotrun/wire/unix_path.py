@@ -21,8 +21,8 @@ _TIME = struct.Struct("@ll")
 
 def listen(path: str) -> socket.socket:
     """
-    Return a listening socket at `path`, which must not exist yet. Other processes can connect only once the permissions
-    of `path` have been set.
+    Return a listening socket at `path`, which must not exist yet. Its permissions are set before it listens, so
+    processes of other users can never connect.
 
     Raises:
         OSError: `path` exists, or the file system does not support sockets.

@@ -145,7 +145,7 @@ def test_a_script_that_ran_straight_is_not_told_to_train_to_its_end_first() -> N
     assert str(killed).startswith(
         "the uninterrupted training finished, but the interrupted one failed after a kill "
         "(of the trainer, at step 1,234): FileExistsError: out\n"
-        "  try: look for what only a restarted script meets"
+        "  try: check what only a restarted script finds"
     )
 
 

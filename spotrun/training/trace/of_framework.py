@@ -55,7 +55,7 @@ of the first epoch. Only the first traced process of a training does this.
 
 class Holds:
     """
-    The steps after which this process stops and waits to be killed. Those in `held_at` are left out, because an earlier
+    The steps after which this process stops and waits to be killed. Steps in `held_at` are left out, because an earlier
     process has already stopped there. If `held_at` is None, this process never stops.
     """
 
@@ -118,7 +118,7 @@ def of_this_process() -> ProcessTrace:
 
 def traced(framework: Framework) -> FrameworkTrace | None:
     """
-    Return the trace of a fit that is about to start; None if the environment does not ask for a trace. Call this when
+    Return the trace of a fit that is about to start; None if the environment does not ask for a trace. Call this after
     the fit has loaded its state.
     """
     if FILE_VARIABLE not in os.environ:
@@ -131,9 +131,9 @@ def traced(framework: Framework) -> FrameworkTrace | None:
 
 class FrameworkTrace:
     """
-    The trace of one fit. The trace counts epochs and steps across all fits of a process, while a framework may start
-    from 0 again in each fit. `counted` has the framework's own epoch and step at the start of this fit, before it
-    loaded a checkpoint. The trace adds the difference between the two counts to the framework's numbers.
+    The trace of one fit. The trace counts epochs and steps across all fits of a process, but a framework may count from
+    0 again in each fit. So the trace adds an offset to the framework's epoch and step: where the last fit ended, minus
+    `counted`. `counted` is the framework's own epoch and step at the start of this fit, before a checkpoint was loaded.
     """
 
     def __init__(self, framework: Framework, counted: tuple[int, int] = (0, 0)) -> None:
@@ -166,8 +166,8 @@ class FrameworkTrace:
 
     def batch_ends(self) -> None:
         """
-        Record a batch, after the framework has counted it. The record includes the states of the random generators. So
-        call this before spotrun seeds them for the code that follows the batch.
+        Record a batch. Call this after the framework has counted the batch, and before spotrun seeds the random
+        generators for the code that follows the batch, because the record includes the generators' states.
         """
         here, number = self._here, self._here.batch - 1
         order = self._order()
@@ -191,7 +191,7 @@ class FrameworkTrace:
         return next((found for one in self._here.loaders("train") if (found := order_of(one)) is not None), None)
 
     def validated(self) -> None:
-        """Record a validation that has ended, with all metrics logged so far, which include the validation's."""
+        """Record the end of a validation, with all metrics logged so far, including those of the validation."""
         known = metrics(self._here.metrics())
         self._file.append(Validated(epoch=self._epoch, batch=self._here.batch - 1, step=self._step, metrics=known))
 
@@ -208,8 +208,8 @@ class FrameworkTrace:
 
     def ended(self) -> None:
         """
-        Record the end of training. The record includes the states of the random generators. Call this when these have
-        the states in which the rest of the script finds them.
+        Record the end of training. The record includes the states of the random generators. Call this only when the
+        generators have the states with which the script continues after the training.
         """
         here, module = self._here, self._here.module
         self.process.ended_at = self._epoch, self._step
@@ -246,11 +246,11 @@ class FrameworkTrace:
 
     def _add_all(self, places: Places) -> None:
         """
-        Add all values of the script that are compared.
+        Add all values of the script that verify-resume compares.
 
-        Local variables with plain values are left out. A process that resumes at the end of training trains no batch,
-        so its functions have other local variables than those of a process that trained. An object that a local
-        variable refers to is compared, because the framework's roots include it.
+        Plain values in local variables of functions are left out: a process that resumes at the end of training trains
+        no batch, so these variables have other values there than in a process that trained. Objects in local variables
+        are added if they can be reached from the framework's `roots()`.
         """
         places.loggers(self._here.loggers)
         self._add_roots(places)

@@ -1,9 +1,9 @@
 """
 Describes the values that the script holds in Python objects: one text for each value, by the value's path.
 
-This walk is separate from the one in spotrun/training/python_state. It also describes objects which that walk skips:
-closures, iterators, generators, local variables of running functions, library objects. A library object is described by
-the content of its pickle or, if it has none, by its plain attributes.
+Checkpoints find such values with other code, in spotrun/training/python_state. This module does not use that code, and
+also describes objects that it skips: closures, iterators, generators, local variables of running functions, library
+objects. A library object is described by the content of its pickle or, if it has none, by its plain attributes.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ losses, metrics, weights, optimizers and the state of their callbacks.
 NOT_LOOKED_INTO = (*(name for name in HARMLESS if name not in ("_thread", "threading")), "torch.utils.data.sampler")
 OF_DATA = ("dataset", "datasets", "indices", "tensors")
 """
-The only attributes of torch's datasets and loaders that are described. More is not needed, because the trace also
-compares the batches themselves.
+The only attributes of torch's datasets and loaders that are described. The others are not needed, because the trace
+also compares the batches themselves.
 """
 _CODE = (
     BuiltinFunctionType, ModuleType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType,

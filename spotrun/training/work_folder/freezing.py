@@ -4,7 +4,7 @@ include them as they are now. Training does not wait until large files are copie
 
 A small file is copied immediately. A large file is kept open instead, and the agent reads it while training continues.
 If the script writes to the file before the agent has read it, the agent's copy is torn: it mixes old and new content.
-Then the file is copied immediately at all later boundaries.
+After that, this file is copied immediately at each boundary, like a small file.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ only every 4 or 10 ms.)
 """
 PLACES_MAX = 20_000
 """
-Maximum number of files in a frozen folder. The same limit holds for its links, its folders, and the paths that cannot
-be saved. (The agent stores fewer files than this.)
+Maximum number of files in a frozen folder. Its links, its folders, and the paths that cannot be saved have the same
+limit each. (The agent's own limit for stored files is lower.)
 """
 
 
@@ -131,8 +131,8 @@ class Freezer:
         self._copied: set[str] = set()
         self._resting: tuple[Survey, bytes] | None = None
         """
-        The folder's state at the newest boundary at which no file had to be sent, because the agent already had all of
-        them, and the index that was sent then. If nothing has changed since, the same index is sent again.
+        The folder's state and the index that was sent, both from the newest boundary at which the agent already had all
+        files. If the folder has not changed since that boundary, the same index is sent again.
         """
 
     def begin_with(self, opened: Iterable[Opened]) -> None:
@@ -142,8 +142,8 @@ class Freezer:
 
     def committed(self, number: int) -> None:
         """
-        Record that the agent has committed the checkpoint with the frozen folder `number`, so that files unchanged
-        since then need not be sent.
+        Record that the agent has committed the checkpoint with the frozen folder `number`. From now on, a file that has
+        not changed since that folder was frozen need not be sent.
         """
         if number in self._unsettled:
             self._known = self._unsettled[number]
@@ -232,9 +232,9 @@ class Freezer:
 
 def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[str]) -> dict[str, FileVersion]:
     """
-    Return the files in which each later write is certain to change the size or the modification time. Two groups are
-    left out: files written within the last TICK_NS, because another write might leave the time unchanged; and the files
-    `updated`, because writes through a memory mapping may not change the time at once.
+    Return the files whose later changes are certain to show in their size or modification time. Two groups are left
+    out. After a file was written within the last TICK_NS, another write might leave its time unchanged. And the files
+    `updated` may be written through a memory mapping, which may change the time only later.
     """
     return {
         path: seen
@@ -245,8 +245,8 @@ def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[
 
 def _read_between_writes(fd: int) -> tuple[bytes, Stamp]:
     """
-    Return a file's content, and its size and modification time. They belong together unless another thread keeps
-    writing to the file during all TRIES.
+    Return a file's content, and its size and modification time. If the file changes during the read, it is read again,
+    up to TRIES times in all; if it changed each time, the content may not match the size and time.
     """
     data, stamp = bytearray(), Stamp.of(os.fstat(fd))
     for _ in range(TRIES):

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 KINDS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
 """
 Classes of file objects, in the order in which they are flushed. A file object may contain another one, and the outer
-one must be flushed first. A class written in Python, such as GzipFile, comes first, because its flush may write to the
-file object inside it.
+one must be flushed first.
 """
 DELETED = " (deleted)"
 
@@ -52,7 +51,7 @@ class OpenFiles:
     def move(self, positions: Mapping[str, int]) -> None:
         """
         Set the position in each open file, after the files' content was restored. The position comes from `positions`.
-        A file that `positions` does not name gets its end as the position.
+        For a file that `positions` does not name, set the position to the file's end.
         """
         opened = list(self._open())
         for each in opened:

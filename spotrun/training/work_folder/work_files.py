@@ -21,9 +21,10 @@ class WorkFiles:
     The files of one training. On ranks other than 0, these are only the files that the process has open. If `rule` is
     None, checkpoints include no files.
 
-    In a gang, checkpoints include only the files on the lead's machine. All paths in a saved state are paths in the
-    lead's work folder, because Lightning sends rank 0's folder to all ranks. `of_checkpoints` is the path of that
-    folder. `folder` is the work folder on this machine; on the gang's other members the two differ.
+    In a gang, checkpoints include only the files on the lead's machine. Lightning sends the path of rank 0's work
+    folder to all ranks, so all paths in a saved state are in the lead's work folder. `of_checkpoints` is that folder.
+    `folder` is the work folder on this machine. On the lead the two are the same; on the gang's other members they
+    differ.
     """
 
     def __init__(self, agent: Agent, ranks: Ranks, rule: FilesRule | None) -> None:
