@@ -93,7 +93,7 @@ def _process(pid: int) -> _Process | None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cpu-max", type=float, default=0.0, help="Maximum processor seconds of a test; 0 for no limit.")
     parser.addoption(
-        "--shares", choices=("check", "write"), help="Check the modules' processor times, or rewrite them."
+        "--shares", choices=("check", "write", "print"), help="Check, rewrite or add up the modules' processor times."
     )
 
 
