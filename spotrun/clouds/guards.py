@@ -73,7 +73,8 @@ class NoGuards:
 
 class GuardedDriver(WrappedDriver):
     """
-    A driver that arms a guard right after each launch. If the guard cannot be armed, the instance is kept all the same.
+    A driver that arms a guard right after each launch. If the guard cannot be armed, the driver still keeps the
+    instance.
     """
 
     def __init__(self, driver: CloudDriver, guards: Guards, clock: Clock) -> None:

@@ -1,9 +1,8 @@
 """
-The interface for making identities, from which a run's instances have their rights in the cloud, and a driver that
-makes a run's identity before the run's first launch.
+The interface for making identities, and a driver that makes a run's identity before the run's first launch.
 
-An identity is a role or a service account. A run's identity gives access to the run's folder, and to no other run's
-folder.
+An identity is a role or a service account. It gives a run's instances their rights in the cloud: access to the run's
+folder, and to no other run's folder.
 """
 
 from __future__ import annotations

@@ -82,8 +82,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     def end(self, at: datetime, by: EndedBy, init_exit_code: int | None = None) -> Record:
         """
-        Return a copy of the record that says when and by whom the instance was ended. The end cannot lie before the
-        launch or the last price change, so if `at` does, the time of that event is used.
+        Return a copy of the record that says when and by whom the instance was ended. An instance cannot end before its
+        launch or its last price change. If `at` is earlier than one of them, the record gets the time of that event as
+        the end.
         """
         known = [self.instance.launched_at, *(segment.since for segment in self.instance.prices)]
         ended = self.with_instance(state=InstanceState.STOPPING, ended_at=max([at, *known]), ended_by=by)
