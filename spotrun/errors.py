@@ -94,7 +94,7 @@ class SpotrunError(Exception):
         return self.message if self.hint is None else f"{self.message}; try: {self.hint}"
 
     def problems_found(self) -> list[dict[str, object]]:
-        """Return the problems one by one, in the shape of `found`."""
+        """Return the problems one by one, each in the form that `found` returns."""
         return [{**found(self.message, self.hint), **self.place, "fix": self.hint}]
 
 
@@ -243,8 +243,8 @@ class LaunchTokenSpent(CloudError):
 
 class NotInstalled(SpotrunError):
     """
-    A package or a program is not installed. A subclass is also a StoreError or a CloudError, depending on what needs
-    the package or program.
+    A package or a program is not installed. Two subclasses have a second base, so that callers can catch them by the
+    part of spotrun that needs the package or program: StoreError if a store needs it, CloudError if a cloud needs it.
     """
 
     exit_code = 13

@@ -53,8 +53,8 @@ class Alarm(Protocol):
     on and off. The methods raise CloudDriver's errors.
 
     Each method can be called repeatedly. An Alarm object remembers the state that it has set, and sends no request to
-    set the same state a second time. With `again`, `on` and `off` send the request in any case, because another process
-    may have changed the state meanwhile.
+    set the same state a second time. If `again` is true, the methods send the request in any case, because another
+    process may have changed the state meanwhile.
     """
 
     def on(self, *, again: bool = False) -> None:
@@ -124,7 +124,8 @@ class Nights(Protocol):
         Create or update the night's runner and everything that calls it, and put the pin into the runner's environment.
         If another installation is under way, wait for its end. Remove incomplete parts of earlier installations first.
 
-        The code's digest is compared, so that the runner's code is `function` and not another archive in the store.
+        Compare the digest of the installed code with `function`'s digest, to make sure that the runner does not get the
+        code of another archive in the store.
         """
 
     def look(self, name: str) -> None:

@@ -189,8 +189,8 @@ class StoreTrial:
 
 def _absent_folders(uri: str) -> list[Path]:
     """
-    Return the folders that do not exist yet and that writing the first object creates, deepest first: the store's
-    folder and its missing parents.
+    Return the folders that do not exist yet, deepest first: the store's folder and its missing parents. The trial's
+    first object creates them.
     """
     place = address.parse(uri)
     above = (Path(place), *Path(place).parents) if isinstance(place, str) else ()
