@@ -243,8 +243,9 @@ class LaunchTokenSpent(CloudError):
 
 class NotInstalled(SpotrunError):
     """
-    A package or a program is not installed. Two subclasses have a second base, so that callers can catch them by the
-    part of spotrun that needs the package or program: StoreError if a store needs it, CloudError if a cloud needs it.
+    A package or a program is not installed. If it is needed by a store, a cloud or a secret, a subclass is raised that
+    is also an error of that part, such as StoreError. So callers that catch this part's errors also catch the missing
+    package.
     """
 
     exit_code = 13

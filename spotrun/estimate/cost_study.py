@@ -166,8 +166,8 @@ class Listed(Interrupted):
 
 class Measured(Model):
     """
-    A speed from a measurement. `spotrun bench` has measured the job file `job` on one instance of `type`; the speed is
-    `count` times the measured one.
+    A speed from a measurement: `count` times the speed that `spotrun bench` has measured for the job file `job` on one
+    instance of `type`.
     """
 
     job: fields.Text

@@ -467,7 +467,10 @@ class Ledger:
         self._state = fold.apply(self._state, entry)
 
     def _is_forged(self, entry: Entry, data: bytes) -> bool:
-        """Return True if only the run's owner may write this entry, and the owner has not signed it (protocol 31)."""
+        """
+        Return True if only the run's owner is allowed to write this entry, and the owner has not signed it (protocol
+        31).
+        """
         public_key = self.state.created.public_key
         return bool(public_key) and is_of_owner(entry.event) and not is_signed(public_key, *parted(data))
 
