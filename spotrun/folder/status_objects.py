@@ -36,8 +36,9 @@ class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
 class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
     """
     A question of a gang's lead to the other members: do you have the same state files as I? The lead is about to store
-    its state files, and the object at `key` lists them. Each member answers whether its trainer of this `incarnation`
-    has written other state files. `word` identifies the question.
+    its state files, and the object at `key` lists them. Each member answers whether its trainer has written other state
+    files. `incarnation` says which start of the trainer is meant, because an agent restarts a trainer that crashed.
+    `word` identifies the question.
     """
 
     attempt: Count

@@ -210,8 +210,8 @@ def _new(
     root: str, before: Mapping[str, Stamp], chosen: Callable[[str], bool], missing: set[str]
 ) -> Iterator[tuple[str, Facts]]:
     """
-    Yield the paths that `chosen` accepts and that did not exist `before`, or whose file has changed since. Remove from
-    `missing` each path that exists.
+    Yield the paths that `chosen` accepts and that are new: they are not in `before`, or their file has changed since
+    then. Remove from `missing` each path that exists.
     """
     for path, facts in tree(root, never=NEVER):
         name = _name(path, facts)

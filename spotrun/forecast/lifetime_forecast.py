@@ -116,7 +116,7 @@ class Forecast(msgspec.Struct, frozen=True):
 class Inputs(msgspec.Struct, frozen=True):
     """
     The input of a forecast: its rows (`questions`), the job as it is known before it runs, and the conditions of its
-    lifetimes. For each lifetime, it is drawn at random which losses have a notice; the result replaces the notices in
+    lifetimes. Each lifetime draws at random which losses have a notice. The result of this draw replaces the notices in
     `standby`.
     """
 

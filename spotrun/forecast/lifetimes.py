@@ -237,7 +237,7 @@ class Lifetime(Sequence[Mapping[str, float]]):
 
 
 def draw(market: SpotPools, ticks: int, tick_s: float, seed: int, source: Source) -> Drawn:
-    """Return the market of one lifetime. A market without pools needs no source."""
+    """Return the market of one lifetime. If there are no pools, `source` is not used."""
     if not market.pools:
         return Drawn(np.zeros((ticks, 0), dtype=bool), np.zeros(0))
     return source.draw(market, ticks, tick_s, seed)

@@ -170,9 +170,9 @@ def _with_bench(
 
 def _start_s(found: BenchResult, measured_s: float, spec: RunSpec) -> float:
     """
-    Return the duration of a changeover in seconds of run time. A bench measured `measured_s`, in system time. That
-    duration includes a boot that is usual where the bench ran (`found.usual_boot_s`); it is replaced by the boot that
-    this job expects.
+    Return the duration of a changeover in seconds of run time. The bench measured the duration `measured_s`, in system
+    time. It includes a boot, which usually takes `found.usual_boot_s` where the bench ran. Replace this time by the
+    boot time that this job expects.
     """
     return measured_s * clock_of(spec).scale + spec.boot.total_seconds() - found.usual_boot_s
 

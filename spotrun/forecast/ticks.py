@@ -53,8 +53,9 @@ class Standby(msgspec.Struct, frozen=True):
 
     Notices: `warned` says for each loss, in order, whether the loss has a notice. If there are more losses than values,
     the values repeat from the first one. A notice comes `notice_s` before the loss, and the replacement is started
-    then. So at the loss, this part of the replacement's changeover is already over; it is billed at the replacement's
-    price. No work is repeated after such a loss. The strategy counts the time without spot from the notice.
+    then. So at the loss, `notice_s` seconds of the replacement's changeover are already over. They are billed at the
+    replacement's price. No work is repeated after such a loss. The strategy counts the time without spot from the
+    notice.
 
     Moves to another place: until the changeover to the new place is over, the instances at both places are billed, and
     the new instance can be lost too. While an instance trains, the strategy requests spot only every `ask_every_s`.
