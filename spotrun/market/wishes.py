@@ -34,7 +34,7 @@ class Requirement(NamedTuple):
     One requirement of a job.
 
     `key` is the requirement's place in the job, or its flag. `words` is its wording in messages. `fits` tests whether
-    an offering meets the requirement, and `has` returns the value that an offering has in its place.
+    an offering meets the requirement. `has` returns the value of an offering that `fits` tests, such as its region.
     """
 
     key: tuple[str | int, ...]
