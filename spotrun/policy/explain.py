@@ -102,15 +102,15 @@ def _why_asked(offering: Offering, order: list[Offering], facts: Facts, no_spot:
         return f"asked first: {_why_not_those(cheaper, offering, facts)}"
     before = order[: order.index(offering)]
     if times_first(facts, offering) != times_first(facts, order[0]):
-        return "if those above have no capacity: it is expected to train less for a dollar"
+        return "if those above have no capacity: it is expected to train less per dollar"
     if all(other.price_usd_per_hour <= offering.price_usd_per_hour for other in before):
-        return "if those above have no capacity, or took our instance"
+        return "if those above have no capacity, or the run lost an instance there"
     return f"later than dearer spot: it {'is far from its bucket' if _far(offering, facts) else 'would last less'}"
 
 
 def _why_not_those(cheaper: list[Offering], offering: Offering, facts: Facts) -> str:
     if any(times_first(facts, each) < times_first(facts, offering) for each in cheaper):
-        return "the most training for a dollar, by published speeds"
+        return "the most training per dollar, by published speeds"
     if not cheaper:
         return "the cheapest spot"
     far = "is far from the bucket, " if any(_far(each, facts) for each in cheaper) else ""

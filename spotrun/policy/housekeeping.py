@@ -133,8 +133,8 @@ def _prices(
 
 def _until_it_was_off(prices: tuple[PriceSegment, ...], off_since: datetime | None) -> tuple[PriceSegment, ...]:
     """
-    Set the machine's price to 0 from the time at which the instance was switched off. Its disk may have been billed
-    after that.
+    Return `prices`, with 0 as the machine's price from the time at which the instance was switched off. After that, the
+    cloud may have billed the disk, but not the machine.
     """
     if off_since is None or not prices or switched_off_at(prices) is not None:
         return prices

@@ -11,8 +11,8 @@ from spotrun.run.state import Attempt, RunState
 
 BLIND_FOR = timedelta(hours=24)
 """
-Time for which no runner has to work before the time-to-live of an instance ends. A runner may be absent because its
-credentials have expired, or because its machine is off.
+Time for which a run may be without a runner at the end of an instance's time-to-live. A standby is launched this long
+before that end. A runner may be absent because its credentials have expired, or because its machine is off.
 """
 HANDOVER_BEFORE_END = timedelta(minutes=15)
 """Time before the end of an instance's time-to-live at which a standby is launched at the latest."""

@@ -49,8 +49,8 @@ AMPLE = 1.5
 LIVES_IN_A_BUDGET = 3
 """
 To find out whether a budget is ample, each instance is assumed to get the unspent money divided by this number. In
-fact, an instance gets half of the money that its predecessor leaves. So the two get the same amount if the predecessor
-gets a third.
+fact, an instance gets half of the money that is left after its predecessor. If the predecessor got a third, two thirds
+are left, so the instance gets a third too.
 """
 NEEDED_TIMES = 2
 """Maximum life that a budget allows an instance, as a multiple of the time that the remaining work may take."""
@@ -319,9 +319,9 @@ def _on_demand(state: RunState, attempt: Attempt) -> bool:
 
 def _for_want_of_money(facts: Facts, offering: Offering) -> Iterator[Action]:
     """
-    Yield what to do about a launch for which the budget has too little money. The launch may be an on-demand instance
-    that is to replace a spot instance. If the budget pays for all the work once the spot instance has ended, drain the
-    spot instance. In all other cases, stop the run, or wait.
+    Yield what to do about a launch for which the budget has too little money. Suppose that the launch is an on-demand
+    instance that is to replace a spot instance, and that the budget would pay for all the work once the spot instance
+    has ended. Then drain the spot instance. In all other cases, stop the run, or wait.
     """
     current = facts.state.current
     if current is not None and _makes_way(facts, current, offering):

@@ -66,8 +66,8 @@ def _marks(
     state: RunState, world: World, counts: Callable[[Attempt], bool]
 ) -> dict[tuple[int, int], list[tuple[int, datetime]]]:
     """
-    Return, for each trainer that made a step, the steps that it is known to have reached, each with the time. The keys
-    are the numbers of the attempt and of the trainer's incarnation.
+    Return, for each trainer that made a step, the steps that it is known to have reached, each with the time. Each key
+    is the attempt's number and the trainer's number in this attempt.
     """
     found = {
         (attempt.number, trainer.incarnation): [(trainer.step + 1, trainer.started_at)]
