@@ -8,7 +8,8 @@ import stat
 _MARKS = {"HEAD": "git", "pyvenv.cfg": "Python", "conda-meta/history": "conda"}
 """
 Files by which a folder of a tool is recognized, each with its tool. A folder with the file `HEAD` counts as a git
-repository even if it lacks the other files of one, because the file that is fetched next could complete it.
+repository even if the repository's other files are missing, because the next files that are fetched could be these
+files.
 """
 
 

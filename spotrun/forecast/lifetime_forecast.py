@@ -140,7 +140,7 @@ def forecast(
     Return one forecast for each of the `questions`, in the same order.
 
     For each lifetime, one market is drawn and used for all questions. It has the pools of the question with the most
-    pools, which must include the pools of all other questions. The same seed gives the same markets.
+    pools. All other questions must use only pools of that question. The same seed gives the same markets.
     """
     outcomes: list[list[Outcome]] = [[] for _ in asked.questions]
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:

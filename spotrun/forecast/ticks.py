@@ -181,8 +181,8 @@ class _Life:
         """
         Return the spot offers that the strategy sees, and the seconds since the job arrived at its place.
 
-        With a `standby`, the strategy requests spot only at intervals while the job runs, and it sees the offers of
-        other zones only when it does. If the strategy has requested spot since the job arrived, the second value is the
+        With a `standby`, the strategy requests spot only at intervals while the job runs. It sees the offers of other
+        zones only at these requests. If the strategy has requested spot since the job arrived, the second value is the
         seconds since that request instead.
         """
         since_s, standby, running = self.elapsed_s - self.since_s, self.standby, self.running

@@ -5,10 +5,10 @@ in the simulator.
 A strategy assumes that every spot pool from which it may choose has capacity. If a pool then refuses the launch, the
 run does not request this pool for a while, and the strategy decides again without it.
 
-If the job allows several kinds of instances, the strategy may choose only among the spot offerings of the preferred
-kinds and the on-demand offerings of one kind. That kind, the keeper, is the one that has to meet the deadline
-(`spotrun.policy.deadline_guarantee`). If an instance's kind turns out to be too slow for the deadline, the run replaces
-it.
+If the job allows several kinds of instances, the strategy is allowed to choose only among the spot offerings of the
+preferred kinds and the on-demand offerings of one kind, the keeper. The keeper is the kind that has to meet the
+deadline (`spotrun.policy.deadline_guarantee`). If an instance's kind turns out to be too slow for the deadline, the run
+replaces it.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ every 15 s, and notices the silence two polls after the limit. So a silent agent
 """
 MUTE_MAX = timedelta(minutes=14)
 """
-Time after its launch at which an instance is given up if its agent has not reported by then.
+Maximum time from an instance's launch to its agent's first report. After this time, the instance is given up.
 
 The agent's first report comes before the job's own set-up. Before that report, the instance only boots, and installs at
 most PyTorch and Lightning. Including the time until the runner's next poll, an instance is given up within a quarter of

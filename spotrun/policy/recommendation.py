@@ -189,7 +189,8 @@ def _starts_s(state: RunState) -> list[float]:
     assumed, and all others were measured.
 
     If a standby was ready before it took over, its time includes its wait for the takeover. This does no harm: such a
-    time is at most as long as the notice, and the length of a time that is shorter than the notice has no effect.
+    time is at most as long as the notice, and all times shorter than the notice have the same effect, because they save
+    nothing.
     """
     measured = [
         (attempt.trainers[0].started_at - state.asked_last(attempt).intended_at).total_seconds()

@@ -288,8 +288,8 @@ def try_flock(descriptor: int) -> bool:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """
-    Replace the file in one step: a reader sees either the old bytes or the new ones. The file is not flushed to disk. A
-    crash of the machine may lose it, but the local instances that it describes are gone then too.
+    Replace the file in one step: a reader sees either the old bytes or the new ones. The file is not flushed to disk.
+    If the machine crashes, the file may be lost, but then the local instances that it describes are gone too.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:
