@@ -33,9 +33,9 @@ def when_due(night: Night) -> ScheduleTimes:
 
 def when_due_again(night: Night) -> ScheduleTimes:
     """
-    Return the times of repeated calls: every 15 minutes in the hour after the night's hour. They are needed if the
-    first call could not begin the night, or if there was no first call because the clock changed to daylight saving
-    time and skipped that time of day.
+    Return the times of repeated calls: every 15 minutes in the hour after the night's hour. The repeated calls are
+    needed in two cases: the first call could not begin the night; or there was no first call, because the change to
+    daylight saving time skipped that time of day.
     """
     hour, minute = _time_of(night)
     days = night.days if hour < 23 else tuple(DAYS[(DAYS.index(day) + 1) % len(DAYS)] for day in night.days)

@@ -30,7 +30,7 @@ SAMPLE_BYTES = 1024
 SLOW_S = 1.0
 """
 If a call takes more seconds than this, the trial gives a warning. Calls have to be fast because a commit needs a dozen
-of them, and after a notice there may be only 30 s for it.
+calls, and after a notice there may be only 30 s for a commit.
 """
 SKEW_WARNED = timedelta(seconds=30)
 SKEW_MAX = timedelta(minutes=15)
@@ -95,8 +95,8 @@ class StoreTrial:
     def _protection(self) -> Finding:
         """
         Check whether these credentials have the right to delete an entry of a ledger. For this, try to delete an entry
-        that does not exist. Stores check rights first, so a store that denies this right raises an error although there
-        is no such entry.
+        that does not exist. Stores check rights first. So if a store denies this right, it raises an error, although
+        the entry does not exist.
 
         The trial has just deleted other objects successfully. So if the store refuses this deletion, it must be because
         the store protects the entries of ledgers.

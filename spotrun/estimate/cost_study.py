@@ -180,7 +180,7 @@ class Like(Model):
     """
     A speed that is computed from the speed of another place, `place`. The other place's speed is multiplied by
     `devices` and by the mean of the ratios in `times` for the training. If only some parts of a step are faster than at
-    the other place, `faster` has the factor of each of these parts.
+    the other place, `faster` maps each of these parts to its factor.
     """
 
     place: fields.Text

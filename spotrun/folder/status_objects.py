@@ -20,9 +20,9 @@ from spotrun.store.port import Store
 class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
     """
     The state of a trainer on a member of a gang; the gang's lead reads it. While the trainer runs, `exit_code` and `at`
-    are None. After its end, they are its exit code and the time of its end, and `reason` is its last message. `damaged`
-    is True if the trainer could not begin, because an object of the commit from which it should continue is missing in
-    the store.
+    are None. When the trainer has ended, `exit_code` is its exit code, `at` is the time of its end, and `reason` is its
+    last message. `damaged` is True if the trainer could not begin, because an object of the commit from which it should
+    continue is missing in the store.
     """
 
     attempt: Count

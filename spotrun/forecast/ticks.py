@@ -88,10 +88,10 @@ def simulate(
     Simulate `job` in `market`, from tick `first` on. At each tick `strategy` chooses a place: a zone, on-demand or
     none.
 
-    After a loss without notice, the work since the start at that place has to be repeated, but at most `rework_s` of
-    it. Without `standby`, every start takes a whole changeover, and all of it is billed. `believed` is the job as the
-    strategy sees it, if the strategy assumes more careful figures than the true ones in `job`. `tolls` has the extra
-    cost, in USD, of each start at a place.
+    After a loss without notice, the work since the job's start at that place has to be repeated, but at most `rework_s`
+    seconds of work. Without `standby`, every start takes a whole changeover, and all of it is billed. `believed` is the
+    job as the strategy sees it, if the strategy assumes more careful figures than the true ones in `job`. `tolls` has
+    the extra cost, in USD, of each start at a place.
     """
     life = _Life(job, rework_s, standby, tolls)
     told, choose, history = believed or job, strategy.choose, MarketHistory()

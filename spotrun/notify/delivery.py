@@ -7,8 +7,8 @@ folder. If the process is killed between the two, the next runner delivers the n
 id, so that a receiver can drop the repetition. If the delivery were recorded first, a notification could be lost
 unnoticed.
 
-There are limits to the time of a try, to the number of tries, and to the time that the end of a run waits for
-deliveries.
+There are limits to the duration of a try, to the number of tries, and to the time for which a command waits for
+deliveries at the end of a run.
 """
 
 from __future__ import annotations

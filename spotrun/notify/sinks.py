@@ -128,9 +128,7 @@ def _parts_of(address: str) -> SplitResult:
 
 
 class TimeLimitedSink:
-    """
-    Limits the time of each try of a sink to `within_s`, even if the system hangs while it looks up a name or connects.
-    """
+    """Limits the time of each delivery to `within_s`, even if the system hangs while it looks up a name or connects."""
 
     def __init__(self, inner: Sink, within_s: float) -> None:
         self.name = inner.name

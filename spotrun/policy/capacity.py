@@ -304,7 +304,7 @@ def _why_spot(facts: Facts, spot: list[Offering]) -> str:
         return f"the cheapest of {len(spot)} spot pools that may be requested"
     far = all(transfer(facts, found.region) != NO_TRANSFER for found in cheaper)
     slow = any(times_first(facts, found) < times_first(facts, spot[0]) for found in cheaper)
-    why = "train less for a dollar" if slow else "are far from the bucket" if far else "would last less"
+    why = "train less per dollar" if slow else "are far from the bucket" if far else "would last less"
     return f"the first of {len(spot)} spot pools that may be requested, as cheaper ones {why}"
 
 

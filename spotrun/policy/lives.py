@@ -59,7 +59,7 @@ def kept_for_handover(state: RunState, life: timedelta) -> timedelta:
     Return the last part of a time-to-live, in which a standby has to take over.
 
     If the time-to-live is long, this part is a day, because the runner may be absent for a day. If the time-to-live is
-    short, it is the time that a standby needs to start, but at most half of the time-to-live.
+    short, this part is the time that a standby needs to start, but at most half of the time-to-live.
     """
     start = timedelta(seconds=changeover(state)) + LAST_MINUTES
     return max(min(HANDOVER_BEFORE_END, life / 4), min(start, life / 2), life - REPLACED_AFTER)

@@ -73,8 +73,8 @@ def spot_now(facts: Facts) -> list[Offering]:
 
 def spot_of_first_kinds(facts: Facts) -> list[Offering]:
     """
-    Return the spot offerings that a run whose job allows several kinds requests first. They are those of the best tier
-    (see below) that has any offerings.
+    Return the spot offerings that a run whose job allows several kinds requests first. These are all offerings in the
+    best tier that is not empty (see TRIED, PREFERRED, DEARER).
 
     If only the tier of dearer kinds has offerings, those that cost more than on-demand are left out.
     """

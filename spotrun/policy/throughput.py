@@ -125,8 +125,8 @@ def works_of_hours(facts: Facts, offerings: Sequence[Offering]) -> dict[Offering
 
 def of_first_choice(facts: Facts, first: Offering) -> tuple[Sequence[Offering], float]:
     """
-    Return all offerings of the same kind as `first`, and the expected speed of this kind as a multiple of the first
-    kind's.
+    Return all offerings of the same kind as `first`, and this kind's expected speed as a multiple of the speed of the
+    job's first kind.
     """
     kind, offerings = kind_of(facts, first), facts.world.offerings
     if kind is None:

@@ -121,7 +121,7 @@ def die_with(parent: int) -> None:
 
 def _is_dead(stat: Stat) -> bool:
     """
-    Return whether the process is dead. A process whose main thread has ended (state Z) is not dead while other threads
-    of it run.
+    Return whether the process is dead. If the main thread has ended (state Z) but other threads of the process run, the
+    process is not dead.
     """
     return stat.ended and stat.threads <= 1

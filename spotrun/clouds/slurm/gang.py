@@ -87,7 +87,7 @@ def step(
 def _seats(commands: Commands, nodes: str) -> tuple[Seat, ...]:
     """
     Return the names and addresses of the job's nodes. If Slurm's controller does not answer, retry, because the members
-    cannot start without them.
+    cannot start without these names and addresses.
     """
     for _ in range(TRIES - 1):
         try:

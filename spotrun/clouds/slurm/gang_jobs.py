@@ -65,8 +65,8 @@ class GangJob(NamedTuple):
     @property
     def _last(self) -> int | None:
         """
-        The index of the member that ended last. If several ended at that time, it is the lowest of their indices. None
-        while any member runs.
+        The index of the member that ended last; None while any member runs. If several members ended last at the same
+        time, this is the lowest of their indices.
         """
         if not self.job.has_ended and not self.is_deserted:
             return None

@@ -38,8 +38,8 @@ class ClusterPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A cluster and its partitions. `preempt_type` is Slurm's PreemptType. It says which jobs can take nodes from others:
-    those in a partition of higher priority, those of a higher QOS, or none.
+    A cluster and its partitions. `preempt_type` is Slurm's PreemptType. It says which jobs can take nodes from other
+    jobs: jobs in a partition of higher priority, jobs of a higher QOS, or no jobs at all.
     """
 
     name: str
