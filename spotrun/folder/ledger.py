@@ -131,7 +131,7 @@ def first_object(store: Store) -> tuple[Entry, bytes]:
         RunNotFound: entry 0 is missing, or does not create a run.
         LedgerDamaged: entry 0 is not what was written.
         LedgerVersionUnknown: entry 0 was written by a spotrun whose ledgers this one cannot read.
-        StoreUnavailable: entry 0 could not be read for some seconds. The limit is short because a person may be
+        StoreUnavailable: entry 0 could not be read for a few seconds. The limit is short because a person may be
             waiting.
     """
     data = persist(lambda: read_entry(store, 0))

@@ -74,7 +74,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Use of a machine. `cpu_share` is the busy share of its `cpus`. `gpus` are the GPUs that a training may use, if their
+    Use of a machine. `cpu_share` is the busy share of its `cpus`. `gpus` are the GPUs that a training can use, if their
     driver reports their use.
     """
 

@@ -64,7 +64,7 @@ the run of an older record does not exist, the run was deleted, so it is not cre
 WATCH_S = 20.0
 """
 System time to wait for an entry that the run's agent is about to write. EC2 sends a recommendation both to this
-function and to the agent, and the agent may receive it some seconds later.
+function and to the agent, and the agent may receive it a few seconds later.
 """
 NOTICE = timedelta(minutes=2)
 """

@@ -51,7 +51,8 @@ class Sink(Protocol):
 
 class Webhook:
     """
-    Sends JSON by POST. It does not follow redirects, because the address is a secret that only its own server may see.
+    Sends JSON by POST. It does not follow redirects, because only the address's own server is allowed to learn the
+    address, which is a secret.
     """
 
     def __init__(self, variable: str, address: str, try_s: float = TRY_S) -> None:

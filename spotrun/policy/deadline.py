@@ -2,7 +2,7 @@
 Decides what to request for a run with a deadline. The run's strategy makes this decision, from the same `Situation` as
 in the simulator.
 
-A strategy assumes that every spot pool from which it may choose has capacity. If a pool then refuses the launch, the
+A strategy assumes that every spot pool from which it can choose has capacity. If a pool then refuses the launch, the
 run does not request this pool for a while, and the strategy decides again without it.
 
 If the job allows several kinds of instances, the strategy is allowed to choose only among the spot offerings of the
@@ -182,7 +182,7 @@ def _strategy(facts: Facts) -> Strategy:
 
 def _spot_to_ask(facts: Facts, running: Launch | None) -> list[Offering]:
     """
-    Return the spot offerings from which the strategy may choose. While an instance trains, the list is empty most of
+    Return the spot offerings from which the strategy can choose. While an instance trains, the list is empty most of
     the time: the run then requests spot only once per cool-down, or never if the job forbids a return to spot.
 
     Two groups of pools are left out as long as there are other pools: pools in which the run has just lost an instance,

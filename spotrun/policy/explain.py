@@ -33,7 +33,7 @@ class ConsideredOffering(msgspec.Struct, frozen=True):
 def considered(facts: Facts) -> list[ConsideredOffering]:
     """
     Return the offerings that suit a run that was not launched yet, with the reasons for their order. First come the
-    offerings that the run may request, in the order in which it would request them.
+    offerings that the run can request, in the order in which it would request them.
     """
     spec = facts.spec
     spot = [] if spec.resources.spot_policy == "on-demand" else spot_now(facts)

@@ -53,7 +53,7 @@ def move_to_another_kind(facts: Facts) -> KindMove | None:
 
 def _may_be_left(facts: Facts, current: Attempt) -> bool:
     """
-    Return True if the running attempt may be replaced: it is not leaving yet, and the speed of its kind was measured.
+    Return True if the running attempt can be replaced: it is not leaving yet, and the speed of its kind was measured.
     """
     kind = kind_of(facts, facts.state.launch_of(current).intent.offering)
     return not current.leaving and kind is not None and speeds(facts)[kind].measured is not None

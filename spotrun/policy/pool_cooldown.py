@@ -119,7 +119,7 @@ def zones_at_fault(facts: Facts) -> set[str]:
 
 def why_none(facts: Facts, capacity_type: CapacityType) -> str:
     """
-    Explain why no pool of this capacity type may be requested now.
+    Explain why no pool of this capacity type can be requested now.
 
     If some pools rest for another reason than missing capacity, say when the first of them will be requested again.
     """

@@ -24,7 +24,7 @@ from spotrun.strategies.port import ON_DEMAND, Choice, Job, Situation
 def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) -> Situation:
     """
     Return the facts in the form that a strategy needs. `running` is the launch that trains or is about to train; None
-    if there is none, as after a loss. `spot` are the offerings that may be requested.
+    if there is none, as after a loss. `spot` are the offerings that can be requested.
 
     While it is unknown how much work is left, the work is assumed to fill all the time until the deadline. So the
     strategy finds that there is no time to wait for spot or to try spot.

@@ -104,7 +104,7 @@ def _why(launch: Launch) -> str:
 
 def _again_at(state: RunState, current: Attempt, failed: Sequence[Launch]) -> datetime:
     """
-    Return the time at which the next standby may be requested. Normally this is the end of the pause. The time is
+    Return the time at which the next standby can be requested. Normally this is the end of the pause. The time is
     earlier if the running instance's time-to-live ends soon, so that a try at the end of the pause would come too late.
     """
     newest = failed[0]

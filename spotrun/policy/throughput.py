@@ -81,7 +81,7 @@ def kind_of(facts: Facts, offering: Offering) -> Kind | None:
 def bound_kind(facts: Facts) -> Kind | None:
     """
     Return the kind on which all checkpoints have to be made. This is the kind of the first checkpoint, if
-    `checkpoint.exact` is `bits`. Return None if any kind may train.
+    `checkpoint.exact` is `bits`. Return None if checkpoints of all kinds are allowed.
     """
     if facts.spec.checkpoint.exact != "bits" or not choice(facts):
         return None

@@ -3,8 +3,8 @@ The batch script of a gang's job. It runs on the first node, and starts a step o
 
     python -P -m spotrun.clouds.slurm.gang FILES RUN UID LAUNCH SECONDS SCRATCH COMMAND…
 
-If a step is killed or its node fails, only that step ends. FILES is the common prefix of the files in which the ends of
-members are recorded (spotrun.clouds.slurm.member_files).
+If a step is killed or its node fails, only that step ends. FILES is the common prefix of the files that record when and
+why each member ended (spotrun.clouds.slurm.member_files).
 """
 
 from __future__ import annotations

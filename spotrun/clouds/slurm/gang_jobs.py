@@ -25,7 +25,8 @@ from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 
 class GangJob(NamedTuple):
     """
-    A job with its members' records: their seats (nodes), if known, and the ends of members that ended before the job.
+    A job with its members' records: their seats (nodes), if known, and for each member that ended before the job, when
+    and why it ended.
     """
 
     job: Job
