@@ -422,5 +422,5 @@ def _advice(engine: str, reason: str) -> str | None:
     if "could not select device driver" in reason:
         return "install nvidia-container-toolkit in the machine image"
     if "/bin/sh" in reason:
-        return "name an image that has a shell"
+        return "use an image that has a shell"
     return None

@@ -136,7 +136,7 @@ class StoreTrial:
         get_s = statistics.median(self._seconds(lambda: self._store.get(key)) for _ in range(SAMPLES))
         detail = f"{put_s * 1000:,.0f} ms to write 1 KiB, {get_s * 1000:,.0f} ms to read it (medians of {SAMPLES})"
         if max(put_s, get_s) > SLOW_S:
-            yield warned("latency", detail, "use a store near this machine; instances need one near them")
+            yield warned("latency", detail, "use a store near this machine; instances also need a store near them")
         else:
             yield ok("latency", detail)
 
@@ -162,7 +162,7 @@ class StoreTrial:
         if skew > SKEW_MAX:
             raise StoreError(detail, hint="set this machine's clock, for example by `timedatectl set-ntp true`")
         if skew > SKEW_WARNED:
-            yield warned("clock", detail, "set this machine's clock: it dates bills and epochs")
+            yield warned("clock", detail, "set this machine's clock: the times of bills and epochs come from it")
         else:
             yield ok("clock", "this machine's clock agrees with the store's")
 

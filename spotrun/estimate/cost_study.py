@@ -290,7 +290,7 @@ def loose_ends(study: CostStudy) -> Iterator[Problem]:
     for section, names in (("places", places), ("trainings", trainings)):
         for name in names:
             if name != name.strip() or not name:
-                yield Problem((section, name), "is a name with space around it", "write a name without")
+                yield Problem((section, name), "is a name with spaces around it", "remove the spaces")
     yield from _unknown(("base",), study.base, places)
     for name, place in study.places.items():
         at: Key = ("places", name)

@@ -79,7 +79,9 @@ def planned(
     if expected is None:
         if notes:
             raise SpecInvalid("it is not known how long this training takes", hint=f"{notes[0]}; or give --work 3h")
-        hint = "give --work 3h, or policy.expected_work; or complete a run of this name, or run `spotrun bench`, first"
+        hint = (
+            "add --work 3h, or set policy.expected_work; or first complete a run of this name, or run `spotrun bench`"
+        )
         raise SpecInvalid("it is not known how long this training takes", hint=hint)
     now = system_clock().now()
     time_left = None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, now) - now

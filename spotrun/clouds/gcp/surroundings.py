@@ -9,7 +9,7 @@ from typing import NamedTuple
 from spotrun.clouds.error_kinds import BadImage, BadSurroundings, NotThere
 from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
 
-_NAME_IMAGE = "name another image under gcp.image: gcloud compute images list"
+_NAME_IMAGE = "set gcp.image to another image: see `gcloud compute images list`"
 
 
 class Image(NamedTuple):

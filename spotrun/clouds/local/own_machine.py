@@ -111,7 +111,7 @@ class OwnMachine:
             if must_see is not None and HOME in must_see:
                 raise CloudUnavailable(
                     f"the instances on {self._kind.name} can be seen only from {self._host}",
-                    hint="call `spotrun resume` on that machine",
+                    hint="run `spotrun resume` on that machine",
                 )
             return []
         self._mine |= set() if run_uid is None else {run_uid}
