@@ -40,8 +40,8 @@ def differences(
     rank. `straight` is an uninterrupted training, and so is `again`.
 
     Every batch of `straight` must be in `interrupted`. A batch may be there several times, because each resume repeats
-    some batches. All of these are compared with `straight`, and the first that differs is reported. If `again` differs
-    from `straight` in an object, differences in that object are ignored.
+    some batches. All repetitions are compared with `straight`, and the first that differs is reported. If `again`
+    differs from `straight` in an object, differences in that object are ignored.
     """
     varying = varying_names(straight, again)
     for found in _all(straight, interrupted):

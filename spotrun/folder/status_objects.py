@@ -251,7 +251,9 @@ def name_in(key: str) -> MemberName | None:
 
 
 def write_status(store: Store, key: str, status: AgentStatus | RunnerStatus) -> WritesRefused | None:
-    """Write a status object. If the store refuses it for a reason that the user has to cure, return the error."""
+    """
+    Write a status object. If the store refuses the object for a reason that only the user can remove, return the error.
+    """
     try:
         store.put_status(key, msgspec.json.encode(status))
     except WritesRefused as refused:

@@ -85,8 +85,8 @@ class LinkTo(NamedTuple):
 
 class Survey(NamedTuple):
     """
-    The results of a survey, keyed by path. `files` has the version of each file, and `links` those links that can be
-    stored as links. `folders` has the permissions of each folder, including empty ones. `refused` has the reason why
+    The results of a survey, keyed by path. `files` has the version of each file, and `links` has each link that can be
+    stored as a link. `folders` has the permissions of each folder, including empty ones. `refused` has the reason why
     something cannot be stored.
     """
 

@@ -79,9 +79,7 @@ def planned(
     if expected is None:
         if notes:
             raise SpecInvalid("it is not known how long this training takes", hint=f"{notes[0]}; or give --work 3h")
-        hint = (
-            "add --work 3h, or set policy.expected_work; or first complete a run of this name, or run `spotrun bench`"
-        )
+        hint = "add --work 3h, or set policy.expected_work; or first complete a run of this name or a `spotrun bench`"
         raise SpecInvalid("it is not known how long this training takes", hint=hint)
     now = system_clock().now()
     time_left = None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, now) - now
@@ -137,8 +135,8 @@ def _with_bench(
     known: RunMeasurements, spec: RunSpec, spec_path: Path, store: str | None
 ) -> tuple[RunMeasurements, list[str]]:
     """
-    Add figures that `spotrun bench` has measured on the job's first kind of instances, where `known` has none from
-    runs. Return the result, and notes for the user about the added figures.
+    Add figures that `spotrun bench` has measured on the job's first kind of instances, unless runs have measured them
+    (`known`). Return the result, and notes for the user about the added figures.
 
     Raises:
         StoreError: the store cannot be read, and nothing else says how long the work takes.

@@ -183,9 +183,7 @@ def read_any(path: Path, published_as: str, nodes: int, price_usd_per_hour: floa
     except IsADirectoryError as error:
         raise SpotrunError(f"{path} is a folder", hint="name a file in this folder instead") from error
     except OSError as error:
-        raise SpotrunError(
-            f"{path} cannot be read: {error.strerror}", hint="name the file of a recorded market"
-        ) from error
+        raise SpotrunError(f"{path} cannot be read: {error.strerror}", hint="name the file of a market") from error
     except (ValueError, KeyError, TypeError, IndexError) as error:
         hint = "known formats: skypilot and adrs JSON, windows as npz, Bamboo's csv, and counts as txt"
         raise SpotrunError(f"{path} is not a record of a market: {error}", hint=hint) from error

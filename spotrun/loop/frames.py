@@ -75,8 +75,8 @@ class Frames:
 
     def variables(self) -> Values:
         """
-        Return the outermost function's variables as they were when the fit began. Their objects are those into which a
-        resume loads the saved state.
+        Return the outermost function's variables as they were when the fit began. A resume loads the saved state into
+        the objects that these variables hold.
         """
         return self._at_begin
 

@@ -1,6 +1,6 @@
 """
-Estimates how often this run loses spot instances, and how many of these losses undo no step thanks to a notice.
-`checkpoint.every: auto` adapts to both.
+Estimates how often this run loses spot instances, and for how many of these losses a notice comes early enough to save
+all steps. `checkpoint.every: auto` adapts to both.
 """
 
 from __future__ import annotations

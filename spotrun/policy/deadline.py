@@ -185,7 +185,7 @@ def _spot_to_ask(facts: Facts, running: Launch | None) -> list[Offering]:
     Return the spot offerings from which the strategy can choose. While an instance trains, the list is empty most of
     the time: the run then requests spot only once per cool-down, or never if the job forbids a return to spot.
 
-    Two groups of pools are left out as long as there are other pools: pools in which the run has just lost an instance,
+    Two groups of pools are left out, unless no other pools remain: pools in which the run has just lost an instance,
     and pools in zones where the newest instance ended before it trained.
     """
     if running is not None and not (facts.spec.policy.return_to_spot and _cooled_down(facts)):

@@ -286,8 +286,8 @@ def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
 
 def _never_seen(state: RunState, name: MemberName) -> ev.InstanceGone:
     """
-    Record the end of a member for which the cloud never showed an instance and no request is sent any more. This
-    releases the money reserved for it.
+    Record the end of a member for which the cloud never showed an instance, and for which no more requests are sent.
+    This releases the money reserved for the member.
     """
     return ev.InstanceGone(
         launch=name.launch,

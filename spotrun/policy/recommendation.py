@@ -129,7 +129,7 @@ def _elsewhere(facts: Facts) -> Offering | None:
 def _affordable(facts: Facts, found: Offering) -> bool:
     """
     Return True if the budget allows the move. A move uses part of the budget for the life of a second instance. So the
-    run does not move if the second instance could then live only too briefly.
+    run does not move if the budget would allow the second instance only a very short life.
     """
     current, life = facts.state.current, life_of(facts, found)
     assert current is not None

@@ -251,7 +251,8 @@ class CloudLog:
     The cloud's log of its actions, with one JSON object a line. Tests compare this log with the ledger of a run.
 
     `event` is launched, metered, price, notice, rebalance, cut-off, ended or refused; `at` is in run time. The log may
-    contain the same fact twice, because a process that takes over from a dead one writes it again.
+    contain the same fact twice: if a process died, the process that takes over does not know whether the fact is in the
+    log, and writes it again.
     """
 
     def __init__(self, path: Path) -> None:
