@@ -96,9 +96,9 @@ class Loops:
 
     def make_loaders_as_in(self, epochs: dict[str, int]) -> None:
         """
-        Until `enter` is called, let fit() make each loader as if fit() were in the epoch in which the interrupted
-        training made that loader. `epochs` has that epoch for each stage; it is a result of `loaded_at`. Called in
-        `Callback.setup`.
+        Let fit() make each loader as if fit() were in the epoch in which the interrupted training made that loader.
+        This ends when `enter` is called. `epochs` has that epoch for each stage; it is a result of `loaded_at`. Called
+        in `Callback.setup`.
         """
         self._loaded_at = epochs
 
