@@ -94,7 +94,7 @@ class SpotrunError(Exception):
         return self.message if self.hint is None else f"{self.message}; try: {self.hint}"
 
     def problems_found(self) -> list[dict[str, object]]:
-        """Return the problems one by one, in the shape of `found`."""
+        """Return the problems one by one, each in the form that `found` returns."""
         return [{**found(self.message, self.hint), **self.place, "fix": self.hint}]
 
 
@@ -243,8 +243,9 @@ class LaunchTokenSpent(CloudError):
 
 class NotInstalled(SpotrunError):
     """
-    A package or a program is not installed. A subclass is also a StoreError or a CloudError, depending on what needs
-    the package or program.
+    A package or a program is not installed. If it is needed by a store, a cloud or a secret, a subclass is raised that
+    is also an error of that part, such as StoreError. So callers that catch this part's errors also catch the missing
+    package.
     """
 
     exit_code = 13

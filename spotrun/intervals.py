@@ -53,8 +53,8 @@ def auto_interval(
     saved: float = 0.0,
 ) -> timedelta:
     """
-    Return Young's interval (see `checkpoint_interval`), but at most 10 min. A longer interval is returned if Young's is
-    shorter than COMMIT_GAP, or so short that training would pause for more than 3.5% of the time.
+    Return Young's interval (see `checkpoint_interval`), but at most 10 min. If Young's interval is shorter than
+    COMMIT_GAP, or so short that training would pause for more than 3.5% of the time, return a longer interval.
 
     `saved` (0 to 1) is the share of losses whose notice leaves time for one more commit. After such a loss no step is
     repeated, so it does not count as an interruption here.

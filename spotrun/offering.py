@@ -29,7 +29,7 @@ def require_amount(amount: Decimal | None) -> None:
 
 class CapacityType(StrEnum):
     """
-    The capacity type of an instance. It says who may end the instance: the cloud at any time (`spot`), or only the user
+    The capacity type of an instance. It says who can end the instance: the cloud at any time (`spot`), or only the user
     (`on_demand`). `own` is the user's own machine, which is not rented.
     """
 

@@ -18,7 +18,7 @@ from spotrun.instance import Instance, LaunchRequest
 from spotrun.offering import CapacityType
 
 AGAIN_AFTER = timedelta(minutes=10)
-"""Time after which the arming of a guard is tried again if it failed. By then the cause may be gone."""
+"""Time from a failed attempt to arm a guard to the next attempt. By then the cause of the failure may be gone."""
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +73,8 @@ class NoGuards:
 
 class GuardedDriver(WrappedDriver):
     """
-    A driver that arms a guard right after each launch. If the guard cannot be armed, the instance is kept all the same.
+    A driver that arms a guard right after each launch. If the guard cannot be armed, the driver still keeps the
+    instance.
     """
 
     def __init__(self, driver: CloudDriver, guards: Guards, clock: Clock) -> None:

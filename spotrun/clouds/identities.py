@@ -1,9 +1,8 @@
 """
-The interface for making identities, from which a run's instances have their rights in the cloud, and a driver that
-makes a run's identity before the run's first launch.
+The interface for making identities, and a driver that makes a run's identity before the run's first launch.
 
-An identity is a role or a service account. A run's identity gives access to the run's folder, and to no other run's
-folder.
+An identity is a role or a service account. It gives a run's instances their rights in the cloud: access to the run's
+folder, and to no other run's folder.
 """
 
 from __future__ import annotations
@@ -39,7 +38,9 @@ def trial_uid(now: datetime) -> str:
 
 
 def is_left_trial(uid: str, now: datetime) -> bool:
-    """Return whether `uid` belongs to a trial identity that is so old that its `doctor` must have died."""
+    """
+    Return whether `uid` belongs to a trial identity whose age shows that the `doctor` which made it must have died.
+    """
     try:
         began = datetime.fromtimestamp(int(uid.removeprefix(TRIAL)[:8], 16), UTC)
     except ValueError:
@@ -116,9 +117,9 @@ class IdentifiedDriver(WrappedDriver):
         Launch an instance with the run's identity.
 
         Raises:
-            IdentityPending: the identity cannot be made now; or it is new, and parts of the cloud do not know it or its
-                rights yet.
-            IdentityUnknown: the cloud does not recognise the identity, although it is no longer new.
+            IdentityPending: the identity cannot be made now; or the identity is new, and some parts of the cloud do not
+            know the identity or its rights yet. IdentityUnknown: the cloud does not recognise the identity, although it
+            is no longer new.
         """
         if request.offering.capacity_type is CapacityType.OWN:
             return super().launch(request)  # the instance acts with the rights of the launching user

@@ -12,7 +12,10 @@ from spotrun.run.reasons import reason_in
 from spotrun.store.port import Store
 
 _OWN_LINE = re.compile(r"\bspotrun: .*")
-"""Lines that spotrun wrote to a console. Other programs' lines may contain anything, even a secret."""
+"""
+Lines that spotrun wrote to a console. Only these lines are entered in the ledger, because other programs' lines may
+contain anything, even a secret.
+"""
 
 
 class LastWords:

@@ -19,7 +19,7 @@ called each minute. After the move, the runner has an empty memory and reads the
 
 
 class RequestEstimate(NamedTuple):
-    """Numbers of requests to the store: `gets` read, `puts` write or list."""
+    """Numbers of requests to the store. `gets` counts reads; `puts` counts writes and listings."""
 
     gets: Decimal
     puts: Decimal
@@ -33,7 +33,7 @@ could not begin the night; the requests of these calls are included.
 TICK = RequestEstimate(Decimal("2.7"), Decimal("0.78"))
 """Requests per minute while the run lives. The runner is called once a minute."""
 COLD = RequestEstimate(Decimal(70), Decimal(5))
-"""Requests of a cold start, if the run has trained for one hour or a few. The longer the ledger, the more requests."""
+"""Requests of a cold start, if the run has trained for a few hours. The longer the ledger, the more requests."""
 
 
 class ExpectedCalls(NamedTuple):

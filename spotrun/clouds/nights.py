@@ -33,9 +33,9 @@ def when_due(night: Night) -> ScheduleTimes:
 
 def when_due_again(night: Night) -> ScheduleTimes:
     """
-    Return the times of repeated calls: every 15 minutes in the hour after the night's hour. They are needed if the
-    first call could not begin the night, or if there was no first call because the clock changed to daylight saving
-    time and skipped that time of day.
+    Return the times of repeated calls: every 15 minutes in the hour after the night's hour. The repeated calls are
+    needed in two cases: the first call could not begin the night; or there was no first call, because the change to
+    daylight saving time skipped that time of day.
     """
     hour, minute = _time_of(night)
     days = night.days if hour < 23 else tuple(DAYS[(DAYS.index(day) + 1) % len(DAYS)] for day in night.days)
@@ -53,8 +53,8 @@ class Alarm(Protocol):
     on and off. The methods raise CloudDriver's errors.
 
     Each method can be called repeatedly. An Alarm object remembers the state that it has set, and sends no request to
-    set the same state a second time. With `again`, `on` and `off` send the request in any case, because another process
-    may have changed the state meanwhile.
+    set the same state a second time. If `again` is true, the methods send the request in any case, because another
+    process may have changed the state meanwhile.
     """
 
     def on(self, *, again: bool = False) -> None:
@@ -124,7 +124,8 @@ class Nights(Protocol):
         Create or update the night's runner and everything that calls it, and put the pin into the runner's environment.
         If another installation is under way, wait for its end. Remove incomplete parts of earlier installations first.
 
-        The code's digest is compared, so that the runner's code is `function` and not another archive in the store.
+        Compare the digest of the installed code with `function`'s digest, to make sure that the runner does not get the
+        code of another archive in the store.
         """
 
     def look(self, name: str) -> None:

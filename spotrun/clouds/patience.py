@@ -100,7 +100,7 @@ class PatientClient(ABC):
     def _reason_of(self, error: CloudError) -> CloudError:
         """
         Return the error that the caller raises instead of `error`. `error` says that credentials were refused or have
-        expired; the returned error may say why.
+        expired. The returned error says why, if that is known.
         """
         return error
 

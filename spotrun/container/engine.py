@@ -143,7 +143,7 @@ class Engine(NamedTuple):
         """
         Return the engine's arguments that start the container. A process has the same id inside the container and
         outside. The container uses this machine's shared memory, because data loaders pass batches through shared
-        memory and a container's separate one would be too small. The image's default command does not run.
+        memory, and a container's own shared memory would be too small. The image's default command does not run.
         """
         return [
             *("run", "--rm", "--interactive", "--pull", "never", "--name", name, "--label", f"{LABEL}={run_uid}"),
@@ -156,7 +156,7 @@ class Engine(NamedTuple):
 
     def changed(self, name: str) -> set[str]:
         """
-        Return the paths of the container's files that differ from its image, without the folders that contain them.
+        Return the paths of the container's files that differ from its image. Folders are not included.
 
         Raises:
             EngineFailed: the engine cannot compare the files.
@@ -288,8 +288,8 @@ class Container:
 
     def within(self, command: Sequence[str], folder: Path) -> list[str]:
         """
-        Return a command line that runs `command` in the container's file system, in its folder `folder`. The command
-        inherits the environment of the process that executes this line, and is its child.
+        Return a command line that runs `command` in the container's file system, in its folder `folder`. The command is
+        a child of the process that executes this line, and inherits that process's environment.
         """
         assert self._holder is not None
         return entering(self._holder.pid, command, folder)
@@ -422,5 +422,5 @@ def _advice(engine: str, reason: str) -> str | None:
     if "could not select device driver" in reason:
         return "install nvidia-container-toolkit in the machine image"
     if "/bin/sh" in reason:
-        return "name an image that has a shell"
+        return "use an image that has a shell"
     return None

@@ -30,7 +30,7 @@ SAMPLE_BYTES = 1024
 SLOW_S = 1.0
 """
 If a call takes more seconds than this, the trial gives a warning. Calls have to be fast because a commit needs a dozen
-of them, and after a notice there may be only 30 s for it.
+calls, and after a notice there may be only 30 s for a commit.
 """
 SKEW_WARNED = timedelta(seconds=30)
 SKEW_MAX = timedelta(minutes=15)
@@ -95,8 +95,8 @@ class StoreTrial:
     def _protection(self) -> Finding:
         """
         Check whether these credentials have the right to delete an entry of a ledger. For this, try to delete an entry
-        that does not exist. Stores check rights first, so a store that denies this right raises an error although there
-        is no such entry.
+        that does not exist. Stores check rights first. So if a store denies this right, it raises an error, although
+        the entry does not exist.
 
         The trial has just deleted other objects successfully. So if the store refuses this deletion, it must be because
         the store protects the entries of ledgers.
@@ -136,7 +136,7 @@ class StoreTrial:
         get_s = statistics.median(self._seconds(lambda: self._store.get(key)) for _ in range(SAMPLES))
         detail = f"{put_s * 1000:,.0f} ms to write 1 KiB, {get_s * 1000:,.0f} ms to read it (medians of {SAMPLES})"
         if max(put_s, get_s) > SLOW_S:
-            yield warned("latency", detail, "use a store near this machine; instances need one near them")
+            yield warned("latency", detail, "use a store near this machine; instances also need a store near them")
         else:
             yield ok("latency", detail)
 
@@ -162,7 +162,7 @@ class StoreTrial:
         if skew > SKEW_MAX:
             raise StoreError(detail, hint="set this machine's clock, for example by `timedatectl set-ntp true`")
         if skew > SKEW_WARNED:
-            yield warned("clock", detail, "set this machine's clock: it dates bills and epochs")
+            yield warned("clock", detail, "set this machine's clock: the times of bills and epochs come from it")
         else:
             yield ok("clock", "this machine's clock agrees with the store's")
 
@@ -189,8 +189,8 @@ class StoreTrial:
 
 def _absent_folders(uri: str) -> list[Path]:
     """
-    Return the folders that do not exist yet and that writing the first object creates, deepest first: the store's
-    folder and its missing parents.
+    Return the folders that do not exist yet, deepest first: the store's folder and its missing parents. The trial's
+    first object creates them.
     """
     place = address.parse(uri)
     above = (Path(place), *Path(place).parents) if isinstance(place, str) else ()

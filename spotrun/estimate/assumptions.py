@@ -26,8 +26,8 @@ def money(usd: Decimal) -> str:
 
 def assumptions(study: CostStudy) -> list[str]:
     """
-    Return all assumptions in this order: those that the study states, those that every estimate makes, and those about
-    each of the study's places.
+    Return all assumptions: first the study's own assumptions, then the assumptions of every estimate, and last the
+    assumptions about each of the study's places.
     """
     dated = f"prices are those of {study.as_of}" if study.as_of else "the study gives no date for its prices"
     return [

@@ -166,8 +166,8 @@ class Listed(Interrupted):
 
 class Measured(Model):
     """
-    A speed from a measurement. `spotrun bench` has measured the job file `job` on one instance of `type`; the speed is
-    `count` times the measured one.
+    A speed from a measurement: `count` times the speed that `spotrun bench` has measured for the job file `job` on one
+    instance of `type`.
     """
 
     job: fields.Text
@@ -180,7 +180,7 @@ class Like(Model):
     """
     A speed that is computed from the speed of another place, `place`. The other place's speed is multiplied by
     `devices` and by the mean of the ratios in `times` for the training. If only some parts of a step are faster than at
-    the other place, `faster` has the factor of each of these parts.
+    the other place, `faster` maps each of these parts to its factor.
     """
 
     place: fields.Text
@@ -290,7 +290,7 @@ def loose_ends(study: CostStudy) -> Iterator[Problem]:
     for section, names in (("places", places), ("trainings", trainings)):
         for name in names:
             if name != name.strip() or not name:
-                yield Problem((section, name), "is a name with space around it", "write a name without")
+                yield Problem((section, name), "is a name with spaces around it", "remove the spaces")
     yield from _unknown(("base",), study.base, places)
     for name, place in study.places.items():
         at: Key = ("places", name)

@@ -126,8 +126,8 @@ def _valued(cost: Cost, samples: Decimal) -> Cost:
 
 def capacity_of(place: Place) -> str:
     """
-    Return how an hour at a place is paid: `own`, `subscription` or `on-demand`, or `spot` if the place has only a spot
-    price.
+    Return the kind of capacity whose price is a place's ordinary price: `own`, `subscription` or `on-demand`, or `spot`
+    if the place has only a spot price.
     """
     if place.own is not None:
         return "own"

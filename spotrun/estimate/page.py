@@ -54,8 +54,8 @@ def _bars(rows: Sequence[Cost]) -> Markup:
 def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
     """
     Draw two curves over the number of days in a month on which the user's machine is used. One curve is the price of an
-    hour on that machine. The other is the price, at the cheapest place to rent, of the samples that the machine trains
-    in an hour.
+    hour on that machine. The other curve is what the cheapest place to rent charges for as many samples as that machine
+    trains in an hour.
     """
     prices = [machine.usd_per_hour(Decimal(day)) for day in range(1, DAYS_MAX + 1)]
     rival, rented = _rival(study, place)

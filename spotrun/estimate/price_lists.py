@@ -4,8 +4,8 @@ Lists prices of capacity that spotrun does not rent: TPUs, SageMaker training jo
 The prices in tpu.json, sagemaker.json and colab.json were read on 2026-11-27 from dated sources. They are list prices
 in dollars, without tax. Some are years old, so check today's price before you pay.
 
-Two kinds of prices are left out: those without a dated source (such as that of ml.p4d.24xlarge), and TPU spot prices
-for which the same source has a lower on-demand price.
+Two kinds of prices are left out: prices without a dated source (for example, the price of ml.p4d.24xlarge), and TPU
+spot prices that are above the on-demand price in the same source.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shows `spotrun estimate` as text and as JSON."""
+"""Shows the result of `spotrun estimate` as text and as JSON."""
 
 from __future__ import annotations
 

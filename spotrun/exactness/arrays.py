@@ -1,6 +1,6 @@
 """
-Splits an array into rows and columns, which are compared separately. If one column always differs, for example because
-it holds times, the other columns can still be compared.
+Splits an array into rows and columns, which are compared separately. So if one column always differs, for example
+because it holds times, the other columns can still be compared.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ def differences(
     rank. `straight` is an uninterrupted training, and so is `again`.
 
     Every batch of `straight` must be in `interrupted`. A batch may be there several times, because each resume repeats
-    some batches. All of these are compared with `straight`, and the first that differs is reported. If `again` differs
-    from `straight` in an object, differences in that object are ignored.
+    some batches. All repetitions are compared with `straight`, and the first that differs is reported. If `again`
+    differs from `straight` in an object, differences in that object are ignored.
     """
     varying = varying_names(straight, again)
     for found in _all(straight, interrupted):
@@ -222,7 +222,7 @@ def _steady(
 
 def _is_left_out(place: str, varying: VaryingPlaces) -> bool:
     """
-    Return whether the comparison leaves out a place. It does so if the place's content varies, or if the place has the
+    Return whether the comparison leaves out a place. It does so if the place's content varies, or if the place is the
     size of a set whose members vary.
     """
     return place in varying or f"{place}{MEMBERS}" in varying
@@ -249,7 +249,7 @@ def _of_results(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
     """
     Yield the differences in the results of `test`, `validate` and `predict`. The last process of the interrupted
     training must have produced the same results as the uninterrupted training, in the same order. An earlier process
-    may have been interrupted before it produced all results. Those that it produced must be the same as the first
+    may have been interrupted before it produced all results. The results that it produced must be the same as the first
     results of the uninterrupted training.
 
     The variables of the script are compared only at the end of the last process, because the earlier processes did not

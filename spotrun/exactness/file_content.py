@@ -132,7 +132,7 @@ def _read_json(text: str) -> Any:
 
 
 class _Number(str):
-    """A number as a file writes it."""
+    """The text of a number, exactly as the file contains it."""
 
 
 def _of_value(value: Any, path: str, clean: Clean, name: str = "") -> Parts:

@@ -17,7 +17,10 @@ from spotrun.exactness.same_everywhere import Clean
 from spotrun.exactness.varying import Varying
 
 OF_TRACKERS = {"mlruns": "MLflow's", "wandb": "W&B's"}
-"""Folders of trackers that give each run a new name and record its time."""
+"""
+Folders of trackers that give each run a new name and record its time. Their files are not compared, because they always
+differ.
+"""
 OF_DATABASES = ("-wal", "-shm", "-journal")
 TIMED, OF_SOME_TIME = re.compile(r"(?<![^/])[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d_[^/]+(?=/)"), "<time>"
 """Folders that TensorBoard's writers name after the time and the machine of their start: Nov25_09-59-23_host."""

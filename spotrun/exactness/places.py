@@ -76,10 +76,13 @@ def pattern_of(
     and `varying` those of the places that vary. To generalize, the pattern ignores as many positions as the following
     rule allows.
 
-    A position can be ignored if, for most of the numbers at this position, most of the places with that number vary. In
-    two cases this must hold for every number at the position, not only for most (unless there are more than LONG
-    numbers). The first case is that several positions are ignored at once. The second is that only the last position is
-    ignored, and it numbers the items of a record. A list counts as a record here; with `is_record`, everything does.
+    Call a number at a position *varying* if most of the places with this number there vary. A position can be ignored
+    if most of its numbers are varying.
+
+    In two cases the rule is stricter: all numbers at the position must be varying, unless there are more than LONG of
+    them. The first case is that several positions are ignored at once. The second case is that only the last position
+    is ignored, and it numbers the items of a record. Every list counts as a record here. If `is_record` is true,
+    everything does.
     """
     is_record = is_record or kind.endswith("[]")
     count = len(next(iter(varying)))
@@ -107,8 +110,8 @@ def _slabs(
     kept: Kept, values: Collection[Indices], varying: Collection[Indices], known: Collection[Indices]
 ) -> list[dict[Indices, bool]]:
     """
-    Return a mapping for each of `values`. Its keys are the places that have these numbers at the positions `kept`. It
-    maps a place to True if the place varies.
+    Return a mapping for each of `values`. The mapping's keys are the places that have these numbers at the positions
+    `kept`. A place's value is True if the place varies.
     """
     slabs: dict[Indices, dict[Indices, bool]] = {each: {} for each in values}
     differing = frozenset(varying)

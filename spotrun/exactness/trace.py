@@ -114,7 +114,7 @@ class Evaluated:
 
 @dataclass(frozen=True, kw_only=True)
 class StoppedForKill:
-    """The trainer pauses after the step `step` and waits until the rehearsal kills it."""
+    """The trainer pauses after the step `step` and waits until `spotrun verify-resume` kills it."""
 
     step: int
 

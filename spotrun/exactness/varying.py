@@ -94,8 +94,9 @@ class Varying:
 
     def _leaves_something(self, parts: dict[str, str]) -> bool:
         """
-        Return whether any content of the file remains if what varies is left out. Several remaining parts count as
-        content even if their texts are left out, because, for example, the number of rows is then still compared.
+        Return whether any content of the file can still be compared if the varying parts are left out. If several parts
+        remain, the result is True even if the parts' texts vary, because their number (for example, the number of rows)
+        is still compared.
         """
         left = [text for _, text in self.steady(iter(parts.items()))]
         return len(left) > 1 or any(_WORD.search(_ESCAPE.sub("", text.replace(LEFT_OUT, ""))) for text in left)

@@ -59,8 +59,8 @@ class AgentStatuses:
     def last_step(self, state: RunState, lost: MemberName) -> int | None:
         """
         Return the last step that the training had done when the instance `lost` was lost. If this instance was a member
-        of the current attempt's gang, the statuses of all its members count. Return None if no agent with a counting
-        status had begun an attempt.
+        of the current attempt's gang, use the statuses of all members of this gang; otherwise, only the status of this
+        instance's agent. Return None if none of these agents had begun an attempt.
         """
         current = state.current
         names = (lost,) if current is None or lost not in current.names else current.names

@@ -35,9 +35,7 @@ class Unfetched(StrEnum):
 
     @property
     def is_refused(self) -> bool:
-        """
-        True if agents do not even store the script's files with such names, so that `spotrun fetch` cannot find any.
-        """
+        """True if agents never store files with such names, so that `spotrun fetch` cannot find such files."""
         return self in (Unfetched.GIT, Unfetched.NEVER)
 
     @property
@@ -118,7 +116,7 @@ Patterns for the names of files that a tool runs or obeys when the tool starts i
 """
 _MATCHERS = {reason: _matcher(*patterns) for reason, patterns in _OBEYED.items()}
 _ORDINARY = frozenset({"datafile", "file", "hostfile", "infile", "logfile", "machinefile", "outfile", "profile"})
-"""Names that look like names of build files (Makefile, Justfile), but that programs often give to their output."""
+"""Names that programs often give to their output, although they look like names of build files (Makefile, Justfile)."""
 _DATA = frozenset({".metadata", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 """
 Hidden files that belong to checkpoints (torch.distributed.checkpoint) or arrays (Zarr). Without them, the data cannot

@@ -48,9 +48,9 @@ class ContentSource(StrEnum):
 
 class FrozenFile(NamedTuple):
     """
-    One file between two steps. The checkpoint stores the file under the path `path`, and its bytes are read from the
-    path `place`. Normally both are the same. They differ if `path` is a link that cannot be stored as a link; then
-    `place` is the link's target. `sample` contains the file's first and last bytes.
+    The state of one file. The checkpoint stores the file under the path `path`, and its bytes are read from the path
+    `place`. Normally both are the same. They differ if `path` is a link that cannot be stored as a link; then `place`
+    is the link's target. `sample` contains the file's first and last bytes.
     """
 
     path: str
@@ -67,8 +67,8 @@ class FrozenFile(NamedTuple):
 
 class FrozenFolder(NamedTuple):
     """
-    The work folder between two steps. `refused` has the reason for each path that cannot be stored. `gone` are files
-    that existed before the script began and do not exist any more.
+    The state of the work folder between two steps. `refused` maps each path that cannot be stored to the reason. `gone`
+    are files that existed before the script began and do not exist any more.
     """
 
     files: tuple[FrozenFile, ...]
@@ -92,8 +92,9 @@ def unnamed(folder: str | os.PathLike[str]) -> int:
 
 def copy_bytes(fd: int, to: int, start: int, size_bytes: int) -> int:
     """
-    Copy the first `size_bytes` of a file into another file, to byte `start` of that file. The file system shares blocks
-    if it can. Return the number of copied bytes, which is less than `size_bytes` if the file is shorter.
+    Copy the first `size_bytes` of a file into another file, to byte `start` of that file. If the file system supports
+    it, both files then share blocks on the disk. Return the number of copied bytes, which is less than `size_bytes` if
+    the file is shorter.
     """
     done = 0
     while done < size_bytes and (copied := _copy_some(fd, to, done, start + done, min(COPY_BYTES, size_bytes - done))):

@@ -131,7 +131,7 @@ def first_object(store: Store) -> tuple[Entry, bytes]:
         RunNotFound: entry 0 is missing, or does not create a run.
         LedgerDamaged: entry 0 is not what was written.
         LedgerVersionUnknown: entry 0 was written by a spotrun whose ledgers this one cannot read.
-        StoreUnavailable: entry 0 could not be read for some seconds. The limit is short because a person may be
+        StoreUnavailable: entry 0 could not be read for a few seconds. The limit is short because a person may be
             waiting.
     """
     data = persist(lambda: read_entry(store, 0))
@@ -467,7 +467,10 @@ class Ledger:
         self._state = fold.apply(self._state, entry)
 
     def _is_forged(self, entry: Entry, data: bytes) -> bool:
-        """Return True if only the run's owner may write this entry, and the owner has not signed it (protocol 31)."""
+        """
+        Return True if only the run's owner is allowed to write this entry, and the owner has not signed it (protocol
+        31).
+        """
         public_key = self.state.created.public_key
         return bool(public_key) and is_of_owner(entry.event) and not is_signed(public_key, *parted(data))
 

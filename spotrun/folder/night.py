@@ -33,9 +33,9 @@ Offset = Annotated[int, msgspec.Meta(gt=-86_400, lt=86_400)]
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]+$", max_length=64)]
 _LATE = timedelta(hours=6)
 """
-A call belongs to a night if it comes at most this long before the night's time, or less than 18 hours after it. In
-summer time, a call seems to come an hour early, because `due` computes with winter time. Calls come up to two hours
-late.
+A call belongs to a night if it comes at most this long before the night's time, or less than 18 hours after it. The
+limits allow for calls that come up to two hours late, and for calls that seem to come an hour early in summer, because
+`due` computes with winter time.
 """
 
 
@@ -88,8 +88,8 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
     """
     The pin of a night. `sha256` is the digest of the night's record. `key` is a private Ed25519 key in hex (see
     Signer); if the night is installed a second time, the key stays the same. `night` is a copy of the night's record,
-    but of the job it has only the webhooks. With this copy, the function can notify the user even if another program
-    has replaced the record in the store.
+    in which the job is reduced to its webhooks. With this copy, the function can notify the user even if another
+    program has replaced the record in the store.
     """
 
     sha256: str

@@ -44,8 +44,8 @@ BY_HAND = "by-hand-"
 """Prefix of the name of a night that a person started. The start time follows the prefix."""
 DUE_AGAIN = 8
 """
-Number of records that are read, the newest first, to find out whether a night has begun already. This can be so because
-the cloud may call the function for a night a second time, or late.
+Number of records that are read, the newest first, to find out whether a night has begun already. The cloud may call the
+function for the same night a second time, or late, but only one run is allowed to begin.
 """
 _BEGUN = re.compile(r"begun/(\d{8})[.]json", re.ASCII)
 _NIGHT = "night.json"
@@ -106,7 +106,7 @@ class NightRecord:
         return self._has(_NIGHT)
 
     def run_uri(self, uid: str) -> str:
-        """Return the address of the run with this uid that a night of this name begins."""
+        """Return the address that a run with this uid has if a night of this name begins it."""
         return f"{self._runs_uri}/{self._name}-{uid}"
 
     def install(self, night: Night) -> None:

@@ -17,7 +17,7 @@ commit is only shown in reports.
 _HARMLESS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 _ENVIRONMENT = {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
 _TRUSTED = ("system", "global")
-"""The scopes of git's settings that belong to the user. The repository's settings do not."""
+"""The scopes of git's settings that the user controls. The settings in a repository may come from another person."""
 
 
 def revision_of(folder: Path) -> Revision | None:

@@ -20,9 +20,9 @@ from spotrun.store.port import Store
 class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
     """
     The state of a trainer on a member of a gang; the gang's lead reads it. While the trainer runs, `exit_code` and `at`
-    are None. After its end, they are its exit code and the time of its end, and `reason` is its last message. `damaged`
-    is True if the trainer could not begin, because an object of the commit from which it should continue is missing in
-    the store.
+    are None. When the trainer has ended, `exit_code` is its exit code, `at` is the time of its end, and `reason` is its
+    last message. `damaged` is True if the trainer could not begin, because an object of the commit from which it should
+    continue is missing in the store.
     """
 
     attempt: Count
@@ -36,8 +36,9 @@ class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
 class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
     """
     A question of a gang's lead to the other members: do you have the same state files as I? The lead is about to store
-    its state files, and the object at `key` lists them. Each member answers whether its trainer of this `incarnation`
-    has written other state files. `word` identifies the question.
+    its state files, and the object at `key` lists them. Each member answers whether its trainer has written other state
+    files. `incarnation` says which start of the trainer is meant, because an agent restarts a trainer that crashed.
+    `word` identifies the question.
     """
 
     attempt: Count
@@ -73,7 +74,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Use of a machine. `cpu_share` is the busy share of its `cpus`. `gpus` are the GPUs that a training may use, if their
+    Use of a machine. `cpu_share` is the busy share of its `cpus`. `gpus` are the GPUs that a training can use, if their
     driver reports their use.
     """
 
@@ -250,7 +251,9 @@ def name_in(key: str) -> MemberName | None:
 
 
 def write_status(store: Store, key: str, status: AgentStatus | RunnerStatus) -> WritesRefused | None:
-    """Write a status object. If the store refuses it for a reason that the user has to cure, return the error."""
+    """
+    Write a status object. If the store refuses the object for a reason that only the user can remove, return the error.
+    """
     try:
         store.put_status(key, msgspec.json.encode(status))
     except WritesRefused as refused:

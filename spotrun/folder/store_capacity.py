@@ -33,7 +33,7 @@ class StoreCapacity:
 
     def refused(self, state: RunState) -> str:
         """
-        Return the reason why a new attempt could not save its checkpoints, with a hint; Return "" if it could. The
+        Return the reason why a new attempt could not save its checkpoints, with a hint. Return "" if it could. The
         store is tested only if the last attempt ended because the store had no room.
         """
         last = next(reversed(state.attempts.values()), None)

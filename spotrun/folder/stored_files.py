@@ -30,8 +30,8 @@ PIECE_MAX_BYTES = 16 << 20
 FILES_MAX = 10_000
 STATE_FILES_MAX = 100_000
 """
-Maximum files of a command's state. If the state has more, nothing is stored, because no file of a state may be left
-out.
+Maximum files of a command's state. If the state has more files, nothing is stored, because a state is useless if any of
+its files is missing.
 """
 LINKS_IN_A_PATH_MAX = 40
 """Maximum links in a path, as on Linux: https://man7.org/linux/man-pages/man7/path_resolution.7.html"""

@@ -8,7 +8,8 @@ import stat
 _MARKS = {"HEAD": "git", "pyvenv.cfg": "Python", "conda-meta/history": "conda"}
 """
 Files by which a folder of a tool is recognized, each with its tool. A folder with the file `HEAD` counts as a git
-repository even if it lacks the other files of one, because the file that is fetched next could complete it.
+repository even if the repository's other files are missing, because the next files that are fetched could be these
+files.
 """
 
 
@@ -31,7 +32,7 @@ def is_git_folder(folder: str) -> bool:
 def _has_file(folder: int | str, name: str) -> bool:
     """
     Return True if `folder` has a file or a link of this name, even a broken link. A folder of this name does not count.
-    (On some disks `HEAD` is also found as `head`, and a model may have a part of that name.)
+    For example, a script may store a part of a model in a folder `head`, and some disks find that folder as `HEAD` too.
     """
     try:
         if isinstance(folder, str):

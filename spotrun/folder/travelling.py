@@ -45,9 +45,9 @@ _BEGINNING_BYTES = 128
 
 class UploadSelection(NamedTuple):
     """
-    The files of a work folder. `files` travel with the run. The other two fields have the paths in the folder that do
-    not travel: `secrets` those that look like secrets, and `ignored` those that match a rule. The path of a folder ends
-    with a slash.
+    The files of a work folder. `files` travel with the run. The other two fields have the paths that do not travel:
+    `secrets` are the paths that look like secrets, and `ignored` are the paths that match a rule. The path of a folder
+    ends with a slash.
     """
 
     files: list[Path]
@@ -154,8 +154,8 @@ def _look(
 def _judge(path: Path, name: str, own: GitIgnoreSpec | None, git: Sequence[tuple[Path, GitIgnoreSpec]]) -> str | None:
     """
     Return the field of `UploadSelection` to which a path belongs; None if the path travels. The first rule that applies
-    decides: first those in `.spotrunignore`, then those about secrets, then those in the `.gitignore` files, beginning
-    with the deepest folder.
+    decides. The rules are tried in this order: the rules in `.spotrunignore`, the rules about secrets, and the rules in
+    the `.gitignore` files, beginning with the deepest folder.
     """
     if own is not None and (decided := own.check_file(name).include) is not None:
         return "ignored" if decided else None
@@ -172,8 +172,8 @@ def _judge(path: Path, name: str, own: GitIgnoreSpec | None, git: Sequence[tuple
 
 def _may_take_along(own: GitIgnoreSpec | None, git: Sequence[tuple[Path, GitIgnoreSpec]]) -> bool:
     """
-    Return True if any rule begins with `!`. Such a rule may include a file in a folder that another rule leaves out, so
-    the folder has to be searched.
+    Return True if any rule begins with `!`. Such a rule may include a file whose folder is left out by another rule. So
+    folders that are left out have to be searched too.
     """
     return any(
         pattern.include is False for rules in (own, *(each for _, each in git)) if rules for pattern in rules.patterns

@@ -85,8 +85,8 @@ class LinkTo(NamedTuple):
 
 class Survey(NamedTuple):
     """
-    The results of a survey, keyed by path. `files` has the version of each file, and `links` those links that can be
-    stored as links. `folders` has the permissions of each folder, including empty ones. `refused` has the reason why
+    The results of a survey, keyed by path. `files` has the version of each file, and `links` has each link that can be
+    stored as a link. `folders` has the permissions of each folder, including empty ones. `refused` has the reason why
     something cannot be stored.
     """
 
@@ -210,8 +210,8 @@ def _new(
     root: str, before: Mapping[str, Stamp], chosen: Callable[[str], bool], missing: set[str]
 ) -> Iterator[tuple[str, Facts]]:
     """
-    Yield the paths that `chosen` accepts and that did not exist `before`, or whose file has changed since. Remove from
-    `missing` each path that exists.
+    Yield the paths that `chosen` accepts and that are new: they are not in `before`, or their file has changed since
+    then. Remove from `missing` each path that exists.
     """
     for path, facts in tree(root, never=NEVER):
         name = _name(path, facts)

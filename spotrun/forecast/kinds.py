@@ -1,7 +1,7 @@
 """
-Forecasts a job that can use several kinds of instances. A lifetime is one simulated run of the job. Some lifetimes may
-use all kinds, and others only one kind, so that the two can be compared. In each lifetime, the policy of real runs
-makes the decisions.
+Forecasts a job that can use several kinds of instances. A lifetime is one simulated run of the job. Some lifetimes are
+allowed to use all kinds, and others only one kind, so that the results can be compared. In each lifetime, the policy of
+real runs makes the decisions.
 
 For each lifetime, a true speed of every kind is drawn at random. It lies between a third of the published speed and
 three times that speed (`spotrun.policy.throughput`). The policy knows only the published speed, so the simulated run

@@ -116,7 +116,7 @@ class Forecast(msgspec.Struct, frozen=True):
 class Inputs(msgspec.Struct, frozen=True):
     """
     The input of a forecast: its rows (`questions`), the job as it is known before it runs, and the conditions of its
-    lifetimes. For each lifetime, it is drawn at random which losses have a notice; the result replaces the notices in
+    lifetimes. Each lifetime draws at random which losses have a notice. The result of this draw replaces the notices in
     `standby`.
     """
 
@@ -140,7 +140,7 @@ def forecast(
     Return one forecast for each of the `questions`, in the same order.
 
     For each lifetime, one market is drawn and used for all questions. It has the pools of the question with the most
-    pools, which must include the pools of all other questions. The same seed gives the same markets.
+    pools. All other questions must use only pools of that question. The same seed gives the same markets.
     """
     outcomes: list[list[Outcome]] = [[] for _ in asked.questions]
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:

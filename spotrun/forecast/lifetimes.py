@@ -21,8 +21,8 @@ from spotrun.units import format_duration
 
 WARNED_MAX = 64
 """
-Number of losses in a lifetime for which it is drawn at random whether they have a notice. After that many losses, the
-same sequence is used again.
+Length of the random sequence that says which losses in a lifetime have a notice. After that many losses, the sequence
+is repeated.
 """
 STANDBY = Standby(NOTICE.total_seconds(), (True,))
 NOT_OFFERED = -1.0
@@ -126,7 +126,8 @@ class Recorded(msgspec.Struct, frozen=True):
     and all pools replay the same times. If there are more pools than zones, the remaining pools replay the same zones
     at other times.
 
-    A pool's price is its current price, multiplied by the ratio of the zone's recorded price to its mean.
+    A pool's price is its current price times a ratio: the zone's recorded price divided by the mean of the zone's
+    recorded prices.
     """
 
     name: str
@@ -194,8 +195,8 @@ def _tick(moment: datetime, tick_s: float) -> int:
 
 def standby_of(standby: Standby, seed: int) -> Standby:
     """
-    Return a copy of `standby` in which the losses of one lifetime that have a notice are drawn at random. Their share
-    is the same as on the local cloud.
+    Return a copy of `standby` for one lifetime, with a random choice of the losses that have a notice. Their share is
+    the same as on the local cloud.
     """
     rng = np.random.default_rng((seed, 1))
     warned = rng.random(WARNED_MAX) >= local.UNANNOUNCED_SHARE
@@ -237,7 +238,7 @@ class Lifetime(Sequence[Mapping[str, float]]):
 
 
 def draw(market: SpotPools, ticks: int, tick_s: float, seed: int, source: Source) -> Drawn:
-    """Return the market of one lifetime. A market without pools needs no source."""
+    """Return the market of one lifetime. If there are no pools, `source` is not used."""
     if not market.pools:
         return Drawn(np.zeros((ticks, 0), dtype=bool), np.zeros(0))
     return source.draw(market, ticks, tick_s, seed)

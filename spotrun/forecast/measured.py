@@ -22,8 +22,8 @@ class RunMeasurements(msgspec.Struct, frozen=True):
     `work` is the productive time of the newest completed run, and `epochs` is its number of epochs; both are None if no
     run has completed. `changeovers_s` are the durations of every changeover in all runs. If an instance only unpacked a
     set-up that another instance had packed, its changeover is counted with the time of the whole set-up instead.
-    `boots_s` are the seconds of each start before billing began. `setups_s` are the seconds of the set-ups that were
-    run and then packed, and `unpacks_s` those of the set-ups that were unpacked.
+    `boots_s` are the seconds of each start before billing began. `setups_s` are the seconds that complete set-ups took,
+    if they were packed afterwards. `unpacks_s` are the seconds that unpacking took.
 
     `checkpoint_bytes` is the size of the newest checkpoint, 0 before the first. `work_doubt` is the share by which
     `work` may be wrong. `by_bench` is True if `spotrun bench` measured the changeovers.

@@ -79,7 +79,7 @@ def planned(
     if expected is None:
         if notes:
             raise SpecInvalid("it is not known how long this training takes", hint=f"{notes[0]}; or give --work 3h")
-        hint = "give --work 3h, or policy.expected_work; or complete a run of this name, or run `spotrun bench`, first"
+        hint = "add --work 3h, or set policy.expected_work; or first complete a run of this name or a `spotrun bench`"
         raise SpecInvalid("it is not known how long this training takes", hint=hint)
     now = system_clock().now()
     time_left = None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, now) - now
@@ -135,8 +135,8 @@ def _with_bench(
     known: RunMeasurements, spec: RunSpec, spec_path: Path, store: str | None
 ) -> tuple[RunMeasurements, list[str]]:
     """
-    Add figures that `spotrun bench` has measured on the job's first kind of instances, where `known` has none from
-    runs. Return the result, and notes for the user about the added figures.
+    Add figures that `spotrun bench` has measured on the job's first kind of instances, unless runs have measured them
+    (`known`). Return the result, and notes for the user about the added figures.
 
     Raises:
         StoreError: the store cannot be read, and nothing else says how long the work takes.
@@ -170,9 +170,9 @@ def _with_bench(
 
 def _start_s(found: BenchResult, measured_s: float, spec: RunSpec) -> float:
     """
-    Return the duration of a changeover in seconds of run time. A bench measured `measured_s`, in system time. That
-    duration includes a boot that is usual where the bench ran (`found.usual_boot_s`); it is replaced by the boot that
-    this job expects.
+    Return the duration of a changeover in seconds of run time. The bench measured the duration `measured_s`, in system
+    time. It includes a boot, which usually takes `found.usual_boot_s` where the bench ran. Replace this time by the
+    boot time that this job expects.
     """
     return measured_s * clock_of(spec).scale + spec.boot.total_seconds() - found.usual_boot_s
 

@@ -36,9 +36,9 @@ ENDINGS = (".npz", ".json", ".csv", ".txt")
 
 class Case(msgspec.Struct, frozen=True, order=True):
     """
-    A job and the zones in which it may run.
+    A job and the zones in which it can run.
 
-    `zones` is "all zones" if the job may use all zones of a recorded market. It is "one zone" if the job may use only
+    `zones` is "all zones" if the job can use all zones of a recorded market. It is "one zone" if the job can use only
     one; then the job is simulated once for each zone.
     """
 

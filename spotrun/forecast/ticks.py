@@ -53,8 +53,9 @@ class Standby(msgspec.Struct, frozen=True):
 
     Notices: `warned` says for each loss, in order, whether the loss has a notice. If there are more losses than values,
     the values repeat from the first one. A notice comes `notice_s` before the loss, and the replacement is started
-    then. So at the loss, this part of the replacement's changeover is already over; it is billed at the replacement's
-    price. No work is repeated after such a loss. The strategy counts the time without spot from the notice.
+    then. So at the loss, `notice_s` seconds of the replacement's changeover are already over. They are billed at the
+    replacement's price. No work is repeated after such a loss. The strategy counts the time without spot from the
+    notice.
 
     Moves to another place: until the changeover to the new place is over, the instances at both places are billed, and
     the new instance can be lost too. While an instance trains, the strategy requests spot only every `ask_every_s`.
@@ -87,10 +88,10 @@ def simulate(
     Simulate `job` in `market`, from tick `first` on. At each tick `strategy` chooses a place: a zone, on-demand or
     none.
 
-    After a loss without notice, the work since the start at that place has to be repeated, but at most `rework_s` of
-    it. Without `standby`, every start takes a whole changeover, and all of it is billed. `believed` is the job as the
-    strategy sees it, if the strategy assumes more careful figures than the true ones in `job`. `tolls` has the extra
-    cost, in USD, of each start at a place.
+    After a loss without notice, the work since the job's start at that place has to be repeated, but at most `rework_s`
+    seconds of work. Without `standby`, every start takes a whole changeover, and all of it is billed. `believed` is the
+    job as the strategy sees it, if the strategy assumes more careful figures than the true ones in `job`. `tolls` has
+    the extra cost, in USD, of each start at a place.
     """
     life = _Life(job, rework_s, standby, tolls)
     told, choose, history = believed or job, strategy.choose, MarketHistory()
@@ -180,8 +181,8 @@ class _Life:
         """
         Return the spot offers that the strategy sees, and the seconds since the job arrived at its place.
 
-        With a `standby`, the strategy requests spot only at intervals while the job runs, and it sees the offers of
-        other zones only when it does. If the strategy has requested spot since the job arrived, the second value is the
+        With a `standby`, the strategy requests spot only at intervals while the job runs. It sees the offers of other
+        zones only at these requests. If the strategy has requested spot since the job arrived, the second value is the
         seconds since that request instead.
         """
         since_s, standby, running = self.elapsed_s - self.since_s, self.standby, self.running

@@ -46,8 +46,8 @@ class Windows(msgspec.Struct, frozen=True):
 
     def ticks(self, window: int, zones: tuple[int, ...]) -> list[dict[str, float]]:
         """
-        Return a list that the simulator reads. For each tick, it has those of `zones` that have spot, with their
-        prices.
+        Return one window in the form that the simulator reads: for each tick, those of `zones` that have spot, with
+        their prices.
         """
         columns = list(zones)
         up, price = self.up[window][:, columns].tolist(), self.price[window][:, columns].tolist()
@@ -181,9 +181,9 @@ def read_any(path: Path, published_as: str, nodes: int, price_usd_per_hour: floa
             case _:
                 return read_counts(path, nodes, price_usd_per_hour)
     except IsADirectoryError as error:
-        raise SpotrunError(f"{path} is a folder", hint="give a file in this folder instead") from error
+        raise SpotrunError(f"{path} is a folder", hint="name a file in this folder instead") from error
     except OSError as error:
-        raise SpotrunError(f"{path} cannot be read: {error.strerror}", hint="give the file of a record") from error
+        raise SpotrunError(f"{path} cannot be read: {error.strerror}", hint="name the file of a market") from error
     except (ValueError, KeyError, TypeError, IndexError) as error:
         hint = "known formats: skypilot and adrs JSON, windows as npz, Bamboo's csv, and counts as txt"
         raise SpotrunError(f"{path} is not a record of a market: {error}", hint=hint) from error

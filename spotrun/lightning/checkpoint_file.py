@@ -33,7 +33,7 @@ from spotrun.errors import SpecInvalid, SpotrunError
 OURS = ("spotrun", "spotrun_optimizers", "spotrun_weights")
 """Entries of a snapshot's state that only spotrun reads. They are not written to the file."""
 VERSION = "pytorch-lightning_version"
-_NAME_ONE = "name a Lightning checkpoint; `spotrun checkpoints export RUN FILE.ckpt` writes a run's checkpoint to one"
+_NAME_ONE = "name a Lightning checkpoint file; `spotrun checkpoints export RUN FILE.ckpt` writes one for a run"
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,8 @@ train are not connected. No callback runs before they start, so the check is mad
 
 With other strategies, the process that calls fit() trains too. Then the ranks compare their shared secret as soon as
 the process group exists. They have to do so before Lightning sends its first messages between ranks: these are pickled
-objects, which a stranger in the group could exploit, and Lightning sends them before any callback runs.
+objects, with which a foreign process in the group could attack a rank, and Lightning sends them before any callback
+runs.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from spotrun.training.framework import Problem
 
 def _has_callback(*names: str) -> Callable[[Any], object]:
     """
-    Return a function that tests whether a Trainer has a callback of one of the classes `names`, or of a class derived
-    from one of them. The classes may come from either Lightning package.
+    Return a function that tests whether a Trainer has a callback of one of the classes `names` or of their subclasses.
+    The classes may come from either Lightning package.
     """
     return lambda trainer: any(is_a(callback, *names) for callback in trainer.callbacks)
 

@@ -86,7 +86,7 @@ def say(name: str) -> None:
     if agent is None or agent.has_begun:
         return
     print(
-        f"spotrun: this script trains by {name} and has no Loop: an interruption loses {ALL}; "
+        f"spotrun: this script trains with {name} and has no Loop: an interruption loses {ALL}; "
         "use spotrun's Loop (docs/loops.md), or save into $SPOTRUN_STATE_DIR",
         file=sys.stderr,
         flush=True,

@@ -75,8 +75,8 @@ class Frames:
 
     def variables(self) -> Values:
         """
-        Return the outermost function's variables as they were when the fit began. Their objects are those into which a
-        resume loads the saved state.
+        Return the outermost function's variables as they were when the fit began. A resume loads the saved state into
+        the objects that these variables hold.
         """
         return self._at_begin
 
@@ -106,8 +106,8 @@ class Frames:
 
     def _known(self, frame: FrameType) -> Values:
         """
-        Return the variables that `frame` would have in a resumed process at the moment at which that process reads its
-        first batch. Each variable is represented by the token that `_seen` returns for its value.
+        Return the variables that `frame` would have in a resumed process when that process reads its first batch. Each
+        variable is represented by the token that `_seen` returns for its value.
 
         By then, the resumed script has run the code before the loop and, in the current epoch, the code before the
         pass.
@@ -182,8 +182,8 @@ def _seen(value: Any) -> Any:
 @cache
 def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
     """
-    Return the local variables that the code still needs at the instruction at `offset`. These are the variables that
-    the code may read from there on before it writes to them.
+    Return the local variables that the code still needs at the instruction at `offset`. From there on, the code may
+    read these variables before it writes to them.
 
     `ended` matters only if this instruction requests the next item of a loop. `ended` is True if the loop has no next
     item, and so ends.

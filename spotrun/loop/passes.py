@@ -25,8 +25,8 @@ from spotrun.training.trace import of_framework
 
 AROUND = 4
 """
-Maximum number of objects, such as a progress bar and its generator, that may lie between a Python `enumerate` and the
-pass from which it reads.
+Maximum number of objects between Python's `enumerate` and the pass that it finally reads. Such an object is, for
+example, a progress bar or its generator.
 """
 
 

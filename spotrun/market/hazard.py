@@ -1,6 +1,6 @@
 """
-Estimates how often this run loses spot instances, and how many of these losses undo no step thanks to a notice.
-`checkpoint.every: auto` adapts to both.
+Estimates how often this run loses spot instances, and for how many of these losses a notice comes early enough to save
+all steps. `checkpoint.every: auto` adapts to both.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ def observed_hazard(state: RunState, now: datetime) -> Hazard:
 
 def hazard_of(time_on_spot: timedelta, losses: int, saved: int = 0) -> Hazard:
     """
-    Combine the observations with an assumption that counts as one loss without notice. `saved` is the number of losses
-    that undid no step, because the last step had been committed before.
+    Combine the observations with an assumption: one loss without notice in MEAN_TIME_BETWEEN_INTERRUPTIONS ("assumed"
+    in the formula). `saved` is the number of losses that undid no step, because the last step had been committed
+    before.
 
         mean time between losses = (assumed + time on spot) / (1 + losses)
     """

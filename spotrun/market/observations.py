@@ -64,9 +64,9 @@ def observations_of(state: RunState) -> Iterator[Observation]:
     Yield this run's observations, launch by launch: the outcome of each instance that ended, and each refusal that came
     at least REFUSALS_APART after the one before.
 
-    If a gang loses two members at the same time, the run was interrupted once, but the pool lost two instances. The
-    hazard of a pool is the hazard of a single instance (losses per hour that an instance was up), so the hours and the
-    loss of each member count separately.
+    If a gang loses two members at the same time, the run was interrupted once, but the pool lost two instances. A
+    pool's hazard is the hazard of a single instance: the losses per hour that an instance was up. So each member's
+    hours and loss count separately.
     """
     refused_at: dict[Pool, datetime] = {}
     told_to_go = _told_to_go(state)
@@ -151,8 +151,8 @@ def past_by_pool(observations: Iterable[Observation], now: datetime) -> dict[Poo
     """
     Return the observations as of `now`, added up for each pool. The older an observation is, the less it counts.
 
-    A refusal counts as a loss only if it is the first sign that the pool has no capacity. If it follows a loss or
-    another refusal, it only confirms that the pool still has none.
+    A refusal counts as a loss only if it is the first sign that the pool has no capacity. A refusal that follows a loss
+    or another refusal only confirms that the pool still has no capacity.
     """
     found: dict[Pool, Past] = {}
     down: set[Pool] = set()

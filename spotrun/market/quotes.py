@@ -21,9 +21,9 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     One offering with its prices, oldest first.
 
     `on_demand_usd_per_hour` is the on-demand price of the type in its region, None if unknown. `room` is how many more
-    instances of this offering the account's quota allows; None if the quota could not be read. `interruption_band` is
-    the share of spot instances of this type that were interrupted in the month before, according to the cloud; None if
-    the cloud does not publish it.
+    instances of this offering the account's quota allows; None if the quota could not be read. `interruption_band` is a
+    range that the cloud publishes: the share of spot instances of this type that were interrupted in the previous
+    month. It is None if the cloud does not publish the range.
     """
 
     offering: Offering

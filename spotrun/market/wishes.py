@@ -34,7 +34,7 @@ class Requirement(NamedTuple):
     One requirement of a job.
 
     `key` is the requirement's place in the job, or its flag. `words` is its wording in messages. `fits` tests whether
-    an offering meets the requirement, and `has` returns the value that an offering has in its place.
+    an offering meets the requirement. `has` returns the value of an offering that `fits` tests, such as its region.
     """
 
     key: tuple[str | int, ...]
@@ -130,7 +130,7 @@ def not_named(offered: Sequence[Offering], resources: ResourcesSpec, types: Sequ
     offering has; None if all are offered.
 
     `types` is the list `instance_types` in the cloud's section of the job. It is ignored if `resources` names an
-    instance type. The kinds are those of the job's choice (`any_of` in `resources`), if it has one.
+    instance type. The kinds come from `any_of` in `resources`, if the job has that list.
     """
     listed = types if resources.instance_type is None else ()
     kinds = resources.accelerators.kinds if isinstance(resources.accelerators, AnyOf) else ()
@@ -168,7 +168,7 @@ def unmet(offered: Sequence[Offering], wishes: Iterable[Requirement]) -> Unreada
     Return a problem with a requirement in `wishes` that cannot be met; None if some offering meets all of them.
 
     First each requirement is checked by itself. Then the requirements are applied one after another, and the problem
-    names the first one after which no offering is left. The problem's `at` is the key of this requirement. The
+    names the first requirement after which no offering is left. The problem's `at` is the key of this requirement. The
     problem's suggestion lists alternatives; if possible, these also meet all other requirements.
     """
     asked = list(wishes)
@@ -221,8 +221,8 @@ def _like(wanted: str, known: list[str]) -> list[str]:
 
 def too_dear(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadable:
     """
-    Return the reason why none of the suitable offerings can be used: either none has a capacity type that spot_policy
-    allows, or all those that have one cost more than max_price.
+    Return the reason why none of the suitable offerings can be used. Either spot_policy excludes the capacity types of
+    all of them, or the offerings that it allows cost more than max_price.
     """
     wanted = [found for found in offered if _of_kind(found, resources)]
     said = "" if resources.spot_policy == "auto" else f"{resources.spot_policy} "

@@ -81,7 +81,7 @@ def _replace(path: Path, text: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        hint = "name a file in a folder that you may write"
+        hint = "name a file in a folder that you are allowed to write to"
         raise SpotrunError(f"cannot write {path}: {error.strerror}", hint=hint) from error
 
 
@@ -111,7 +111,7 @@ def serve(watched: WatchedRuns, within: timedelta, address: Address) -> None:
 
 class ScrapeCollector(Collector):
     """
-    Answers scrapes. Each scrape reads the store, unless the last reading is still fresh. Then, or if the store is
+    Answers scrapes. Each scrape reads the store. But if the last reading is still fresh, or if the store is
     unavailable, the scrape gets the last reading.
     """
 

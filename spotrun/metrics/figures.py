@@ -161,8 +161,8 @@ def _total(key: str) -> Callable[[Figures], Values]:
 
 def _parts(**keys: str) -> Callable[[Figures], Values]:
     """
-    Return a function that reads several totals from a run's report. `keys` has, for each value of the metric's label,
-    the name of the total in the report.
+    Return a function that reads several totals from a run's report. `keys` maps each value of the metric's label to the
+    name of a total in the report.
     """
     return lambda run: [((label,), run.report["total"][key]) for label, key in keys.items()]
 

@@ -83,8 +83,8 @@ class WatchedRun:
 
 class WatchedRuns:
     """
-    The runs that `spotrun metrics` reads. If `runs` names any, these are read; otherwise the newest runs of a store, at
-    most `newest` of them. Two threads must not call `read` at the same time.
+    The runs that `spotrun metrics` reads. If `runs` is not empty, these runs are read; otherwise the newest runs of a
+    store, at most `newest` of them. Two threads must not call `read` at the same time.
     """
 
     def __init__(self, store: str, newest: int, runs: Sequence[OpenRun] = ()) -> None:

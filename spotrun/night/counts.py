@@ -58,8 +58,8 @@ class CallCounter:
     def count(self, event: Mapping[str, Any], answer: Mapping[str, Any], seconds: float, log_bytes: int) -> None:
         """
         Count a call that took `seconds` and logged `log_bytes`. The call is counted for the run that its answer names.
-        If the answer names none, the call is counted for the run in the last answer that named one. If there was no
-        such answer yet, it is counted for the run that the next answer names.
+        If the answer names no run, the call is counted for the run that was named last. If no answer has named a run
+        yet, the call is counted for the first run that an answer will name.
         """
         one, run = self._one(event, seconds, log_bytes), answer.get("run") or self._run
         if run != self._run:
@@ -94,8 +94,8 @@ class CallCounter:
 
     def _write(self, calls: Calls) -> None:
         """
-        Write the counts to the run's folder. The counts already include the request for this write. The duration of
-        this write is not known yet, so it is counted with the next call.
+        Write the counts to the run's folder. The counts already include the request for this write. This write's
+        duration is not known yet, so it is counted with the next call.
         """
         began_s = time.monotonic()
         try:

@@ -64,7 +64,7 @@ the run of an older record does not exist, the run was deleted, so it is not cre
 WATCH_S = 20.0
 """
 System time to wait for an entry that the run's agent is about to write. EC2 sends a recommendation both to this
-function and to the agent, and the agent may receive it some seconds later.
+function and to the agent, and the agent may receive it a few seconds later.
 """
 NOTICE = timedelta(minutes=2)
 """
@@ -118,7 +118,7 @@ def _answered(store: str, name: str, event: Mapping[str, Any]) -> Answer:
 
 
 class _Attended:
-    """A run, with objects that are kept between two calls: its runner, and its news that is not sent yet."""
+    """A run, with objects that are kept between two calls: its runner, and its notifications that were not sent yet."""
 
     def __init__(self, run: OpenRun, addresses: Addresses) -> None:
         self.run = run
@@ -208,9 +208,9 @@ class Attendant:
                 return due
             unfinished = self._unfinished(self._newest)
             if unfinished is None:
-                # Check the job before the record is written. The record names the folder of a run that does not exist
-                # yet, and everyone who can read the store can read the record. So once the record is written, the run
-                # must really be created, before someone else puts a run into this folder.
+                # The record names the folder of a run that does not exist yet, and everyone who can read the store can
+                # read the record. If the run were then not created, an attacker could put another run into this folder.
+                # So check first that the job is valid: after the record is written, the run must be created.
                 with self._job():
                     pass
             begun = BegunNight(due=due, run=unfinished or new_uid(), at=now, carried=unfinished is not None)
@@ -432,7 +432,7 @@ class Attendant:
             troubles += [each for each in (last.blind or last.remark,) if each]
         if self._record.passed_over:
             named = ", ".join(f"begun/{number:08d}.json" for number in self._record.passed_over[-PASSED_OVER_MAX:])
-            troubles.append(f"{named} in {self._record.store.uri} counts for nothing: no night has written it")
+            troubles.append(f"{named} in {self._record.store.uri} is ignored: no night has written it")
         if wrote:
             answer["wrote"] = True
         if troubles:

@@ -19,8 +19,9 @@ _OF_THIS_MACHINE = {"localtime", "posixrules", "Factory"}
 """Files that the folder of time zones contains, but that no cloud accepts as the name of a time zone."""
 _AHEAD = timedelta(days=16)
 """
-Length of the period, from now on, in which the next night is searched. It is more than two weeks, because a night that
-is due on one day of the week is due only in the week after next if a clock change skips its time of day next week.
+Length of the period, from now on, in which the next night is searched. It is longer than two weeks: if a night is due
+on only one day of the week, and a clock change skips its time of day next week, the night is due only in the week after
+that.
 """
 
 

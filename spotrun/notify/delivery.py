@@ -7,8 +7,8 @@ folder. If the process is killed between the two, the next runner delivers the n
 id, so that a receiver can drop the repetition. If the delivery were recorded first, a notification could be lost
 unnoticed.
 
-There are limits to the time of a try, to the number of tries, and to the time that the end of a run waits for
-deliveries.
+There are limits to the duration of a try, to the number of tries, and to the time for which a command waits for
+deliveries at the end of a run.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class Delivery:
     """
     Delivers notifications to one sink, one after another. `number` is the sink's index in the job's `notify`.
 
-    Each notification is tried up to `tries` times. But if the notification before it could not be delivered, it is
-    tried only once.
+    Each notification is tried up to `tries` times. But a notification that follows an undelivered one is tried only
+    once.
     """
 
     def __init__(
@@ -144,8 +144,8 @@ class Delivery:
 
 class DeliveryWorker(threading.Thread):
     """
-    A thread that delivers notifications to one sink, as far as the sink is to receive notifications of their kinds. See
-    `Delivery`.
+    A thread that delivers notifications to one sink, but only those of the kinds that the job wants to send to this
+    sink. See `Delivery`.
     """
 
     def __init__(

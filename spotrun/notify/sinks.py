@@ -51,7 +51,8 @@ class Sink(Protocol):
 
 class Webhook:
     """
-    Sends JSON by POST. It does not follow redirects, because the address is a secret that only its own server may see.
+    Sends JSON by POST. It does not follow redirects, because only the address's own server is allowed to learn the
+    address, which is a secret.
     """
 
     def __init__(self, variable: str, address: str, try_s: float = TRY_S) -> None:
@@ -128,9 +129,7 @@ def _parts_of(address: str) -> SplitResult:
 
 
 class TimeLimitedSink:
-    """
-    Limits the time of each try of a sink to `within_s`, even if the system hangs while it looks up a name or connects.
-    """
+    """Limits the time of each delivery to `within_s`, even if the system hangs while it looks up a name or connects."""
 
     def __init__(self, inner: Sink, within_s: float) -> None:
         self.name = inner.name

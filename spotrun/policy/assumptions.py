@@ -41,8 +41,8 @@ only once, or if the estimate is the user's own.
 """
 WORK_DOUBT_MIN = 0.03
 """
-Smallest error of that estimate, which is assumed even if all steps so far have taken equally long. It is not 0, because
-the next epoch may end with more validation than the last one.
+Smallest possible error that is assumed for the estimate of the work left, even if all steps so far have taken equally
+long. It is not 0, because the next epoch may end with more validation than the last one.
 """
 STEPS_MIN = 5
 """Minimum number of measured steps from which a pace is computed."""

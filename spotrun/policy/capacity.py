@@ -269,9 +269,8 @@ def _why_no_spot_helps(facts: Facts, spot: list[Offering]) -> str:
 
 def _cheaper_than_on_demand(facts: Facts, on_demand: Offering) -> Offering | None:
     """
-    Return a spot offering for the time during which the preferred kinds have no spot. It is of a kind that costs more
-    than the preferred kinds, but the work has to cost less on it than on `on_demand`. Return None if there is no such
-    offering.
+    Return a spot offering to use while the preferred kinds have no spot. Its kind costs more than the preferred kinds,
+    but the work has to cost less on this offering than on `on_demand`. Return None if there is no such offering.
     """
     work, limit = spot_work(facts), on_demand_work(facts)[on_demand]
     dearer = (found for found in spot_now(facts) if is_of_dearer_kind(facts, found))
@@ -305,7 +304,7 @@ def _why_spot(facts: Facts, spot: list[Offering]) -> str:
         return f"the cheapest of {len(spot)} spot pools that may be requested"
     far = all(transfer(facts, found.region) != NO_TRANSFER for found in cheaper)
     slow = any(times_first(facts, found) < times_first(facts, spot[0]) for found in cheaper)
-    why = "train less for a dollar" if slow else "are far from the bucket" if far else "would last less"
+    why = "train less per dollar" if slow else "are far from the bucket" if far else "would last less"
     return f"the first of {len(spot)} spot pools that may be requested, as cheaper ones {why}"
 
 

@@ -23,7 +23,7 @@ def changeover(state: RunState) -> float:
 
 def measured_starts(state: RunState) -> dict[int, float]:
     """
-    Return the measured changeovers in seconds. The key of each is the number of the attempt that followed it.
+    Return the measured changeovers in seconds, keyed by the number of the attempt with which the changeover ended.
 
     An attempt on a standby is left out, because its time would include the standby's wait for the takeover. An attempt
     of a gang is left out if none of its members was newly started.

@@ -2,13 +2,13 @@
 Decides what to request for a run with a deadline. The run's strategy makes this decision, from the same `Situation` as
 in the simulator.
 
-A strategy assumes that every spot pool from which it may choose has capacity. If a pool then refuses the launch, the
+A strategy assumes that every spot pool from which it can choose has capacity. If a pool then refuses the launch, the
 run does not request this pool for a while, and the strategy decides again without it.
 
-If the job allows several kinds of instances, the strategy may choose only among the spot offerings of the preferred
-kinds and the on-demand offerings of one kind. That kind, the keeper, is the one that has to meet the deadline
-(`spotrun.policy.deadline_guarantee`). If an instance's kind turns out to be too slow for the deadline, the run replaces
-it.
+If the job allows several kinds of instances, the strategy is allowed to choose only among the spot offerings of the
+preferred kinds and the on-demand offerings of one kind, the keeper. The keeper is the kind that has to meet the
+deadline (`spotrun.policy.deadline_guarantee`). If an instance's kind turns out to be too slow for the deadline, the run
+replaces it.
 """
 
 from __future__ import annotations
@@ -182,10 +182,10 @@ def _strategy(facts: Facts) -> Strategy:
 
 def _spot_to_ask(facts: Facts, running: Launch | None) -> list[Offering]:
     """
-    Return the spot offerings from which the strategy may choose. While an instance trains, the list is empty most of
+    Return the spot offerings from which the strategy can choose. While an instance trains, the list is empty most of
     the time: the run then requests spot only once per cool-down, or never if the job forbids a return to spot.
 
-    Two groups of pools are left out as long as there are other pools: pools in which the run has just lost an instance,
+    Two groups of pools are left out, unless no other pools remain: pools in which the run has just lost an instance,
     and pools in zones where the newest instance ended before it trained.
     """
     if running is not None and not (facts.spec.policy.return_to_spot and _cooled_down(facts)):

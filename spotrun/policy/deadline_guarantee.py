@@ -13,8 +13,8 @@ a kind is sure if z >= 2, and has no chance if z < -2. A kind counts as too slow
 was measured and it is not sure.
 
 So the run trains on a kind of uncertain speed only until the speed is measured. If that kind turns out to be too slow,
-the replacement starts while the old instance still trains. Therefore the run meets every deadline that the best kind
-alone would meet, if that kind would have enough time left for one start and one trial of each other kind.
+the replacement starts while the old instance still trains. Suppose that the best kind alone would meet the deadline,
+with enough time left for one start and one trial of each other kind. Then the run meets the deadline too.
 
 None of this applies to a run without a deadline, or to a job that allows only one kind.
 """
@@ -170,8 +170,8 @@ def times_in_time(facts: Facts, kind: Kind) -> float:
 
 def rework_s(facts: Facts, kept: Keeper, *kinds: Kind) -> float:
     """
-    Return the maximum time that the keeper takes to repeat the steps that are lost if an instance of one of these kinds
-    is lost.
+    Return the maximum rework after the loss of an instance of one of these kinds. The rework is the time that the
+    keeper takes to repeat the lost steps.
     """
     known = speeds(facts)
     return rework_max_s(facts) * max([1.0, *(known[kind].times / kept.times for kind in kinds)])
@@ -249,9 +249,9 @@ def _trains_on_demand(facts: Facts) -> Kind | None:
 
 def _on_demand(facts: Facts) -> dict[Kind, Offering]:
     """
-    Return the cheapest on-demand offering of each kind. The choice is among the offerings that can be requested now,
-    and the one that trains now. If there are none of these, it is among all on-demand offerings within the job's
-    max_price.
+    Return the cheapest on-demand offering of each kind. Offerings that can be requested now are considered, and the
+    offering that trains now. If there are no such offerings, all on-demand offerings within the job's max_price are
+    considered.
     """
     allowed = [each for each in within_price(facts) if each.capacity_type is CapacityType.ON_DEMAND]
     trains = _trains_on_demand(facts)

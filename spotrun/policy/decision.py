@@ -30,8 +30,8 @@ def decide(
     state: RunState, spec: RunSpec, world: World, now: datetime, strategies: Mapping[str, Strategy] = STRATEGIES
 ) -> list[Action]:
     """
-    Return all actions to carry out now, in order. If an action writes an event that would change the further decisions,
-    the list ends with that action.
+    Return all actions to carry out now, in order. The list ends with the first action whose event would change further
+    decisions.
 
     `strategies` are the strategies that a run may name.
     """

@@ -33,7 +33,7 @@ class ConsideredOffering(msgspec.Struct, frozen=True):
 def considered(facts: Facts) -> list[ConsideredOffering]:
     """
     Return the offerings that suit a run that was not launched yet, with the reasons for their order. First come the
-    offerings that the run may request, in the order in which it would request them.
+    offerings that the run can request, in the order in which it would request them.
     """
     spec = facts.spec
     spot = [] if spec.resources.spot_policy == "on-demand" else spot_now(facts)
@@ -102,15 +102,15 @@ def _why_asked(offering: Offering, order: list[Offering], facts: Facts, no_spot:
         return f"asked first: {_why_not_those(cheaper, offering, facts)}"
     before = order[: order.index(offering)]
     if times_first(facts, offering) != times_first(facts, order[0]):
-        return "if those above have no capacity: it is expected to train less for a dollar"
+        return "if those above have no capacity: it is expected to train less per dollar"
     if all(other.price_usd_per_hour <= offering.price_usd_per_hour for other in before):
-        return "if those above have no capacity, or took our instance"
+        return "if those above have no capacity, or the run lost an instance there"
     return f"later than dearer spot: it {'is far from its bucket' if _far(offering, facts) else 'would last less'}"
 
 
 def _why_not_those(cheaper: list[Offering], offering: Offering, facts: Facts) -> str:
     if any(times_first(facts, each) < times_first(facts, offering) for each in cheaper):
-        return "the most training for a dollar, by published speeds"
+        return "the most training per dollar, by published speeds"
     if not cheaper:
         return "the cheapest spot"
     far = "is far from the bucket, " if any(_far(each, facts) for each in cheaper) else ""

@@ -109,15 +109,16 @@ def _without_checkpoints(known: Earlier, life: timedelta) -> Hopeless | None:
         f"lost within {to_the_second(life)}, and after each loss the run would start from the beginning"
     )
     fix = (
-        "train with Lightning, whose state spotrun stores, or --on-demand; if the job has changed, give another --name"
+        "train with Lightning, whose state spotrun stores, or add --on-demand; "
+        "if the job has changed, use another --name"
     )
     return Hopeless(reason, fix)
 
 
 def _too_seldom(spec: RunSpec, known: Earlier, life: timedelta) -> Hopeless | None:
     """
-    Return the reason why checkpoints are too rare for spot. They are if most instances end before their first
-    checkpoint, and a notice is too short to make a checkpoint. Return None if they are not too rare.
+    Return the reason why checkpoints are too rare for spot; None if they are not. They are too rare if most instances
+    are lost before their first checkpoint, and the time after a notice is too short to make one.
     """
     interval, notice = interval_between(spec, known), spec.cloud.notice
     if known.commit is None or interval is None or interval <= life:
@@ -130,7 +131,7 @@ def _too_seldom(spec: RunSpec, known: Earlier, life: timedelta) -> Hopeless | No
         f"{to_the_second(life)} in the median: in {known.run}, one took {to_the_second(known.commit)} to become "
         f"durable, too long for a notice of {to_the_second(notice)}"
     )
-    return Hopeless(reason, "write checkpoint.every: auto, or a much shorter duration, or --on-demand")
+    return Hopeless(reason, "write checkpoint.every: auto, or a much shorter duration; or add --on-demand")
 
 
 def interval_between(spec: RunSpec, known: Earlier) -> timedelta | None:

@@ -31,8 +31,8 @@ WINDOW_MIN = timedelta(minutes=10)
 """Minimum time for which a ready member is kept while no attempt uses it (protocol 45)."""
 SPEAKS_WITHIN = timedelta(seconds=60)
 """
-Maximum time, after an attempt that did not reach a member, until that member reports again that it is ready. If it does
-not, it is replaced.
+Maximum time from an attempt that did not reach a member until this member reports again that it is ready. If the member
+does not report by then, it is replaced.
 """
 TIMES_MISSING = 2
 """Number of attempts in a row that did not reach a member, after which the member is ended (protocol 39)."""

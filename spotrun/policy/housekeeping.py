@@ -40,7 +40,7 @@ every 15 s, and notices the silence two polls after the limit. So a silent agent
 """
 MUTE_MAX = timedelta(minutes=14)
 """
-Time after its launch at which an instance is given up if its agent has not reported by then.
+Maximum time from an instance's launch to its agent's first report. After this time, the instance is given up.
 
 The agent's first report comes before the job's own set-up. Before that report, the instance only boots, and installs at
 most PyTorch and Lightning. Including the time until the runner's next poll, an instance is given up within a quarter of
@@ -133,8 +133,8 @@ def _prices(
 
 def _until_it_was_off(prices: tuple[PriceSegment, ...], off_since: datetime | None) -> tuple[PriceSegment, ...]:
     """
-    Set the machine's price to 0 from the time at which the instance was switched off. Its disk may have been billed
-    after that.
+    Return `prices`, with 0 as the machine's price from the time at which the instance was switched off. After that, the
+    cloud may have billed the disk, but not the machine.
     """
     if off_since is None or not prices or switched_off_at(prices) is not None:
         return prices
@@ -286,8 +286,8 @@ def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
 
 def _never_seen(state: RunState, name: MemberName) -> ev.InstanceGone:
     """
-    Record the end of a member for which the cloud never showed an instance and no request is sent any more. This
-    releases the money reserved for it.
+    Record the end of a member for which the cloud never showed an instance, and for which no more requests are sent.
+    This releases the money reserved for the member.
     """
     return ev.InstanceGone(
         launch=name.launch,

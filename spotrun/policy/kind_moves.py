@@ -1,6 +1,6 @@
 """
-Decides whether to replace a training instance with an instance of another kind: a kind that is known to cost less per
-sample, or a kind whose cost is unknown, in order to measure it.
+Decides whether to replace a training instance with an instance of another kind. There are two reasons to do so: the
+other kind is known to cost less per sample, or its cost is unknown and is to be measured.
 
 The standby starts while the old instance trains. So a move costs the standby's start and a handover. It saves money
 only until the time at which the old instance would have been lost, or would have been replaced by a spot instance.
@@ -53,7 +53,7 @@ def move_to_another_kind(facts: Facts) -> KindMove | None:
 
 def _may_be_left(facts: Facts, current: Attempt) -> bool:
     """
-    Return True if the running attempt may be replaced: it is not leaving yet, and the speed of its kind was measured.
+    Return True if the running attempt can be replaced: it is not leaving yet, and the speed of its kind was measured.
     """
     kind = kind_of(facts, facts.state.launch_of(current).intent.offering)
     return not current.leaving and kind is not None and speeds(facts)[kind].measured is not None
@@ -137,8 +137,8 @@ def _worth_a_trial(facts: Facts, work: Work, here: Offering) -> KindMove | None:
 
 def _usd_here(facts: Facts, work: Work, here: Offering) -> float:
     """
-    Return what it costs, in USD, to do in the current pool the work that the first kind does in an hour, at the pool's
-    present price. The run does not have to be allowed to request this pool at the moment.
+    Return the cost in USD, at the current pool's present price, of the work that the first kind does in an hour. The
+    cost is returned even if the run is not allowed to request this pool at the moment.
     """
     offered = next((each for each in work if each.pool == here.pool), None)
     if offered is not None:

@@ -11,8 +11,8 @@ from spotrun.run.state import Attempt, RunState
 
 BLIND_FOR = timedelta(hours=24)
 """
-Time for which no runner has to work before the time-to-live of an instance ends. A runner may be absent because its
-credentials have expired, or because its machine is off.
+Time for which a run may be without a runner at the end of an instance's time-to-live. A standby is launched this long
+before that end. A runner may be absent because its credentials have expired, or because its machine is off.
 """
 HANDOVER_BEFORE_END = timedelta(minutes=15)
 """Time before the end of an instance's time-to-live at which a standby is launched at the latest."""
@@ -59,7 +59,7 @@ def kept_for_handover(state: RunState, life: timedelta) -> timedelta:
     Return the last part of a time-to-live, in which a standby has to take over.
 
     If the time-to-live is long, this part is a day, because the runner may be absent for a day. If the time-to-live is
-    short, it is the time that a standby needs to start, but at most half of the time-to-live.
+    short, this part is the time that a standby needs to start, but at most half of the time-to-live.
     """
     start = timedelta(seconds=changeover(state)) + LAST_MINUTES
     return max(min(HANDOVER_BEFORE_END, life / 4), min(start, life / 2), life - REPLACED_AFTER)

@@ -49,8 +49,8 @@ AMPLE = 1.5
 LIVES_IN_A_BUDGET = 3
 """
 To find out whether a budget is ample, each instance is assumed to get the unspent money divided by this number. In
-fact, an instance gets half of the money that its predecessor leaves. So the two get the same amount if the predecessor
-gets a third.
+fact, an instance gets half of the money that is left after its predecessor. If the predecessor got a third, two thirds
+are left, so the instance gets a third too.
 """
 NEEDED_TIMES = 2
 """Maximum life that a budget allows an instance, as a multiple of the time that the remaining work may take."""
@@ -142,8 +142,8 @@ def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | N
 
 def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timedelta | None:
     """
-    Return the time for which new instances are allowed to live. Return None if the budget allows only a life so short
-    that it is not worth the boot.
+    Return the time for which new instances are allowed to live. Return None if the budget allows only a life that is
+    too short to be worth the boot.
 
     The instances of a bench are allowed to live only a little longer than the bench takes. They need no more time,
     because they are not replaced, and nothing on them has to be saved. And if the bench's process is killed, nothing
@@ -177,9 +177,9 @@ def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta,
 
     If the budget is not ample, replacements have to be avoided, because each one costs money. So the instance gets half
     of the money only if this pays for all the work that is left or, for an on-demand instance, for a useful time until
-    spot is back. If half of the money is too little for that, the instance gets all of it. If all of it is too little
-    as well, the run waits until the previous instance has ended, which releases the money that is reserved for that
-    instance. Waiting costs nothing.
+    spot is back. If half of the money is too little for that, the instance gets all of it. If all of the money is too
+    little as well, the run waits until the previous instance has ended. Then the money reserved for that instance is
+    released. Waiting costs nothing.
     """
     whole, enough = affordable_life(facts, ceiling, offering.region, count=count), least
     needed = life_needed(facts, offering)
@@ -303,9 +303,7 @@ def pays_for_all(facts: Facts, offering: Offering) -> bool:
 def _money_comes_back(state: RunState, offering: Offering) -> bool:
     """
     Return True if money that is reserved for another launch will soon be released, because an instance that has trained
-    is about to end.
-
-    An on-demand instance that the run keeps until it has moved to spot is not counted as about to end.
+    is about to end. An on-demand instance that the run keeps until it has moved to spot is not counted as about to end.
     """
     current, spot = state.current, offering.capacity_type is CapacityType.SPOT
     if spot and current is not None and not current.leaving and _on_demand(state, current):
@@ -319,9 +317,9 @@ def _on_demand(state: RunState, attempt: Attempt) -> bool:
 
 def _for_want_of_money(facts: Facts, offering: Offering) -> Iterator[Action]:
     """
-    Yield what to do about a launch for which the budget has too little money. The launch may be an on-demand instance
-    that is to replace a spot instance. If the budget pays for all the work once the spot instance has ended, drain the
-    spot instance. In all other cases, stop the run, or wait.
+    Yield what to do about a launch for which the budget has too little money. Suppose that the launch is an on-demand
+    instance that is to replace a spot instance, and that the budget would pay for all the work once the spot instance
+    has ended. Then drain the spot instance. In all other cases, stop the run, or wait.
     """
     current = facts.state.current
     if current is not None and _makes_way(facts, current, offering):

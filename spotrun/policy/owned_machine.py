@@ -60,7 +60,7 @@ def way_home(facts: Facts) -> Offering | None:
 
 
 def at_home_now(facts: Facts) -> Offering | None:
-    """Return the user's own machine, if it is free and may be requested; else None."""
+    """Return the user's own machine, if it is free and can be requested; else None."""
     offered = next((each for each in facts.world.offerings if each.capacity_type is CapacityType.OWN), None)
     if offered is None or _rests(facts) or life_of(facts, offered) is None:
         return None

@@ -22,8 +22,8 @@ from spotrun.run.state import Attempt, RunState
 
 class Pace(msgspec.Struct, frozen=True):
     """
-    The seconds that a step takes, the possible error of this figure as a share of it, and the number of `steps` that
-    were measured.
+    The seconds that a step takes. `doubt` is the possible error, as a share of these seconds. `steps` is the number of
+    steps that were measured.
     """
 
     step_s: float
@@ -66,8 +66,8 @@ def _marks(
     state: RunState, world: World, counts: Callable[[Attempt], bool]
 ) -> dict[tuple[int, int], list[tuple[int, datetime]]]:
     """
-    Return, for each trainer that made a step, the steps that it is known to have reached, each with the time. The keys
-    are the numbers of the attempt and of the trainer's incarnation.
+    Return, for each trainer that made a step, a list of (step, time): the steps that the trainer is known to have
+    reached, and when. Each key is the attempt's number and the trainer's number in this attempt.
     """
     found = {
         (attempt.number, trainer.incarnation): [(trainer.step + 1, trainer.started_at)]

@@ -41,8 +41,8 @@ POOL_REST = timedelta(minutes=2)
 """The time for which a pool rests after it had no capacity or denied access."""
 LASTING_REST, LASTING_REST_MAX = timedelta(minutes=10), timedelta(hours=1)
 """
-The first and the longest rest of a pool whose quota is full, or that has rejected a request. Each rest is twice as long
-as the rest before it, up to the longest.
+The length of the first rest, and the maximum length of any rest, of a pool whose quota is full or that has rejected a
+request. Each rest is twice as long as the rest before it, up to the maximum.
 """
 
 
@@ -119,7 +119,7 @@ def zones_at_fault(facts: Facts) -> set[str]:
 
 def why_none(facts: Facts, capacity_type: CapacityType) -> str:
     """
-    Explain why no pool of this capacity type may be requested now.
+    Explain why no pool of this capacity type can be requested now.
 
     If some pools rest for another reason than missing capacity, say when the first of them will be requested again.
     """

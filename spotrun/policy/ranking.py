@@ -1,5 +1,5 @@
 """
-Ranks the offerings that may be requested now. The offering with the lowest cost per hour of progress comes first.
+Ranks the offerings that can be requested now. The offering with the lowest cost per hour of progress comes first.
 
     cost per hour of progress = (price now * (1 + changeover / life) + commits of an hour + start / life) / speed
 
@@ -51,7 +51,7 @@ def spot_launches(state: RunState) -> list[Launch]:
 
 @once
 def on_demand_now(facts: Facts) -> list[Offering]:
-    """Return the on-demand offerings that may be requested now, best first."""
+    """Return the on-demand offerings that can be requested now, best first."""
     asked, last = on_demand_work(facts), _asked_last(facts, set(just_lost(facts)))
     chooses = choice(facts) and facts.spec.resources.spot_policy == "on-demand"
     tier = _tiers(facts, asked, asked) if chooses else _no_tiers
@@ -61,7 +61,7 @@ def on_demand_now(facts: Facts) -> list[Offering]:
 @once
 def spot_now(facts: Facts) -> list[Offering]:
     """
-    Return the spot offerings that may be requested now, best first.
+    Return the spot offerings that can be requested now, best first.
 
     If the job allows several kinds, offerings of a kind on trial come first. They are followed by offerings of the best
     kind, and of kinds that cost about the same.
@@ -73,8 +73,8 @@ def spot_now(facts: Facts) -> list[Offering]:
 
 def spot_of_first_kinds(facts: Facts) -> list[Offering]:
     """
-    Return the spot offerings that a run whose job allows several kinds requests first. They are those of the best tier
-    (see below) that has any offerings.
+    Return the spot offerings that a run whose job allows several kinds requests first. These are all offerings in the
+    best tier that is not empty (see TRIED, PREFERRED, DEARER).
 
     If only the tier of dearer kinds has offerings, those that cost more than on-demand are left out.
     """
@@ -113,7 +113,7 @@ def _tiers(facts: Facts, work: Work, asked: Work) -> Callable[[Offering], int]:
     """
     Return a function that returns the tier of an offering.
 
-    `asked` are the offerings that may be requested now, with their cost per hour of progress. `work` also contains
+    `asked` are the offerings that can be requested now, with their cost per hour of progress. `work` also contains
     offerings whose pools rest.
     """
     trial = worth_a_trial(facts, work, asked)
@@ -155,7 +155,7 @@ def worthwhile_spot(facts: Facts) -> list[Offering]:
 
 @once
 def spot_work(facts: Facts) -> dict[Offering, float]:
-    """Return the spot offerings that may be requested now, each with its cost per hour of progress."""
+    """Return the spot offerings that can be requested now, each with its cost per hour of progress."""
     asked = _may_be_asked(facts, CapacityType.SPOT)
     lives = expected_lives(facts, asked)
     return {found: _price_of_progress(facts, found, lives[found.pool]) for found in asked}
@@ -175,7 +175,7 @@ def all_spot_work(facts: Facts) -> dict[Offering, float]:
 
 @once
 def on_demand_work(facts: Facts) -> dict[Offering, float]:
-    """Return the on-demand offerings that may be requested now, each with its cost per hour of progress."""
+    """Return the on-demand offerings that can be requested now, each with its cost per hour of progress."""
     all_work = horizon_s(facts)
     asked = _may_be_asked(facts, CapacityType.ON_DEMAND)
     return {found: _price_of_progress(facts, found, all_work) for found in asked}

@@ -129,7 +129,7 @@ def _elsewhere(facts: Facts) -> Offering | None:
 def _affordable(facts: Facts, found: Offering) -> bool:
     """
     Return True if the budget allows the move. A move uses part of the budget for the life of a second instance. So the
-    run does not move if the second instance could then live only too briefly.
+    run does not move if the budget would allow the second instance only a very short life.
     """
     current, life = facts.state.current, life_of(facts, found)
     assert current is not None
@@ -189,7 +189,8 @@ def _starts_s(state: RunState) -> list[float]:
     assumed, and all others were measured.
 
     If a standby was ready before it took over, its time includes its wait for the takeover. This does no harm: such a
-    time is at most as long as the notice, and the length of a time that is shorter than the notice has no effect.
+    time is at most as long as the notice, and all times shorter than the notice have the same effect, because they save
+    nothing.
     """
     measured = [
         (attempt.trainers[0].started_at - state.asked_last(attempt).intended_at).total_seconds()

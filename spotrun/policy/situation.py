@@ -24,7 +24,7 @@ from spotrun.strategies.port import ON_DEMAND, Choice, Job, Situation
 def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) -> Situation:
     """
     Return the facts in the form that a strategy needs. `running` is the launch that trains or is about to train; None
-    if there is none, as after a loss. `spot` are the offerings that may be requested.
+    if there is none, as after a loss. `spot` are the offerings that can be requested.
 
     While it is unknown how much work is left, the work is assumed to fill all the time until the deadline. So the
     strategy finds that there is no time to wait for spot or to try spot.
@@ -62,8 +62,8 @@ def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) ->
 
 def _work_on(facts: Facts, kept: Keeper | None, running: Launch | None, spot: Iterable[Offering]) -> Workload:
     """
-    Return the work left, in seconds of training on the keeper. `rework_s` in the result is that of the fastest kind
-    that may train, because more work has to be repeated when a faster instance is lost.
+    Return the work left, in seconds of training on the keeper. `rework_s` in the result is the rework of the fastest
+    kind that is allowed to train, because the loss of a faster instance undoes more work.
     """
     work = workload(facts)
     assert work is not None
@@ -78,7 +78,7 @@ def _work_on(facts: Facts, kept: Keeper | None, running: Launch | None, spot: It
 def on_demand_usd_per_hour(facts: Facts) -> float:
     """
     Return the price per hour of the cheapest on-demand offering, including the traffic of commits. If no offering is on
-    demand, return the lowest of the on-demand prices with which the offerings are compared.
+    demand, return the lowest on-demand price with which one of the spot offerings is compared.
 
     If the job allows several kinds of instances, return the cost of the work that the first kind does in an hour. If
     there is a keeper, this is the cost of that work on the keeper.

@@ -26,8 +26,9 @@ def pace_at_home(facts: Facts) -> Pace | None:
 @once
 def pace_in_cloud(facts: Facts) -> Pace | None:
     """
-    Return the pace in the cloud. If that pace was not measured, estimate it from the pace on the user's machine and the
-    ratio that the job gives. The `doubt` of the result is then at least WORK_DOUBT, because the ratio may be wrong.
+    Return the pace in the cloud. If the pace in the cloud was not measured, estimate it from the pace on the user's
+    machine and the ratio that the job gives. The `doubt` of the result is then at least WORK_DOUBT, because the ratio
+    may be wrong.
     """
     measured = measured_pace(facts.state, facts.world, lambda attempt: not is_at_home(facts.state, attempt))
     at_home = pace_at_home(facts)

@@ -1,9 +1,9 @@
 """
 Delays the next standby if several standbys in a row have failed while the training continued.
 
-The cause of the failures may be one that lasts, such as a bad image, or a set-up that can no longer be installed. Each
-try costs a boot. So after three failures in a row, the run waits for some time (the pause) before it requests the next
-standby. After each further failure, the pause is twice as long.
+The failures may have a lasting cause, such as a bad image, or a set-up that can no longer be installed. Each try costs
+a boot. So after three failures in a row, the run waits for some time (the pause) before it requests the next standby.
+After each further failure, the pause is twice as long.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def _why(launch: Launch) -> str:
 
 def _again_at(state: RunState, current: Attempt, failed: Sequence[Launch]) -> datetime:
     """
-    Return the time at which the next standby may be requested. This is the end of the pause. It is earlier if one more
-    try would otherwise come too late, because the time-to-live of the running instance ends.
+    Return the time at which the next standby can be requested. Normally this is the end of the pause. The time is
+    earlier if the running instance's time-to-live ends soon, so that a try at the end of the pause would come too late.
     """
     newest = failed[0]
     failed_at = newest.closed_at or (newest.intended_at if newest.gone is None else newest.gone.ended_at)

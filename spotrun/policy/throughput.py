@@ -81,7 +81,7 @@ def kind_of(facts: Facts, offering: Offering) -> Kind | None:
 def bound_kind(facts: Facts) -> Kind | None:
     """
     Return the kind on which all checkpoints have to be made. This is the kind of the first checkpoint, if
-    `checkpoint.exact` is `bits`. Return None if any kind may train.
+    `checkpoint.exact` is `bits`. Return None if checkpoints of all kinds are allowed.
     """
     if facts.spec.checkpoint.exact != "bits" or not choice(facts):
         return None
@@ -125,8 +125,8 @@ def works_of_hours(facts: Facts, offerings: Sequence[Offering]) -> dict[Offering
 
 def of_first_choice(facts: Facts, first: Offering) -> tuple[Sequence[Offering], float]:
     """
-    Return all offerings of the same kind as `first`, and the expected speed of this kind as a multiple of the first
-    kind's.
+    Return all offerings of the same kind as `first`, and this kind's expected speed as a multiple of the speed of the
+    job's first kind.
     """
     kind, offerings = kind_of(facts, first), facts.world.offerings
     if kind is None:

@@ -30,8 +30,8 @@ the job's list is the kind that the job would use if it allowed only one. So the
 first kind:
 
 - a trial of the first kind is always allowed
-- if the first kind is the best known, no trial of another kind may lose more than EXPLORED, even if it makes no
-  progress
+- if the first kind is the best known, a trial of another kind is allowed only if it cannot lose more than EXPLORED,
+even if it makes no progress
 - the run does not begin with a kind that costs more per hour than the first kind, unless that kind is almost certainly
   cheaper for the same work, or its possible loss is within EXPLORED
 - if there is a deadline, a trial has to leave time to finish, whatever its outcome
@@ -83,8 +83,8 @@ class KindTrial(msgspec.Struct, frozen=True):
 
 def begun_with(facts: Facts, work: Work) -> Kind | None:
     """
-    Return the kind with which the run begins while no kind was measured. Of the kinds with which the run cannot lose
-    too much, it is the one that is believed to be cheapest.
+    Return the kind with which the run begins while no kind was measured. It is the kind that is believed to be
+    cheapest, among the kinds with which the run cannot lose too much.
     """
     cheapest, first = cheapest_of_kinds(facts, work), choice(facts)[0]
     if first not in cheapest:
@@ -192,8 +192,8 @@ def _phi(z: float) -> float:
 
 def _trial_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> float:
     """
-    Return the most that a trial of `tried` can lose. In that case the trial makes no progress at all, and the run loses
-    the cost of the start, of the time on `tried`, and of the start of `known` afterwards.
+    Return the most that a trial of `tried` can lose. In the worst case, the trial makes no progress at all. Then the
+    run loses the cost of three things: the start of `tried`, the time on `tried`, and the start of `known` afterwards.
     """
     return _there_usd(facts, tried, known, starts) + _stay_usd(facts, tried) + _start_usd(facts, known)
 
@@ -210,8 +210,8 @@ def _expected_usd(facts: Facts, tried: Offering, known: Offering, starts: int, d
 
 def _there_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> float:
     """
-    Return the cost of the start of `tried`. At an interruption, `known` would have to start if `tried` did not. So only
-    the amount by which the start of `tried` costs more than the start of `known` counts.
+    Return the cost of the start of `tried`. At an interruption, an instance has to start in any case. So the result is
+    then only the difference between the starts of `tried` and `known`.
     """
     instead_usd = 0.0 if starts > 1 else _start_usd(facts, known)
     return max(0.0, _start_usd(facts, tried) - instead_usd)
@@ -232,9 +232,9 @@ def _hours(seconds: float) -> float:
 
 def lost_usd(facts: Facts, best: Kind, usd: float) -> float:
     """
-    Return how much more the trials so far have cost than the same work would have cost on the best kind. There, the
-    work that the first kind does in an hour costs `usd`. The kind on which the run first trained does not count as a
-    trial.
+    Return how much more the trials so far have cost than the same work would have cost on the best kind. On the best
+    kind, `usd` is the cost of the work that the first kind does in an hour. The kind on which the run first trained
+    does not count as a trial.
     """
     tried = [kind for kind in trained_kinds(facts.state, choice(facts))[1:] if kind != best]
     return sum(max(0.0, _paid_usd(facts, kind) - usd * _made_h(facts, kind)) for kind in tried)

@@ -37,8 +37,8 @@ class Workload(msgspec.Struct, frozen=True):
 @once
 def workload(facts: Facts) -> Workload | None:
     """
-    Return the work that is left; None if it is unknown. It is unknown if the job gives no `expected_work`, and either
-    no step was measured or the training does not report its number of steps.
+    Return the work that is left; None if it is unknown. The work is unknown if the job gives no `expected_work`, and no
+    step was measured yet or the training does not report its number of steps.
     """
     measured, total, expected = pace(facts), facts.world.steps_total, facts.spec.policy.expected_work
     rework_s = rework_max_s(facts)
@@ -80,8 +80,8 @@ def pace(facts: Facts) -> Pace | None:
 
 def _trained_s(facts: Facts) -> float:
     """
-    Return the seconds of training whose result is kept so far: those before the newest checkpoint, and those that the
-    running trainer has trained since.
+    Return the seconds of training whose result is kept so far: the training before the newest checkpoint, and the
+    running trainer's training since then.
     """
     kept = [commit for commit in facts.state.commits if commit.usable]
     if kept and not kept[-1].event.has_image:  # a command: its work is measured by time

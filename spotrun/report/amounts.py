@@ -3,9 +3,9 @@ Rounds the dollars in tables so that, in each row and in each column, the amount
 
 Each amount is rounded up or down to the same number of decimals, and zero stays zero. The amounts that have a remainder
 beyond these decimals form cycles: from one amount to the next, a cycle moves along a row and along a column in turn.
-The same quantity is added to one amount of the cycle, subtracted from the next, and so on, and is so large that one
-remainder becomes zero. This leaves all sums as they are. Statistical offices use this method (B. D. Causey, L. H. Cox,
-L. R. Ernst, "Applications of Transportation Theory to Statistical Problems", JASA 80, 1985).
+One quantity is alternately added to and subtracted from the amounts of a cycle, which leaves all sums as they are. The
+quantity is chosen so that one remainder becomes zero. Statistical offices use this method (B. D. Causey, L. H. Cox, L.
+R. Ernst, "Applications of Transportation Theory to Statistical Problems", JASA 80, 1985).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Money(NamedTuple):
 
 def money(summary: RunSummary) -> list[Money]:
     """
-    Return the dollars of each completed epoch, then those of everything that belongs to no completed epoch, and last
-    those of the whole run. The last item is the sum of all others.
+    Return one item for each completed epoch, then one item for all costs that belong to no completed epoch, and last
+    one item for the whole run, which is the sum of all others.
     """
     accounts = [*summary.epochs, summary.rest]
     places, compared_places = decimals(summary.total.cost_usd), decimals(summary.total.counterfactual_usd)

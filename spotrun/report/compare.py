@@ -94,8 +94,8 @@ def as_json(summaries: Sequence[RunSummary]) -> dict[str, Any]:
 
 def trend(summaries: Sequence[RunSummary]) -> str:
     """
-    Return a line for each key figure. The line lists the figure in each of the runs, which have the same name, from the
-    oldest run to the newest, and the change from the first to the last.
+    Return a line for each key figure: its value in each run, and the change from the first run to the last. `summaries`
+    are runs of the same name, the oldest first.
     """
     alike = len({run.time_scale for run in summaries}) == 1
 

@@ -153,7 +153,7 @@ def _refused(project: str, name: str, status: int, told: Answer) -> SecretUnread
             what = f"there is no secret {name} in {project}, or it has no version"
             return SecretUnreadable(what, hint=create_command(name, project))
         case 400 if fault.get("status") == "FAILED_PRECONDITION":  # Google's message says: disabled or destroyed
-            return SecretUnreadable(what, hint=f"give it a new version: {add_command(name, project)}")
+            return SecretUnreadable(what, hint=f"add a new version of it: {add_command(name, project)}")
         case 403 if "SERVICE_DISABLED" in str(fault.get("details")):
             return SecretUnreadable(what, hint=_ENABLE)
         case 403:

@@ -80,11 +80,11 @@ def test_an_end_that_is_not_allowed_is_found_where_there_is_an_instance_to_ask_a
 ) -> None:
     name = launched(clock)
     (told,) = [each for each in findings(clock) if each.name == rights.END]
-    assert told.detail == f"you may end {name}"
+    assert told.detail == f"you are allowed to end {name}"
     account.allowed.remove("compute.instances.delete")
     (told,) = [each for each in findings(clock) if each.name == rights.END]
     assert told.verdict is Verdict.FAILED
-    assert told.detail == f"you may not end {name}: compute.instances.delete is missing"
+    assert told.detail == f"you are not allowed to end {name}: compute.instances.delete is missing"
     assert account.project.vm(name).ending == []
 
 

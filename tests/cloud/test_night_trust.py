@@ -117,7 +117,7 @@ def test_night_is_recorded_where_a_stranger_has_put_a_record(world: NightWorld) 
         plant_begun(world, number, "5742a96e2f")
     world.passes(120)
     require_one_run(world)
-    assert "counts for nothing" in str(world.answers)
+    assert "is ignored: no night has written it" in str(world.answers)
     world.is_quiet_until(world.next_due())
     world.passes(5, each_minute=world.is_cold)
     assert len(world.uids()) == 2, "the next evening has a run of its own"

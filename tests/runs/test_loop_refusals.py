@@ -85,7 +85,7 @@ def test_script_without_a_loop_gets_a_list_of_what_it_would_lose(
     script = str(ROOT / "tests/support/trainings/without_loop.py")
     agent = Agent(zygote, {"script": script, "by": by, "loop": False}, tmp_path / "without")
     agent.attempt()
-    assert agent.log.read_text().count(f"trains by {name} and has no Loop") == 1
+    assert agent.log.read_text().count(f"trains with {name} and has no Loop") == 1
     (told,) = agent.told(NotCarried)
     assert told.places == (
         (

@@ -403,7 +403,7 @@ GOOD = "title: t\ntrainings: {job: {samples: 10}}\nplaces:\n  p: {usd_per_hour: 
             GOOD.replace("usd_per_hour: 1", "usd_per_hour: 1, within: 1"),
             "places.p.within: unknown key; write within at the top of the file",
         ),
-        (GOOD.replace("  p:", '  " p":'), "is a name with space around it"),
+        (GOOD.replace("  p:", '  " p":'), "is a name with spaces around it"),
         (
             GOOD.replace("usd_per_hour: 1", "own: {purchase_usd: 1, months: 1, days_per_month: 1, watts: 5}"),
             "places.p.own: watts and usd_per_kwh belong together",

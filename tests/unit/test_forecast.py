@@ -374,7 +374,7 @@ def test_a_plan_for_machines_is_json_and_says_what_it_assumes() -> None:
     assert facts["assumed"].startswith("Assumed: spot comes and goes as in a generator")
     assert [each["why"] for each in facts["offerings"]] == [
         "asked first: the cheapest spot",
-        "if those above have no capacity, or took our instance",
+        "if those above have no capacity, or the run lost an instance there",
         "when the deadline leaves no time for spot",
     ]
     ours = facts["forecasts"][0]

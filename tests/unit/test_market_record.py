@@ -164,7 +164,7 @@ def test_a_plan_says_why_each_offering_would_be_asked_by_what_others_saw() -> No
     warned = considered(Facts.at_birth(young, capped, World(offerings=POOLS, instances=(), observations=(seen,))))
     assert [(each.offering.zone, each.why) for each in plain] == [
         ("local-a", "asked first: the cheapest spot"),
-        ("local-b", "if those above have no capacity, or took our instance"),
+        ("local-b", "if those above have no capacity, or the run lost an instance there"),
         ("local-c", "above max_price"),
         ("local-a", "above max_price"),
         ("local-b", "above max_price"),

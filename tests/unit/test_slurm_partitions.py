@@ -67,10 +67,10 @@ def test_a_gang_that_a_partition_never_has_room_for_is_refused_with_its_line(lim
             {"MaxTime": "5:00"},
             None,
             "name",
-            "may run for at most 5m, but an instance lives for at least 10m",
+            "can run for at most 5m, but an instance lives for at least 10m",
             "another",
         ),
-        ({"MaxTime": "12:00:00"}, None, "max_time", "may run for at most 12h", "max_time: 12h"),
+        ({"MaxTime": "12:00:00"}, None, "max_time", "can run for at most 12h", "max_time: 12h"),
     ],
 )
 def test_wrong_partition_setting_is_reported_with_its_place_and_a_fix(

@@ -13,7 +13,7 @@ from spotrun.doctor.finding import Finding, failed, ok, warned
 from spotrun.errors import CloudError
 from spotrun.units import count_of
 
-_MAKE = "give --store an existing bucket (infra/gcp/README.md makes one)"
+_MAKE = "use --store with an existing bucket (infra/gcp/README.md makes one)"
 
 
 def bucket_findings(google: Google, bucket: str, regions: Sequence[str], own_accounts: bool) -> Iterator[Finding]:

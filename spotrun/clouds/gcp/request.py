@@ -36,20 +36,20 @@ HYPERDISK_ONLY = ("a4", "a4x", "c4", "c4a", "c4d", "g4", "n4", "n4d", "h4d", "x4
 """Families that do not support Persistent Disk: https://cloud.google.com/compute/docs/disks/hyperdisks"""
 _NO_MIGRATION = ("a2-", "a3-", "a4-", "a4x-", "g2-", "g4-", "h3-", "h4d-", "m3-ultramem-metal", "z3-")
 """
-Prefixes of the instance types that cannot migrate: when their host needs maintenance, Google ends the instance. An
-instance of any other type is ended too if it has GPUs.
+Prefixes of the instance types that cannot migrate: when their host needs maintenance, Google ends the instance. Google
+also ends an instance with GPUs, whatever its type.
 """
 
 
 def request_id(request: LaunchRequest, notice: timedelta, denials: int = 0) -> str:
     """
-    Return the id of the request. If a call repeats the id of an earlier call, Google gives the answer to the earlier
-    call again.
+    Return the id of the request. If a call has the same id as an earlier call, Google does nothing and repeats its
+    earlier answer.
 
     Normally the id depends only on the token and the run, so that Google detects a token that is used a second time. In
-    two cases the id has to differ from earlier ones, because Google would otherwise repeat a refusal. The first is a
-    call without a notice, after Google refused a call with a notice. The second is a call after Google refused earlier
-    ones because the launch's service account was unknown or not allowed; `denials` is the number of these refusals.
+    two cases the id has to differ from earlier ones, because Google would otherwise repeat a refusal. First, if Google
+    refused a call that requests a notice, the next call requests none. Second, Google may have refused calls because
+    the launch's service account was unknown or not allowed; `denials` is the number of these refusals.
     """
     asked_for = f"{request.run_uid}{'' if notice else ':no-notice'}{f':{denials}' if denials else ''}"
     return str(uuid5(NAMESPACE_URL, f"spotrun:{request.token}:{asked_for}"))

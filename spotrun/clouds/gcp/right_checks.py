@@ -108,12 +108,12 @@ def _of(name: str, needed: Collection[str], granted: Collection[str], where: str
 
 def _of_ending(google: Google, project: str, granted: Collection[str]) -> Iterator[Finding]:
     """
-    Check the right to end instances. A condition limits this right to the names of spotrun's instances, so a query on
-    the whole project does not show it.
+    Check the right to end instances. A condition limits this right to the names of spotrun's instances. So a query on
+    the whole project does not show the right, and the query has to name one of these instances.
     """
     hidden = sorted({*UNDER_CONDITION} - {*granted})
     if not hidden:
-        yield ok(END, "you may end instances and delete disks")
+        yield ok(END, "you are allowed to end instances and delete disks")
         return
     ours = account_checks.one_of_ours(google, project)
     if ours is None:
@@ -122,6 +122,6 @@ def _of_ending(google: Google, project: str, granted: Collection[str]) -> Iterat
         return
     name = str(ours["name"])
     if _END_INSTANCE in account_checks.granted_on(google, project, ours, hidden):
-        yield ok(END, f"you may end {name}")
+        yield ok(END, f"you are allowed to end {name}")
     else:
-        yield failed(END, AccessDenied(f"you may not end {name}: {_END_INSTANCE} is missing", hint=_END))
+        yield failed(END, AccessDenied(f"you are not allowed to end {name}: {_END_INSTANCE} is missing", hint=_END))

@@ -37,7 +37,7 @@ ADDRESS_MAX_BYTES = 256
 """Maximum bytes of an account's description, which contains the address of the run's folder."""
 TRIES_MAX = 5
 """Maximum number of tries to change a policy while other processes change it too."""
-_SHARE = "name one account for all runs under gcp.service_account"
+_SHARE = "set gcp.service_account to one account that all runs share"
 _GRANT = "deploy the current infra/gcp, and grant its roles to the user who runs spotrun"
 _REAP = (
     "`spotrun reap --cloud gcp` removes the accounts of runs that are over; a project can have 100 service accounts; "
@@ -229,7 +229,7 @@ class RunAccounts:
         try:
             found = self._ask("read the bucket", STORAGE, "GET", f"b/{folder.bucket}")
         except NotThere:
-            return CloudError(f"there is no bucket {name}", hint="give --store an existing bucket")
+            return CloudError(f"there is no bucket {name}", hint="use --store with an existing bucket")
         access = found.get("iamConfiguration", {}).get("uniformBucketLevelAccess", {})
         if not access.get("enabled"):
             hint = f"gcloud storage buckets update {name} --uniform-bucket-level-access; or {_SHARE}"
@@ -268,7 +268,7 @@ def _in_a_bucket(run_uri: str) -> BucketAddress:
     """
     if len(run_uri.encode()) > ADDRESS_MAX_BYTES:
         what = f"the run's address has more than {ADDRESS_MAX_BYTES} bytes, the limit of an account's description"
-        raise CloudError(what, hint=f"give --store a shorter prefix; or {_SHARE}")
+        raise CloudError(what, hint=f"use --store with a shorter prefix; or {_SHARE}")
     place = address.parse(run_uri)
     if not isinstance(place, BucketAddress) or place.scheme != "gs" or not place.prefix:
         what = f"a service account cannot be limited to {run_uri}"

@@ -52,7 +52,7 @@ def _judged(google: Google, project: str, title: str, name: str) -> Iterator[Fin
 def _mended(name: str, project: str, version: str, state: str) -> str:
     if state == DISABLED:
         return f"gcloud secrets versions enable {version} --secret={name} --project={project}"
-    return f"give it a new version: {add_command(name, project)}"
+    return f"add a new version of it: {add_command(name, project)}"
 
 
 def grant_command(name: str, project: str, member: str = _ACCOUNTS) -> str:

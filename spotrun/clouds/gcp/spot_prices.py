@@ -24,8 +24,8 @@ class SpotPrices(NamedTuple):
     """
     The prices of each type, oldest first: the price in effect at the beginning, then each change.
 
-    A type for which Google reports no history is absent; `troubles` has the reason. Today's list price is not used
-    instead of a missing history, because a running instance may be charged a different price.
+    A type for which Google reports no history is absent, and `troubles` has the reason. Today's list price does not
+    replace a missing history, because Google may charge a running instance a different price.
     """
 
     segments: Mapping[str, list[PriceSegment]]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from spotrun.clouds.error_kinds import BadImage, BadSurroundings, NotThere
 from spotrun.clouds.gcp.calls import COMPUTE, Call, Google
 
-_NAME_IMAGE = "name another image under gcp.image: gcloud compute images list"
+_NAME_IMAGE = "set gcp.image to another image: see `gcloud compute images list`"
 
 
 class Image(NamedTuple):
@@ -43,7 +43,7 @@ def find_image(google: Google, path: str) -> Image:
     owner, name = path.split("/global/images/")
     row = google.ask(f"find the image {path}", Call(COMPUTE, "GET", f"{owner}/global/images/{name}"))
     if row.get("deprecated", {}).get("state") in ("OBSOLETE", "DELETED"):
-        raise BadImage(f"the image {path} is obsolete, and no launch may use it", hint=_NAME_IMAGE)
+        raise BadImage(f"the image {path} is obsolete, and no launch can use it", hint=_NAME_IMAGE)
     made_on = str(row.get("creationTimestamp", "")).partition("T")[0]
     return Image(f"{owner}/global/images/{row['name']}", int(row.get("diskSizeGb", 0)), made_on)
 

@@ -17,8 +17,8 @@ LOOKS_EVERY_S = 10.0
 """Minimum seconds of system time between two checks."""
 ANSWERS_WITHIN_S = 3.0
 """
-Maximum seconds of system time to wait for NVML's answer. A faulty GPU's driver may never answer; such a GPU cannot
-train.
+Maximum seconds of system time to wait for NVML's answer. A faulty GPU's driver may never answer. A GPU without an
+answer counts as taken, because it cannot train.
 """
 
 

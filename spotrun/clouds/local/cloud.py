@@ -57,7 +57,9 @@ class Local(Cloud):
                     f"the run has {count_of(spec.num_nodes, 'instance')}", "remove it", at=(*at, "members")
                 )
             if step.then is Action.CUT_OFF and spec.num_nodes == 1:
-                yield Unreadable("the run has no instance to be cut off from", "remove the step", at=(*at, "then"))
+                yield Unreadable(
+                    "the run has no other instance to cut this one off from", "remove the step", at=(*at, "then")
+                )
 
     def secret(self, name: str) -> Reference:
         return Reference(ENVIRONMENT, name)

@@ -45,12 +45,12 @@ class MarketConfig(msgspec.Struct, frozen=True, kw_only=True):
     The market in which a run rents.
 
     If `kind` is calm, prices are fixed and there is always capacity. If it is generated, prices, capacity and
-    interruptions depend only on `seed` and run time. The steps of `script` happen in both kinds.
+    interruptions depend only on `seed` and run time. The steps of `script` happen in both kinds of market.
 
     `boot_s` is the run time between a launch and the start of the instance. `recommended` applies to a generated
-    market: it is the share of interruptions that a recommendation to rebalance precedes. The market also has an equal
-    number of false recommendations, which no interruption follows. `capacity` is the number of the run's instances that
-    each spot pool has room for at once; None means no limit.
+    market: it is the share of interruptions that are preceded by a recommendation to rebalance. The market also has an
+    equal number of false recommendations, which are not followed by an interruption. `capacity` is the maximum number
+    of the run's instances in each spot pool at the same time; None means no limit.
     """
 
     seed: int = 0

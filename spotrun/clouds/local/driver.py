@@ -99,8 +99,8 @@ class LocalDriver:
 
     def quotes(self, accelerators: Sequence[str], types: Sequence[str], regions: Sequence[str]) -> Quotes:
         """
-        Return the prices of the offerings that have one of `accelerators`, are of one of the instance types in `types`,
-        and are in one of `regions`.
+        Return the prices of all offerings whose accelerators are in `accelerators`, whose instance type is in `types`,
+        and whose region is in `regions`.
         """
         now = self._clock.now()
         wishes = [*wishes_by_flags(regions, types, accelerators)]

@@ -99,7 +99,10 @@ class Launcher:
         return as_seen(folders[0], first)
 
     def _free_net(self, request: LaunchRequest) -> int:
-        """Return a third number for the members' IPv4 addresses (`MEMBERS_NET`) that no other running launch uses."""
+        """
+        Return the third octet of the members' IPv4 addresses (the first two are `MEMBERS_NET`): a number that no other
+        running launch uses.
+        """
         taken = {record.instance.address.split(".")[2] for record in self._living() if record.instance.address}
         nets = ((request.launch + away) % 256 for away in range(256))
         net = next((net for net in nets if str(net) not in taken), None)

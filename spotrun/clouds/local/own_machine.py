@@ -1,5 +1,6 @@
 """
-A machine that the user owns, as one offering at the price of using the machine. It serves one run at a time.
+A machine that the user owns, presented as one offering. The offering's price is what using the machine costs. The
+machine serves one run at a time.
 
 Its instances are instances of the local cloud: process trees with a supervisor that enforces their time-to-live. A
 living supervisor holds the lock on its instance's record, and the kernel frees the lock when the supervisor dies. So an
@@ -24,8 +25,8 @@ from spotrun.spec.own_machine import HardwareSpec, this_host
 class OwnMachine:
     """
     The user's own machine, which a job can name as its home. Only processes on that machine can see its instances. On
-    any other machine, `offerings` returns an empty list. `instances` does too, or raises an error if the caller must
-    see the instances at home.
+    any other machine, `offerings` returns an empty list. There `instances` also returns an empty list, unless the
+    caller must see the home's instances: then it raises an error.
     """
 
     def __init__(self, name: str, hardware: HardwareSpec, clock: ScaledClock, gpus: BusyGpus | None = None) -> None:
@@ -110,7 +111,7 @@ class OwnMachine:
             if must_see is not None and HOME in must_see:
                 raise CloudUnavailable(
                     f"the instances on {self._kind.name} can be seen only from {self._host}",
-                    hint="call `spotrun resume` on that machine",
+                    hint="run `spotrun resume` on that machine",
                 )
             return []
         self._mine |= set() if run_uid is None else {run_uid}

@@ -110,7 +110,10 @@ def become_subreaper() -> None:
 
 
 def die_with(parent: int) -> None:
-    """Ask the kernel to send SIGKILL to this process, a new child, when the thread of `parent` that forked it ends."""
+    """
+    Ask the kernel to kill this process, a new child of the process `parent`, as soon as the parent's thread that forked
+    this child ends. The signal is SIGKILL.
+    """
     _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
@@ -118,7 +121,7 @@ def die_with(parent: int) -> None:
 
 def _is_dead(stat: Stat) -> bool:
     """
-    Return whether the process is dead. A process whose main thread has ended (state Z) is not dead while other threads
-    of it run.
+    Return whether the process is dead. If the main thread has ended (state Z) but other threads of the process run, the
+    process is not dead.
     """
     return stat.ended and stat.threads <= 1

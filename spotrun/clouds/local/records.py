@@ -82,8 +82,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     def end(self, at: datetime, by: EndedBy, init_exit_code: int | None = None) -> Record:
         """
-        Return a copy of the record that says when and by whom the instance was ended. The end cannot lie before the
-        launch or the last price change, so if `at` does, the time of that event is used.
+        Return a copy of the record that says when and by whom the instance was ended. An instance cannot end before its
+        launch or its last price change. If `at` is earlier than one of them, the record gets the time of that event as
+        the end.
         """
         known = [self.instance.launched_at, *(segment.since for segment in self.instance.prices)]
         ended = self.with_instance(state=InstanceState.STOPPING, ended_at=max([at, *known]), ended_by=by)
@@ -250,7 +251,8 @@ class CloudLog:
     The cloud's log of its actions, with one JSON object a line. Tests compare this log with the ledger of a run.
 
     `event` is launched, metered, price, notice, rebalance, cut-off, ended or refused; `at` is in run time. The log may
-    contain the same fact twice, because a process that takes over from a dead one writes it again.
+    contain the same fact twice: if a process died, the process that takes over does not know whether the fact is in the
+    log, and writes it again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -287,8 +289,8 @@ def try_flock(descriptor: int) -> bool:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """
-    Replace the file in one step: a reader sees either the old bytes or the new ones. The file is not flushed to disk. A
-    crash of the machine may lose it, but the local instances that it describes are gone then too.
+    Replace the file in one step: a reader sees either the old bytes or the new ones. The file is not flushed to disk.
+    If the machine crashes, the file may be lost, but then the local instances that it describes are gone too.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:

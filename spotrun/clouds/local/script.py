@@ -2,9 +2,10 @@
 The script of a market: a list of steps, such as "interrupt the instance at epoch 3". The steps happen in order, each
 once in a run, when its trigger comes true.
 
-A run's instances, and the processes that launch them, share one file that lists the steps that have happened. Each of
-these processes checks the trigger of the next step. The process that first sees the trigger come true appends the step
-to the file, under a lock. Each instance then reads the file and carries out the steps that affect it.
+One file lists the steps that have happened. It is shared by a run's instances and by the processes that launch these
+instances. Each of these processes checks the trigger of the next step. The process that first sees the trigger come
+true appends the step to the file, under a lock. Each instance then reads the file and carries out the steps that affect
+it.
 """
 
 from __future__ import annotations

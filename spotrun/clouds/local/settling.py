@@ -36,9 +36,9 @@ def as_seen(folder: RecordFolder, record: Record) -> Instance:
 
 def shown(folder: RecordFolder, log: CloudLog) -> Record | None:
     """
-    Return the instance's record if callers are allowed to see the instance, or else None. They do not see an instance
-    whose launcher died before it started the supervisor: a repeated launch may still complete, but until then no
-    instance exists. Nor do they see a member of a gang until the whole gang has started.
+    Return the instance's record; None if the instance does not exist yet for callers. Two kinds of instances do not
+    exist yet: an instance whose launcher died before it started the supervisor, until a repeated launch completes it;
+    and a gang's member, until the whole gang has started.
     """
     record = settled(folder, log)
     if record is not None and not record.ended and not has_all(folder, record):
@@ -145,7 +145,7 @@ def bury_dead(folder: RecordFolder, log: CloudLog, record: Record, at: datetime,
     Record the end of an instance whose supervisor has died. `at` is when the supervisor was last alive.
 
     The supervisor may have died after it wrote the record and before it wrote the cloud's log. So this function also
-    logs the start of billing and the prices. The log may then have them twice.
+    logs the start of billing and the prices, even though the log may then contain them twice.
     """
     processes.kill_all(partial(processes.carrying, RECORD_VARIABLE, str(folder.path)))
     log.metered(record.instance)

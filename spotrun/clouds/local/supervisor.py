@@ -113,8 +113,8 @@ class Supervisor:
 
     def _turn_if_room(self) -> EndedBy | None:
         """
-        Run one iteration of the main loop. If the disk is full, the instance goes on, and a later iteration writes what
-        could not be written.
+        Run one iteration of the main loop. If the disk is full, the instance keeps running, and a later iteration
+        writes what this iteration could not write.
         """
         by: EndedBy | None = None
         with unless_no_room():
@@ -359,8 +359,8 @@ def _wait_for_exit(pid: int, give_up_at: float) -> bool:
 
 def observer_of(instance: Instance, status: StatusFile) -> Observer:
     """
-    Describe the instance as other processes see it. Other processes cannot know in advance of a loss without notice, so
-    an instance that will be lost in this way does not count as under notice.
+    Describe the instance to the market's script, as other processes see the instance. They cannot know in advance of a
+    loss without notice. So an instance that will be lost without notice does not count as having a notice.
     """
     return Observer(
         instance_id=instance.instance_id,

@@ -137,8 +137,8 @@ def _wrong_as(kind: CapacityType, known: ClusterPartition, cluster: Cluster) -> 
 
 def _line(kind: CapacityType, known: ClusterPartition) -> str:
     """
-    Return the line that names the partition in a job. The line has the partition's time limit if it is shorter than a
-    job's default.
+    Return the line that names the partition in a job. The line states the partition's time limit if that limit is
+    shorter than a job's default.
     """
     shorter = known.max_time is not None and known.max_time < MAX_TIME
     limit = f", max_time: {format_duration(known.max_time)}" if known.max_time is not None and shorter else ""

@@ -46,7 +46,7 @@ def fault(answer: Answer, what: str, partition: str = "") -> CloudError | None:
         return CloudError(message, hint=f"`sinfo` shows the partitions; correct {partition} under slurm.partitions")
     if _has(said, _DENIED):
         return AccessDenied(
-            message, hint="name your account in slurm.account, or a partition that you are allowed to use"
+            message, hint="set slurm.account to your account, or name a partition that you are allowed to use"
         )
     if _has(said, _QUOTA):
         return QuotaExceeded(

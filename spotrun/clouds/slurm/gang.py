@@ -3,8 +3,8 @@ The batch script of a gang's job. It runs on the first node, and starts a step o
 
     python -P -m spotrun.clouds.slurm.gang FILES RUN UID LAUNCH SECONDS SCRATCH COMMAND…
 
-If a step is killed or its node fails, only that step ends. FILES is the common prefix of the files in which the ends of
-members are recorded (spotrun.clouds.slurm.member_files).
+If a step is killed or its node fails, only that step ends. FILES is the common prefix of the files that record when and
+why each member ended (spotrun.clouds.slurm.member_files).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def step(
 def _seats(commands: Commands, nodes: str) -> tuple[Seat, ...]:
     """
     Return the names and addresses of the job's nodes. If Slurm's controller does not answer, retry, because the members
-    cannot start without them.
+    cannot start without these names and addresses.
     """
     for _ in range(TRIES - 1):
         try:

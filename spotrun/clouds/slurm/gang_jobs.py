@@ -25,7 +25,8 @@ from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 
 class GangJob(NamedTuple):
     """
-    A job with its members' records: their seats (nodes), if known, and the ends of members that ended before the job.
+    A job with its members' records: their seats (nodes), if known, and for each member that ended before the job, when
+    and why it ended.
     """
 
     job: Job
@@ -65,8 +66,8 @@ class GangJob(NamedTuple):
     @property
     def _last(self) -> int | None:
         """
-        The index of the member that ended last. If several ended at that time, it is the lowest of their indices. None
-        while any member runs.
+        The index of the member that ended last; None while any member runs. If several members ended last at the same
+        time, this is the lowest of their indices.
         """
         if not self.job.has_ended and not self.is_deserted:
             return None

@@ -38,8 +38,8 @@ class ClusterPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A cluster and its partitions. `preempt_type` is Slurm's PreemptType. It says which jobs can take nodes from others:
-    those in a partition of higher priority, those of a higher QOS, or none.
+    A cluster and its partitions. `preempt_type` is Slurm's PreemptType. It says which jobs can take nodes from other
+    jobs: jobs in a partition of higher priority, jobs of a higher QOS, or no jobs at all.
     """
 
     name: str
@@ -50,8 +50,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
     def takes_from(self, known: ClusterPartition) -> list[str]:
         """
-        Return the partitions whose jobs may take nodes from jobs in `known`. They can do so only if both partitions
-        share nodes, which is not checked here.
+        Return the partitions whose jobs have the right to take nodes from jobs in `known`. In fact they can take nodes
+        only if both partitions share nodes, which is not checked here.
         """
         if self.preempt_type != BY_PARTITION or known.preempt_mode == "OFF":
             return []
@@ -100,13 +100,13 @@ def misfits(config: SlurmConfig, cluster: Cluster) -> Iterator[Unreadable]:
         if known.max_time is not None and known.max_time < MAX_TIME_LEAST:
             least = f"an instance lives for at least {format_duration(MAX_TIME_LEAST)}"
             yield Unreadable(
-                f"jobs in {known.name} may run for at most {format_duration(known.max_time)}, but {least}",
+                f"jobs in {known.name} can run for at most {format_duration(known.max_time)}, but {least}",
                 "name another partition",
                 at=(*at, "name"),
             )
         elif known.max_time is not None and partition.max_time > known.max_time:
             yield Unreadable(
-                f"jobs in {known.name} may run for at most {format_duration(known.max_time)}",
+                f"jobs in {known.name} can run for at most {format_duration(known.max_time)}",
                 f"write max_time: {format_duration(known.max_time)}",
                 at=(*at, "max_time"),
             )

@@ -179,8 +179,8 @@ def _locked(folder: Path) -> int:
 
 def _dismiss(listener: subprocess.Popen[bytes]) -> None:
     """
-    End the listener by sending SIGTERM to `srun`, which passes the signal on to the listener's step. The listener exits
-    because its file was deleted before. If the step did not end, Slurm would wait for it and keep the node.
+    End the listener, so that Slurm does not wait for its step and keep the node. `srun` passes the SIGTERM on to the
+    step. At this signal the listener exits only if its file is gone, so the caller must have deleted the file before.
     """
     listener.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):

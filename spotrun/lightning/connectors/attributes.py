@@ -37,8 +37,8 @@ def load(trainer: Any, cls: str, saved: Sequence[dict[str, Any]]) -> None:
     Restore the attributes of all callbacks of the class `cls`.
 
     The attributes in SAVING are restored in on_fit_start. Those in RATES are restored later, after the callback's own
-    on_train_start, because that hook empties the lists. If no step is left to train, on_train_start is not called, and
-    RATES is restored at the end of fit().
+    on_train_start, because that hook empties the lists. If no step is left to train, on_train_start is not called, so
+    the attributes in RATES are restored at the end of fit().
     """
     for callback, values in zip(_callbacks(trainer, cls), saved, strict=True):
         for name, value in values.items():

@@ -96,8 +96,9 @@ class Loops:
 
     def make_loaders_as_in(self, epochs: dict[str, int]) -> None:
         """
-        Let fit() make each loader as if in the epoch in which the restored training made it. This ends when `enter` is
-        called. `epochs` has that epoch for each stage; it is a result of `loaded_at`. Called in `Callback.setup`.
+        Let fit() make each loader as if fit() were in the epoch in which the interrupted training made that loader.
+        This ends when `enter` is called. `epochs` has that epoch for each stage; it is a result of `loaded_at`. Called
+        in `Callback.setup`.
         """
         self._loaded_at = epochs
 
@@ -115,11 +116,11 @@ class Loops:
         """
         Return a copy of `state` in which the current epoch counts as begun. Called in `Callback.setup`.
 
-        Normally, Lightning counts an epoch as begun when it begins. There is one exception: if the script wrote a
-        checkpoint in the last batch of an epoch, and a fit() continued from this checkpoint, Lightning's count of begun
-        epochs is from then on one too low within each epoch. If a snapshot from the middle of such an epoch were loaded
-        unchanged, Lightning would take it for a snapshot at the epoch's end. Once training continues, `_lag_again`
-        makes the count as low as before.
+        Normally, Lightning counts an epoch as begun when it begins. There is one exception: the script wrote a
+        checkpoint in the last batch of an epoch, and a fit() continued from this checkpoint. From then on, Lightning's
+        count of begun epochs is one too low while an epoch runs. If a snapshot from the middle of such an epoch were
+        loaded unchanged, Lightning would take it for a snapshot at the epoch's end. Once training continues,
+        `_lag_again` makes the count as low as before.
         """
         progress = state["loops"]["fit_loop"]["epoch_progress"]
         current = progress["current"]
