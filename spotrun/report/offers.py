@@ -17,7 +17,7 @@ from spotrun.report.tables import FiguresTable, dollars, print_figures
 
 ROWS_MAX = 15
 NO_CHOICE: Mapping[Offering, Decimal] = MappingProxyType({})
-_SAME = "$ for the same: cost of what the first kind trains in an hour, by published speeds until they are measured"
+_SAME = "$ for the same: cost of the work that the first kind does in an hour; speeds are as published until measured"
 
 
 def show(

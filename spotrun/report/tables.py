@@ -146,7 +146,7 @@ class FiguresTable:
 
     def lines(self, width: int | None, rule: str = "─") -> Iterator[tuple[str, str]]:
         """
-        Yield each line with its style. No line is wider than `width`, unless that is None. A line of `rule` is drawn
+        Yield each line with its style. If `width` is not None, no line is wider than `width`. A line of `rule` is drawn
         below the heads.
         """
         if self.title:

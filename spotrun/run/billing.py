@@ -202,8 +202,8 @@ class Meter:
 
     def _until(self, moment: datetime, end: datetime | None) -> datetime:
         """
-        Return the end of the time that is billed by `moment`. Before `end`, this is `moment` itself. From `end` on, it
-        is `end`; but if the instance ran for less than the minimum that is billed, it is the end of that minimum.
+        Return the latest time that the bill at `moment` includes. Before `end`, this is `moment` itself. From `end` on,
+        it is `end`; but if the instance ran for less than the minimum that is billed, it is the end of that minimum.
         """
         assert self.billed_from is not None
         if end is None or moment < end:

@@ -497,7 +497,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_wanted(self, name: MemberName) -> bool:
         """
-        Return True if the instance may train: its launch is not closed, and the instance is not condemned, released or
+        Return True if the instance is still allowed to train: its launch is not closed, and the instance is not condemned, released or
         gone.
         """
         return self.launches[name.launch].closed is None and self.member(name).wanted
@@ -527,9 +527,10 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def has_to_leave(self, name: MemberName) -> bool:
         """
-        Return True if the next attempt is not allowed to train on this member. That is so if the member's newest
-        attempt has ended, has a notice or has a drain request, and does not leave the member to the next attempt
-        (`lets_go`).
+        Return True if the next attempt is not allowed to train on this member.
+
+        This requires two things. The member's newest attempt has ended, has a notice or has a drain request; and that
+        attempt does not leave the member to the next attempt (see `Attempt.lets_go`).
         """
         attempt = self.attempt_of(name)
         return attempt is not None and attempt.lets_go(name) and (attempt.end is not None or attempt.leaving)

@@ -39,7 +39,7 @@ from spotrun.units import format_duration, to_the_cent
 
 SAVED = re.compile("lightning|transformers|from spotrun import|import spotrun", re.IGNORECASE)
 """
-Words in a script which show that spotrun can make checkpoints of its training, and that `verify-resume` can compare it.
+Words in a script which show that spotrun can make checkpoints of its training. `verify-resume` needs checkpoints too.
 """
 
 
