@@ -20,7 +20,9 @@ from spotrun.units import count_of
 
 SHOWN_MAX = 50
 NONE_STORED = "no files are stored"
-"""The message if no files are stored. Either the script has written no files, or `outputs` in the job names other files."""
+"""
+The message if no files are stored. Either the script has written no files, or `outputs` in the job names other files.
+"""
 
 
 class Bytes:
@@ -185,7 +187,9 @@ def as_json(
 
 
 def why_nothing(state: RunState, typed: str) -> str:
-    """Return a hint for the user of a run without stored files: how this run, or the next run of the job, will store some."""
+    """
+    Return a hint for the user of a run without stored files: how this run, or the next run of the job, will store some.
+    """
     if state.terminal is None:
         return f"try later: spotrun stores files a few minutes after they are written (see `spotrun logs {typed}`)"
     return "make the script write into its work folder, and name the files in `outputs` of the job"

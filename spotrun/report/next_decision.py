@@ -99,7 +99,7 @@ def _with_some(there: int, size: int) -> str:
     """Describe the next step of a gang that lacks members, or that has members which are not ready yet."""
     if there >= size:
         return f"trains once all of its {size} members are ready"
-    waiting = f"{there} of {size} are ready, wait for them for about the time of a start, and are then released"
+    waiting = f"{there} of {size} are ready, wait about as long as a start takes, and are then released"
     return f"asks for the missing members; {waiting}"
 
 

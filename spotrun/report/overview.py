@@ -66,7 +66,7 @@ def _of_command(row: dict[str, Any]) -> Iterator[str]:
     if row.get("unprotected"):
         yield f"unprotected: {UNPROTECTED}; {PROTECT}"
     elif row.get("keeps_nothing") and row.get("next"):
-        yield "stores nothing so far, so an interruption restarts it; add train: {state: [out/]} to store the files in out/"
+        yield "stores nothing so far, so an interruption restarts it; add train: {state: [out/]} to store out/"
 
 
 def prices(rows: Rows) -> list[str]:

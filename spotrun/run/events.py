@@ -75,8 +75,8 @@ class Cause(StrEnum):
 
 class EpochsEnd(StrEnum):
     """
-    The moment at which the account of an epoch is closed (protocol 26). A run that an earlier version created has no such
-    value, so the default is that version's rule. This way, the figures of old runs stay the same.
+    The moment at which the account of an epoch is closed (protocol 26). A run that an earlier version created has no
+    such value, so the default is that version's rule. This way, the figures of old runs stay the same.
     """
 
     FINISHED = "finished"

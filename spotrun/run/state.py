@@ -497,8 +497,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_wanted(self, name: MemberName) -> bool:
         """
-        Return True if the instance is still allowed to train: its launch is not closed, and the instance is not condemned, released or
-        gone.
+        Return True if the instance is still allowed to train: its launch is not closed, and the instance is not
+        condemned, released or gone.
         """
         return self.launches[name.launch].closed is None and self.member(name).wanted
 

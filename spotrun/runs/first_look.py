@@ -73,7 +73,8 @@ class Market(NamedTuple):
         Return the offering that the run would request first.
 
         Raises:
-            SpecInvalid, CloudError: the run would not request any offering; the error names the job's key that causes this.
+            SpecInvalid, CloudError: the run would not request any offering; the error names the job's key that causes
+                this.
         """
         for action in decide(self.unborn, self.spec, self.world, self.unborn.created_at):
             if isinstance(action, Append) and isinstance(action.event, LaunchIntended):
@@ -85,8 +86,8 @@ class Market(NamedTuple):
 
     def _no_choice(self) -> CloudError | SpecInvalid:
         """
-        Return the error for a run that is not allowed to request any of the offerings. The error gives the reason, and suggests
-        what the job could request instead.
+        Return the error for a run that is not allowed to request any of the offerings. The error gives the reason, and
+        suggests what the job could request instead.
 
         The error is SpecInvalid if the job has to change: for example, if all offerings are too expensive.
         """
@@ -203,5 +204,8 @@ def _require_types(spec: RunSpec, cloud: Cloud, offered: Sequence[Offering]) -> 
 
 
 def _of_any_type(spec: RunSpec, cloud: Cloud) -> Sequence[Offering]:
-    """Return all offerings in the places where the job is allowed to run, including instance types that the job does not name."""
+    """
+    Return all offerings in the places where the job is allowed to run, including instance types that the job does not
+    name.
+    """
     return cloud.driver(cloud.of_any_type(spec), cloud.clock(spec)).offerings(must_see=())

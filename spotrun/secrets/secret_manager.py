@@ -74,7 +74,8 @@ def read_secrets(names: Sequence[str], rights_are_new: bool = True) -> dict[str,
 
 def read_at_once(names: Sequence[str], project: str) -> dict[str, str]:
     """
-    Read secrets with little patience, for a caller that is not on an instance, and whose rights are therefore not new.
+    Read secrets without retrying for long. This is for a caller that is not on an instance: its rights are not new, so
+    a denial will not change soon.
     """
     return _read(names, project, _HASTY)
 

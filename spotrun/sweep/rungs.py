@@ -468,8 +468,8 @@ def worst(plan: SweepPlan, trials: Sequence[TrialProgress]) -> list[Stop]:
 
 def grace_epochs(plan: SweepPlan, trials: Sequence[TrialProgress]) -> int:
     """
-    Return the number of epochs after which trials are first compared. If trials are compared later, a slow start does
-    less harm to a trial.
+    Return the number of epochs after which trials are first compared. The later this is, the less a trial suffers from
+    a slow start.
 
     If the user does not set the number, it is the highest number with which the sweep is expected to stay within its
     budget and time. The estimate is made from the first trial that was measured.

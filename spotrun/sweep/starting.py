@@ -94,7 +94,7 @@ def attended(
 ) -> Outcome:
     """
     Begin the sweep, or continue it if it exists already. Then attend to it until it is over, or start a process in the
-    background that does.
+    background that attends to it.
 
     Raises:
         SpecInvalid: the sweep is not possible as requested; nothing was rented.

@@ -91,7 +91,7 @@ def _copied(source: str, target: str) -> str | None:
 def _out_of_reach(source: str) -> Unreadable:
     return Unreadable(
         f"{_told(source.partition('://')[0])}:// is not copied or mounted",
-        "read it in the script, or copy it to s3:// or gs:// before",
+        "read it in the script, or copy it to s3:// or gs:// first",
     )
 
 
