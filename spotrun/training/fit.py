@@ -196,7 +196,7 @@ class Fit:
             )
         if changed := machine.differences(meta, self._machine()):
             print(
-                f"spotrun: equivalent from here on, not identical, as this differs: {'; '.join(changed)}",
+                f"spotrun: from here on equivalent, but not bit-identical, because this differs: {'; '.join(changed)}",
                 file=sys.stderr,
                 flush=True,
             )

@@ -206,7 +206,7 @@ class Parts:
         Check that the parameters of `optimizers` can be grouped as in the snapshot.
 
         Raises:
-            Misfit: they cannot be.
+            Misfit: the parameters cannot be grouped in this way.
         """
         if not self.are_kinds_of(optimizers):
             kinds = list(map(kind_of, optimizers))
@@ -224,8 +224,8 @@ class Parts:
 
     def has(self, number: int) -> bool:
         """
-        Return whether the snapshot has a description of optimizer `number` by `by_name`, in addition to its
-        `state_dict`. `put` restores what is described.
+        Return whether the snapshot has a description of optimizer `number` that `by_name` made, in addition to the
+        optimizer's `state_dict`. `put` restores what is described.
         """
         return self._by_name[number] is not None
 

@@ -118,8 +118,8 @@ class Baseline:
 
     def _resting(self) -> Iterator[UnchangedCandidate]:
         """
-        Yield the recorded objects that later walks may skip while they are unchanged. They must have a path, because a
-        snapshot can refer to an object that it does not contain only by its path.
+        Yield the recorded objects that later walks may skip while they are unchanged. Only objects with a path
+        can be skipped: a snapshot does not contain a skipped object, and refers to it by its path.
         """
         for key, (node, compare) in self._known.items():
             if key in self._paths and key in self._earlier:
