@@ -85,7 +85,7 @@ def text(
     Return the report of a fetch: a line for each fetched file, lines about files that were not fetched or not stored,
     and a sentence about the folder's files. Only files that match `patterns` are listed as not stored.
 
-    Times are wall-clock times, like the times of files.
+    Times are wall-clock times, not run time, because the times of files are wall-clock times too.
     """
     fetched, same, changed = (
         [each.file for each in found if each.outcome is outcome]
@@ -160,7 +160,7 @@ def as_json(
 ) -> dict[str, Any]:
     """
     Return the stored files in the form that `--json` prints. A file in `found` also has `outcome`, `problem` and
-    `kept_as`. Times are wall-clock times, like the times of files.
+    `kept_as`. Times are wall-clock times, not run time, because the times of files are wall-clock times too.
     """
     became = {
         each.file.path: {"outcome": each.outcome, "problem": each.problem or None, "kept_as": each.kept_as or None}

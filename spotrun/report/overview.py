@@ -58,8 +58,9 @@ def _members(found: Rows) -> list[str]:
 
 def _of_command(row: dict[str, Any]) -> Iterator[str]:
     """
-    Yield notes about a run that is a command. Such a run has no epochs whose cost could be shown, so one note says what
-    an hour of work whose result was kept cost. Another note warns if the run stores no files.
+    Yield notes about a run that is a command. Such a run has no epochs whose cost could be shown. So one note
+    shows the cost per hour of work, counting only work whose result was kept. Another note warns if the run stores no
+    files.
     """
     if row.get("usd_per_kept_hour"):
         yield f"{dollars(Decimal(row['usd_per_kept_hour']))} for each hour of work whose result was kept"

@@ -43,8 +43,8 @@ def dollars(amount_usd: Decimal | None) -> str:
 
 def decimals(amount_usd: Decimal) -> int:
     """
-    Return with how many decimals to show an amount: four if it is below ten dollars, none from ten thousand on, else
-    two.
+    Return the number of decimals with which to show an amount: four below ten dollars, none from ten thousand dollars
+    on, otherwise two.
     """
     return 4 if abs(amount_usd) < 10 else 2 if abs(amount_usd) < 10_000 else 0
 

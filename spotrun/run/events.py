@@ -650,8 +650,8 @@ class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
     The files of the work folder as they were at a checkpoint, between two steps. They are listed in the object at
     `key`, each with the digest of its content.
 
-    The list contains `files` files with `size_bytes` in total. `left_out` counts further files, which are not in the
-    list. `objects` counts the new objects that were written for this checkpoint, including the list, and `sent_bytes`
+    The list contains `files` files with `size_bytes` in total. `left_out` counts the files that were not
+    stored. `objects` counts the new objects that were written for this checkpoint, including the list, and `sent_bytes`
     is their total size. `stored_bytes` is the total size of all files that the run has stored so far.
     """
 

@@ -129,10 +129,10 @@ def look_at_market(
 ) -> Market:
     """
     Return the current market of `cloud` for a run of `spec`. `part_of` is as in RunCreated. If the market was just read
-    for another job with the same resources, give that `world`, so that the cloud is not asked again.
+    for another job with the same resources, pass the result as `world`, so that the cloud is not asked again.
 
-    The speeds and the market that earlier runs recorded in the store `runs` are taken into account. If `runs` is None,
-    or cannot be read, they are left out without an error, because the launch will report the error.
+    The speeds and the market that earlier runs recorded in the store `runs` are taken into account. If `runs` is None
+    or cannot be read, these records are left out without an error, because the launch will report the error.
 
     Raises:
         SpecInvalid: the job names an instance type that the cloud does not have.

@@ -138,8 +138,8 @@ def _digest_here(image: Image) -> str:
 
 def _login(spec: RunSpec, environment: Mapping[str, str], cloud: str) -> tuple[Credentials | None, str]:
     """
-    Return the login to the image's registry (None if no login is needed or known), and the reason why the registry
-    cannot be asked from this machine. The reason is "" unless the job has credentials that only instances can read.
+    Return the login to the image's registry, and the reason why this machine cannot ask the registry. The login is None
+    if no login is needed or known. The reason is "" unless the job has credentials that only instances can read.
 
     If the job has no credentials, the user's identity on `cloud` is used as the login. If `cloud` is "", no identity is
     used.

@@ -21,8 +21,8 @@ needed only for a text that arrives in parts: it limits how much of the text has
 
 def letters_of(value: str) -> int:
     """
-    Return the number of letters that remain of `value` after breaks are removed and written letters are decoded. Ways
-    of reading differ in this number; the smallest is returned.
+    Return the number of letters that remain of `value` after breaks are removed and written letters are decoded. The
+    ways of reading can give different numbers; the smallest is returned.
     """
     return min(len(way.without(value)) or len(value) for way in WAYS_OF_TEXT.read)
 

@@ -95,7 +95,7 @@ def encrypt_command(path: str, region: str) -> str:
 def create_command(name: str, project: str) -> str:
     """
     Return the command that creates a secret in Secret Manager and adds its value. If the secret already exists, the
-    command's first part fails, and its second part adds the value all the same.
+    command's first part fails, and its second part still adds the value.
     """
     return f"gcloud secrets create {name} --project={project}; {add_command(name, project)}"
 

@@ -49,8 +49,8 @@ DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-
 
 WAIT_MAX = timedelta(minutes=10)
 """
-Maximum time from the entry that intends a launch to the launch's request (protocol 8). On Slurm, this includes the time
-that the job waits in a queue, so a job is not allowed to wait longer than this.
+Maximum time from the ledger entry that announces a launch to the request for the launch (protocol 8). On Slurm, this
+includes the time that the job waits in a queue, so a job is not allowed to wait longer than this.
 """
 MAX_TIME_LEAST = timedelta(minutes=10)
 """Minimum `max_time` of a Slurm partition. An instance that lives for less time than this is not worth its start."""

@@ -106,8 +106,8 @@ class Samplers:
 
     def _since(self) -> Values:
         """
-        Return the values that changed since the draw. To save time, a long value that is still the same object counts
-        as unchanged.
+        Return the values that have changed since the order of the pass was drawn. To save time, a long value that is
+        still the same object counts as unchanged.
         """
         living = ((name, value) for name, value in self._living() if not _is_table(value, self._held.get(name)))
         return {n: copied(v) for n, v in living if is_plain(v) and not same(self._drawn.get(n), v)}
