@@ -146,7 +146,9 @@ class RedactionForm(NamedTuple):
         return not self.signs or any(sign in text for sign in self.signs)
 
     def without(self, value: str) -> str:
-        """Return `value` read in this way. Return "" if the value, or what remains of it, is too short to look for."""
+        """
+        Return the result of reading `value` in this way. Return "" if the value or the result is too short to look for.
+        """
         left = self._reading(value).left
         if len(value) < self.least or (self.decodes and len(left) < DECODED_MIN):
             return ""

@@ -2,8 +2,8 @@
 Takes snapshots before and during a validation, which may take long.
 
 A snapshot that is requested before a validation is taken before the validation starts. A snapshot that is requested
-during a validation contains the state from before the validation; a copy of that state is kept in memory. After either
-snapshot, a resumed training runs the whole validation again. With several ranks, no snapshot is taken during a
+during a validation contains the state from before the validation; a copy of that state is kept in memory. A training
+that resumes from either snapshot runs the whole validation again. With several ranks, no snapshot is taken during a
 validation.
 
 The training's last validation is an exception if there is only one rank. The snapshot at the end of training will

@@ -90,8 +90,8 @@ class _Pending:
     def done(self) -> bool:
         """
         Return whether the snapshot is complete and can be reported now. The answer is always False for a snapshot with
-        probes. It is reported by the call of `settle` just before the next optimizer step, which first compares the
-        snapshot's copies with the tensors.
+        probes (see `overlap.Watch`), whose copies have to be compared with the tensors first. `settle` makes this
+        comparison just before the next optimizer step, and then reports the snapshot.
         """
         return self.staged.done() and self.finite.done() and not self.watch.probes
 

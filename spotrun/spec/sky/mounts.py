@@ -31,7 +31,7 @@ def no_mount(target: str, source: object, *, own_role: bool = False) -> Unreadab
     this key.
 
     `own_role` is True if the run uses the role that spotrun makes for it on AWS. This role can read only the run's own
-    bucket. If the advice is to copy another bucket, it then also says to name a role that can read that bucket.
+    bucket. So if the advice is to copy another bucket, the advice also says to name a role that can read that bucket.
     """
     refused = _no_mount(target, source)
     if own_role and COPIES["s3"] in (refused.suggestion or ""):

@@ -206,8 +206,8 @@ def _change(before: dict[str, Any], now: dict[str, Any], holder: object) -> Chan
     Return what has changed between a holder's parts `before` and `now`; None if nothing has.
 
     A name that is missing in `now` counts as gone only if the attribute no longer exists. For example, an attribute of
-    a library's module is one of the parts only while its value is plain; when the value becomes another object, the
-    attribute still exists.
+    a library's module counts as a part only while its value is plain. If its value becomes another object, it is no
+    longer in `now`, but the attribute still exists.
     """
     if len(before) == len(now) and all(map(is_, before, now)):
         others = compress(now, map(is_not, before.values(), now.values()))  # usually few

@@ -141,8 +141,8 @@ class Walk:
     The objects that one walk finds, by `id`. `nodes` are the objects that the walk enters.
 
     `others` are the objects that the walk does not enter, including `stops`, which are objects that the caller
-    excludes. Each object has its path in two parts, which are joined only when needed. The first walk has no `before`;
-    in the first walk, every container of more than TABLE_ITEMS items is a table.
+    excludes. The path of each object is kept in two parts, which are joined only when the path is needed. The first
+    walk has no `before`, and treats every container of more than TABLE_ITEMS items as a table.
     """
 
     def __init__(self, script: Script, stops: Mapping[int, object], before: Before | None) -> None:
@@ -377,8 +377,8 @@ _KINDS: dict[type, str] = {
 }  # fmt: skip
 _EQUAL_FLAGS: dict[tuple[tuple[str, bool], ...], tuple[tuple[str, bool], ...]] = {}
 """
-One tuple for each set of equal flags, so that equal flags are the same object. The comparison of two objects by
-identity is the fastest.
+One tuple for each set of equal flags, so that equal flags are the same object. Comparing objects by identity is
+faster than any other comparison.
 """
 OF_PAIRS = frozenset(MAPPINGS.values())
 
