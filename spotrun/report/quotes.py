@@ -60,7 +60,7 @@ def ordered(quotes: Sequence[Quote], order: Order) -> list[Quote]:
 def show(found: Quotes, order: Order, console: Console | None = None) -> None:
     """Print the table. Below it, print what its marks mean, and the notes."""
     print_figures(quotes_table(found, order), console)
-    say("\n".join(["", "✓ the cheapest zone of its type; means are weighted by time", *legend(found)]))
+    say("\n".join(["", "✓ the cheapest zone of its type; averages are weighted by time", *legend(found)]))
 
 
 def legend(found: Quotes) -> list[str]:

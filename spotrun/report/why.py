@@ -200,7 +200,7 @@ class _Narrator:
         attempt = self._end.attempts[event.attempt]
         where = _where(before, _noticed(attempt, event))
         if event.deadline_at is None:
-            return "notice", f"the cloud said that it may take {where} ({event.kind}); training continues"
+            return "notice", f"the cloud said that it might take {where} ({event.kind}); training continues"
         given = to_the_second(max(timedelta(), event.deadline_at - entry.at))
         saved = _saved_after(self._end, attempt, entry.at)
         return "notice", f"the cloud gave {given} of notice for {where}: {saved}{_what_followed(self._end, attempt)}"

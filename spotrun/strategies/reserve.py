@@ -17,7 +17,7 @@ on half of the 2023 V100 trace.
 RESERVE_CHANGEOVERS = 1.5
 SCARCITY = 2.0
 MOVE_SHARE = 0.25
-"""Fraction of the expected life of spot in a new zone for which the new zone is assumed to stay cheaper."""
+"""Fraction of the expected life of spot in a new zone during which the new zone is assumed to stay cheaper."""
 
 
 class Reserve(msgspec.Struct, frozen=True):

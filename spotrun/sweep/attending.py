@@ -392,7 +392,7 @@ class Sweeping:
         otherwise = "" if unknown.metric else ", or with --reduction-factor 0, which compares no trials"
         self._failed = SpecInvalid(
             f"no trial has logged {what} by the end of epoch {unknown.epoch}; each {said}",
-            hint=f"give the same command with {meant}{otherwise}; if a validation runs only every N epochs, "
+            hint=f"repeat the command with {meant}{otherwise}; if a validation runs only every N epochs, "
             "with --grace-epochs N",
         )
         self._ask_all_to_stop()

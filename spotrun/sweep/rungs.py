@@ -351,7 +351,7 @@ def _begins(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: timedel
     while len(begun) < plan.trials and not (found and pilot):
         free = plan.max_parallel - sum(not each.settled for each in begun)
         if free <= 0:
-            return found, "enough trials run at the same time"
+            return found, "as many trials run as are allowed at the same time"
         wanted_by = PILOT_IN if pilot else min(free, plan.trials - len(begun))
         share = _share(plan, need, _left(plan, begun), wanted_by, plan.trials - len(begun))
         if share is None:

@@ -149,14 +149,15 @@ class Snapshots:
 
     def resumed_at(self, step: int) -> None:
         """
-        Record that the training resumed from a snapshot of `step`, so that no other one is taken of the same step.
+        Record that the training resumed from a snapshot of `step`, so that no second snapshot of the same step is
+        taken.
         """
         self._step = step
 
     def wanted(self) -> bool:
         """
-        Return whether a snapshot is due, because the agent has requested one or `every_steps` steps are over. Always
-        False on ranks other than 0.
+        Return whether a snapshot is due: the agent has requested a snapshot, or `every_steps` steps are over. On ranks
+        other than 0, the result is always False.
         """
         if self._agent.closed.is_set():
             return False

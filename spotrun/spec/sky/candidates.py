@@ -114,7 +114,7 @@ class Candidates:
         have the same key.
 
         Raises:
-            Unreadable: a candidate is invalid. The error's `at` is the key at fault, relative to the list.
+            Unreadable: a candidate is invalid. The error's `at` is the key that causes it, relative to the list.
         """
         if not isinstance(value, list) or not value:
             said = "is empty" if value == [] else f"must be a list, not {kind_of(value)}"

@@ -27,8 +27,8 @@ _KEPT = "what the job writes into workdir is stored in the run's folder (`spotru
 
 def no_mount(target: str, source: object, *, own_role: bool = False) -> Unreadable:
     """
-    Return the error that refuses one entry of `file_mounts`. If a key of the entry is at fault, the error's `at` is
-    this key.
+    Return the error that refuses one entry of `file_mounts`. If a key of the entry causes the error, the error's `at`
+    is this key.
 
     `own_role` is True if the run uses the role that spotrun makes for it on AWS. This role can read only the run's own
     bucket. So if the advice is to copy another bucket, the advice also says to name a role that can read that bucket.

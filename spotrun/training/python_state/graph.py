@@ -34,17 +34,17 @@ from spotrun.training.python_state.values import SCALARS, is_scalar
 MAPPED_MAX_BYTES = 64 << 20
 """
 Maximum bytes of a `numpy.memmap` that is saved. A larger one may have pages that are not in memory, and saving it would
-read them. So if it changes, this is only reported.
+read them. So a change of a larger one is reported, and not saved.
 """
 OBJECTS_MAX = 50_000
-"""Maximum objects in one walk. Further objects are not saved; if they change, this is reported."""
+"""Maximum objects in one walk. Further objects are not saved; their changes are reported."""
 TABLE_ITEMS = 1_000
 """
 Maximum items of a container that the first walk enters. A longer container is called a table. Later walks enter it only
 if it has changed.
 """
 ITEMS_MAX = 1 << 20
-"""Maximum items of a container that is saved. If a longer container changes, this is only reported."""
+"""Maximum items of a container that is saved. A change of a longer container is reported, and not saved."""
 
 FLAGS_OF_TORCH = {"training"}
 OF_TORCH = frozenset(vars(nn.Module())) - FLAGS_OF_TORCH
@@ -263,7 +263,8 @@ class Walk:
 
     def _keep_earlier(self, key: int) -> bool:
         """
-        Use the node from the start of training again if the object still has the same parts. Return whether it has.
+        Use the node from the start of training again if the object still has the same parts. Return False if it has
+        not.
         """
         earlier = self._before.earlier.get(key)
         if earlier is None or self._left <= 0 or key in self.stops or not earlier.has_same_parts():
