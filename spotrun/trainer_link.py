@@ -48,9 +48,9 @@ later see the prefix, and do not try to link themselves.
 """
 GANG = "SPOTRUN_GANG"
 """
-Environment variable with the run, the attempt, the incarnation (each start of trainers in an attempt is one) and the
-world (the number of processes) of a gang's trainer. When the trainers have connected to each other, they compare these
-values.
+Environment variable with four values for each trainer of a gang: the run, the attempt, the incarnation (which counts
+the starts of trainers in the attempt) and the world (the number of processes). When the trainers have connected to each
+other, they check that they all have the same values.
 """
 RANKS_SECRET = "SPOTRUN_RANKS_SECRET"
 """
@@ -172,7 +172,7 @@ class FilesWanted:
 class FilesFrozen:
     """
     The files of the work folder as they were between two steps (spotrun/folder/frozen_files.py). They belong to the
-    next `SnapshotTaken` whose `files` is equal to `number`.
+    next snapshot: the field `files` of its `SnapshotTaken` message has the same value as `number` here.
 
     The first file descriptor is a piece of memory that holds the small files and an index of all files. The index
     begins at `index_at` and has `index_bytes`. `descriptors` is the number of further file descriptors. If there are

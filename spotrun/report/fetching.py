@@ -20,11 +20,13 @@ from spotrun.units import count_of
 
 SHOWN_MAX = 50
 NONE_STORED = "no files are stored"
-"""The message if no files are stored: the script has written none, or none that `outputs` in the job names."""
+"""
+The message if no files are stored. Either the script has written no files, or `outputs` in the job names other files.
+"""
 
 
 class Bytes:
-    """A counter of bytes that several threads add to. It reports how many of `total` are done."""
+    """Counts the bytes that several threads have fetched, and reports how many of `total` are done."""
 
     def __init__(self, total: int, tell: Callable[[int, int], None]) -> None:
         self._total = total
@@ -40,8 +42,8 @@ class Bytes:
 
 def kept_back(files: Sequence[OutputFile]) -> list[Fetched]:
     """
-    Return the files that `spotrun fetch` refuses to write to any folder, because a program could execute a file with
-    such a name, or obey its contents.
+    Return the files that `spotrun fetch` does not write to any folder because of their names: some programs would
+    execute a file with such a name, or read their settings from it.
     """
     reasons = [(file, unfetched(file.path)) for file in files]
     return [
@@ -83,7 +85,7 @@ def text(
     Return the report of a fetch: a line for each fetched file, lines about files that were not fetched or not stored,
     and a sentence about the folder's files. Only files that match `patterns` are listed as not stored.
 
-    Times are wall-clock times, like the times of files.
+    Times are wall-clock times, not run time, because the times of files are wall-clock times too.
     """
     fetched, same, changed = (
         [each.file for each in found if each.outcome is outcome]
@@ -98,7 +100,7 @@ def text(
         if each.kept_as
     ]
     lines += [
-        f"{plain(file.path)} in the folder was changed, or not written by fetch, and is kept; --force replaces it"
+        f"{plain(file.path)} in the folder was changed, or not written by fetch, and is kept; add --force to replace it"
         for file in changed[:SHOWN_MAX]
     ]
     if len(changed) > SHOWN_MAX:
@@ -118,8 +120,8 @@ def text(
 
 def _not_fetched(found: Sequence[Fetched]) -> list[str]:
     """
-    Return a line for each file that was not fetched because of its name: programs would execute a file of this name, or
-    obey its contents.
+    Return a line for each file that was not fetched because of its name: some programs would execute a file with such a
+    name, or read their settings from it.
     """
     lines = [f"not fetched: {plain(each.file.path)}: {each.problem}" for each in found[:SHOWN_MAX]]
     return [*lines, f"not fetched: {len(found) - SHOWN_MAX:,} more"] if len(found) > SHOWN_MAX else lines
@@ -134,8 +136,8 @@ def _left_out(outputs: Outputs, listing: Listing, patterns: Sequence[str]) -> li
     Return a line for each of the first `SHOWN_MAX` files that the run did not store. If there are more such files, a
     last line says how many.
 
-    `listing` does not always name all of these files, so without `patterns` the ledger's count is used. With
-    `patterns`, only listed files that match a pattern are shown and counted.
+    `listing` names only some of these files if there are many. So without `patterns`, their number is taken from the
+    ledger. With `patterns`, only those files of `listing` that match a pattern are shown and counted.
     """
     asked = chooser(patterns or ["**"])
     found = [left for left in listing.left_out if asked(left.path)]
@@ -158,7 +160,7 @@ def as_json(
 ) -> dict[str, Any]:
     """
     Return the stored files in the form that `--json` prints. A file in `found` also has `outcome`, `problem` and
-    `kept_as`. Times are wall-clock times, like the times of files.
+    `kept_as`. Times are wall-clock times, not run time, because the times of files are wall-clock times too.
     """
     became = {
         each.file.path: {"outcome": each.outcome, "problem": each.problem or None, "kept_as": each.kept_as or None}
@@ -185,7 +187,9 @@ def as_json(
 
 
 def why_nothing(state: RunState, typed: str) -> str:
-    """Return a hint that tells the user how this run, or another run of the job, can get stored files."""
+    """
+    Return a hint for the user of a run without stored files: how this run, or the next run of the job, will store some.
+    """
     if state.terminal is None:
-        return f"try later: spotrun stores files minutes after the script has written them (`spotrun logs {typed}`)"
-    return "let the script write into its work folder, and let `outputs` of the job name the files"
+        return f"try later: spotrun stores files a few minutes after they are written (see `spotrun logs {typed}`)"
+    return "make the script write into its work folder, and name the files in `outputs` of the job"

@@ -41,8 +41,8 @@ PLAIN_EVERY_S = 10.0
 """Seconds of system time after which a progress line is printed, even if nothing has happened."""
 NEWS_EVERY_S = 1.0
 """
-Minimum seconds of system time between two progress lines. A line follows this soon only if the reason for which the run
-waits has changed.
+Minimum seconds of system time between two progress lines. Normally a progress line is printed every PLAIN_EVERY_S. It
+is printed earlier only if the reason why the run waits has changed.
 """
 
 

@@ -26,7 +26,7 @@ from spotrun.spec.model import RunSpec
 def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = "") -> str:
     """
     Return the next step of a run as the second half of a sentence, whose first half is the run's name. If a quota is
-    full, the text ends with its name. Return "" if the run has ended.
+    full, the text ends with the quota's name. Return "" if the run has ended.
 
     `no_room` is the reason why the store accepts no more data; "" if it accepts data.
     """
@@ -41,7 +41,7 @@ def left_undone(coming: str, run: str, created: RunCreated) -> str:
     what the run does then (`coming`). `run` is what users type for the run.
     """
     if created.is_bench:
-        return f"has no runner, and the bench that it measured for is over: `spotrun down {run}` ends it"
+        return f"has no runner, and the bench that created it is over: `spotrun down {run}` ends it"
     command = f"`spotrun resume {run}`"
     if created.sweep:
         command = f"the command that began the sweep {plain(created.sweep)} is repeated"
@@ -90,7 +90,7 @@ def _without_an_instance(state: RunState, spec: RunSpec) -> str:
     if spec.resources.spot_policy == "on-demand":
         return "asks each on-demand pool in turn"
     if spec.policy.deadline is not None:
-        return f"waits for spot, or goes on demand, as strategy {spec.policy.strategy} decides by the deadline"
+        return f"waits for spot or goes on demand: strategy {spec.policy.strategy} decides, to meet the deadline"
     after = span(spec.policy.on_demand_after.total_seconds())
     return f"asks each spot pool in turn; on-demand once spot has been missing for {after}"
 
@@ -99,14 +99,14 @@ def _with_some(there: int, size: int) -> str:
     """Describe the next step of a gang that lacks members, or that has members which are not ready yet."""
     if there >= size:
         return f"trains once all of its {size} members are ready"
-    waiting = f"{there} of {size} wait for them as long as a start takes, and are then released"
+    waiting = f"{there} of {size} are ready, wait about as long as a start takes, and are then released"
     return f"asks for the missing members; {waiting}"
 
 
 def _back_to_spot(state: RunState, spec: RunSpec, current: Attempt) -> str:
     """
-    Describe when a run that trains on demand returns to spot. Without a deadline, this is at a certain time. With a
-    deadline, it is when spot is expected to save more than a changeover costs.
+    Describe when a run that trains on demand returns to spot. Without a deadline, the run returns at a certain time.
+    With a deadline, it returns when spot is expected to save more than a changeover costs.
     """
     sums = _sums(state, state.launch_of(current))
     if spec.policy.deadline is None:

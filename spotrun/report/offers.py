@@ -17,7 +17,7 @@ from spotrun.report.tables import FiguresTable, dollars, print_figures
 
 ROWS_MAX = 15
 NO_CHOICE: Mapping[Offering, Decimal] = MappingProxyType({})
-_SAME = "$ for the same: cost of what the first kind trains in an hour, by published speeds until they are measured"
+_SAME = "$ for the same: cost of the work that the first kind does in an hour; speeds are as published until measured"
 
 
 def show(
@@ -37,8 +37,8 @@ def offerings_table(
     Return a table of the first `ROWS_MAX` offerings in the given order. If `chosen` is not among them, it takes the
     last row. The line below the table counts the offerings that are not shown.
 
-    If the job accepts several machine types (kinds), `work` maps each offering to a cost: what the work that the first
-    kind does in an hour is expected to cost on this offering.
+    If the job accepts several machine types (kinds), `work` has a cost for each offering. It is the expected cost, on
+    this offering, of the work that the first kind does in an hour.
     """
     first = offerings[:ROWS_MAX]
     shown = first if chosen in first else [*first[:-1], chosen]

@@ -58,15 +58,16 @@ def _members(found: Rows) -> list[str]:
 
 def _of_command(row: dict[str, Any]) -> Iterator[str]:
     """
-    Yield notes about a run that is a command. Such a run has no epochs whose cost could be shown, so one note says what
-    an hour of work whose result was kept cost. Another note warns if the run stores no files.
+    Yield notes about a run that is a command. Such a run has no epochs whose cost could be shown. So one note
+    shows the cost per hour of work, counting only work whose result was kept. Another note warns if the run stores no
+    files.
     """
     if row.get("usd_per_kept_hour"):
         yield f"{dollars(Decimal(row['usd_per_kept_hour']))} for each hour of work whose result was kept"
     if row.get("unprotected"):
         yield f"unprotected: {UNPROTECTED}; {PROTECT}"
     elif row.get("keeps_nothing") and row.get("next"):
-        yield "stores nothing so far, so an interruption restarts it; train: {state: [out/]} names the files to store"
+        yield "stores nothing so far, so an interruption restarts it; add train: {state: [out/]} to store out/"
 
 
 def prices(rows: Rows) -> list[str]:

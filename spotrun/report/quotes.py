@@ -43,8 +43,9 @@ _FIGURES = [
 
 def ordered(quotes: Sequence[Quote], order: Order) -> list[Quote]:
     """
-    Return the quotes with the lowest price first: the price per hour if `order` is "usd", and the price per hour and
-    PFLOPS of computing speed if it is "compute". Quotes without such a price come last.
+    Sort the quotes by price, the lowest first. If `order` is "usd", quotes are sorted by their price per hour. If it is
+    "compute", they are sorted by their price per hour and PFLOPS of computing speed. Quotes without such a price come
+    last.
     """
 
     def by(quote: Quote) -> tuple[bool, Decimal, str, str]:
@@ -59,7 +60,7 @@ def ordered(quotes: Sequence[Quote], order: Order) -> list[Quote]:
 def show(found: Quotes, order: Order, console: Console | None = None) -> None:
     """Print the table. Below it, print what its marks mean, and the notes."""
     print_figures(quotes_table(found, order), console)
-    say("\n".join(["", "✓ the cheapest zone of its type; means are weighted by time", *legend(found)]))
+    say("\n".join(["", "✓ the cheapest zone of its type; averages are weighted by time", *legend(found)]))
 
 
 def legend(found: Quotes) -> list[str]:

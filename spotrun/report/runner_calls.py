@@ -1,6 +1,6 @@
 """
-Formats, as text and as JSON, what the calls of a run's runner cost. Only a runner that is a function in the cloud is
-called.
+Formats, as text and as JSON, what the calls of a run's runner cost. There are such
+calls only if the runner is a function in the cloud.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ def dollars(amount_usd: Decimal | None) -> str:
 
 def decimals(amount_usd: Decimal) -> int:
     """
-    Return with how many decimals to show an amount: four if it is below ten dollars, none from ten thousand on, else
-    two.
+    Return the number of decimals with which to show an amount: four below ten dollars, none from ten thousand dollars
+    on, otherwise two.
     """
     return 4 if abs(amount_usd) < 10 else 2 if abs(amount_usd) < 10_000 else 0
 
@@ -146,7 +146,7 @@ class FiguresTable:
 
     def lines(self, width: int | None, rule: str = "─") -> Iterator[tuple[str, str]]:
         """
-        Yield each line with its style. No line is wider than `width`, unless that is None. A line of `rule` is drawn
+        Yield each line with its style. If `width` is not None, no line is wider than `width`. A line of `rule` is drawn
         below the heads.
         """
         if self.title:

@@ -58,7 +58,7 @@ def _carried_on(run: str, created: RunCreated) -> str:
     command that ends the run.
     """
     if created.is_bench:
-        return "The bench that it measured for is over: "
+        return "The bench that created it is over: "
     if created.sweep:
         return f"The command that began the sweep {plain(created.sweep)} continues it, "
     return f"`spotrun resume {run}` continues it, "

@@ -41,7 +41,7 @@ def _why(launch: Launch, state: RunState) -> str:
 
 
 def _words(launch: Launch) -> str:
-    """Return the reason why the launch was given up. The names of its offering and zone are left out of it."""
+    """Return the reason why the launch was given up, without the names of the launch's offering and zone."""
     offering = launch.intent.offering
     return "" if launch.closed is None else in_brief(launch.closed.detail, str(offering), offering.zone)
 

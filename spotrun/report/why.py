@@ -131,7 +131,7 @@ Narrated = tuple[str, str]
 class _Narrator:
     """
     Describes the entries of a ledger one by one, beginning with the first one. `end` is the state after the last entry.
-    The descriptions use it to say what an early entry led to later.
+    It is given so that the description of an entry can also say what followed from that entry.
     """
 
     def __init__(self, spec: RunSpec, end: RunState) -> None:
@@ -200,7 +200,7 @@ class _Narrator:
         attempt = self._end.attempts[event.attempt]
         where = _where(before, _noticed(attempt, event))
         if event.deadline_at is None:
-            return "notice", f"the cloud said that it may take {where} ({event.kind}); training continues"
+            return "notice", f"the cloud said that it might take {where} ({event.kind}); training continues"
         given = to_the_second(max(timedelta(), event.deadline_at - entry.at))
         saved = _saved_after(self._end, attempt, entry.at)
         return "notice", f"the cloud gave {given} of notice for {where}: {saved}{_what_followed(self._end, attempt)}"
@@ -234,14 +234,14 @@ class _Narrator:
         failing = failing_standbys(self._after)
         if failing is None or failing == failing_standbys(before):
             return ""
-        return f"; {failing.count} have failed in a row, so the next one is requested at {failing.when}"
+        return f"; {failing.count} standbys have failed in a row, so the next standby is requested at {failing.when}"
 
     def _resumed(self, before: RunState, entry: Entry, event: ev.ResumedFrom) -> Narrated | None:
         if event.commit is None:
             return None
         if event.in_place:
             return "resume", "continued with the files that were on this instance"
-        skipped = f", as {len(event.skipped)} of the newer ones could not be used" if event.skipped else ", the newest"
+        skipped = f", because newer ones could not be used ({len(event.skipped)})" if event.skipped else ", the newest"
         commit = before.commit(event.commit)
         if commit is not None and not commit.event.has_image:
             return "resume", f"continued with the files as of {commit.event.taken_at:%H:%M:%S}{skipped}"

@@ -141,8 +141,8 @@ def metered(prices: Sequence[PriceSegment], start: datetime, end: datetime) -> D
 
 def switched_off_at(prices: Sequence[PriceSegment]) -> datetime | None:
     """
-    Return the time since which only the disk has been billed, because the machine had ended. Return None if the last
-    price is not 0, that is, if the machine and the disk ended together.
+    Return the time at which the machine ended, if its disk was billed for longer. In this case, the last price of the
+    machine is 0. Return None if the last price is not 0: then the machine and the disk ended together.
     """
     return prices[-1].since if len(prices) > 1 and not prices[-1].usd_per_hour else None
 
@@ -151,7 +151,8 @@ class Meter:
     """
     The bill of one instance, including its disk and address, up to any moment. It never decreases as time passes.
 
-    `ended_at` is when the disk was deleted. If the machine ended earlier, `switched_off_at` says when.
+    `ended_at` is the time at which the disk was deleted. If the machine ended before its disk, the function
+    `switched_off_at` returns the time of the machine's end.
     """
 
     def __init__(
@@ -202,8 +203,8 @@ class Meter:
 
     def _until(self, moment: datetime, end: datetime | None) -> datetime:
         """
-        Return the end of the time that is billed by `moment`. Before `end`, this is `moment` itself. From `end` on, it
-        is `end`; but if the instance ran for less than the minimum that is billed, it is the end of that minimum.
+        Return the latest time that the bill at `moment` includes. Before `end`, this is `moment` itself. From `end` on,
+        it is `end`; but if the instance ran for less than the minimum that is billed, it is the end of that minimum.
         """
         assert self.billed_from is not None
         if end is None or moment < end:

@@ -22,8 +22,8 @@ from spotrun.offering import require_amount
 
 NUMBER_MAX = 2**53
 """
-The maximum of a whole number. Up to it, a float represents each whole number exactly. It is large enough: 9 petabytes,
-or the number of steps in 285 years if each takes a microsecond.
+The maximum of a whole number. Up to it, a float represents each whole number exactly. It is large enough for
+9 petabytes, counted in bytes, and for the steps of 285 years if each step takes a microsecond.
 """
 SECONDS_MAX = 10 * 366 * 86_400
 """

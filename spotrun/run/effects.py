@@ -266,7 +266,8 @@ def _epochs_until(epochs: PVector[Epoch], step: int) -> PVector[Epoch]:
     Return the epochs whose last step is at most `step`.
 
     To save time, the search begins with the newest epoch, and stops at an epoch whose `step_reached` is at most `step`.
-    `step_reached` is the largest last step of this epoch and all earlier ones, so all of these are returned.
+    An epoch's `step_reached` is the largest last step among that epoch and all earlier epochs. So that epoch and all
+    earlier epochs are returned without a further check.
     """
     undecided = list(takewhile(lambda epoch: epoch.step_reached > step, reversed(epochs)))
     kept = epochs[: len(epochs) - len(undecided)]
@@ -320,8 +321,8 @@ def _notice_seen(state: RunState, entry: Entry, event: ev.NoticeSeen) -> RunStat
 
 def _comes_later(event: ev.NoticeSeen, known: ev.NoticeSeen | None) -> bool:
     """
-    Return True if the notice `event` is ignored, because another member of the gang has a notice (`known`) whose
-    deadline is at least as early.
+    Return True if the gang ignores the notice `event`: another member already has a notice (`known`), and that member's
+    deadline is the same or earlier. The gang has to hand over by the earlier deadline anyway.
     """
     if known is None or known.member == event.member or known.deadline_at is None:
         return False

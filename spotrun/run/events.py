@@ -75,8 +75,8 @@ class Cause(StrEnum):
 
 class EpochsEnd(StrEnum):
     """
-    The moment at which the account of an epoch is closed (protocol 26). A run without this field was created by an
-    earlier version, so the default is that version's rule: the figures of old runs stay the same.
+    The moment at which the account of an epoch is closed (protocol 26). A run that an earlier version created has no
+    such value, so the default is that version's rule. This way, the figures of old runs stay the same.
     """
 
     FINISHED = "finished"
@@ -294,15 +294,15 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def attached_usd_per_hour(self) -> Decimal:
         """
-        The hourly cost of an instance's disk and address, which is added to the instance's price. A rule from
-        `attached_to` gives the cost for a certain capacity type: for spot, the address can be cheaper.
+        The hourly cost of an instance's disk and address, which is added to the instance's price. For a spot instance,
+        read it from the rule that `attached_to` returns, because the address of a spot instance can be cheaper.
         """
         return self.volume_usd_per_hour + self.address_usd_per_hour
 
     def attached_to(self, capacity_type: CapacityType) -> BillingRule:
         """
-        Return the rule for instances of one capacity type. For spot instances, the price of the address can differ. On
-        the user's own machine, no minimum is billed, and no disk or address.
+        Return the rule for instances of one capacity type. For spot instances, the price of the address can differ.
+        For the user's own machine, the rule has no minimum, and no costs of a disk or an address.
         """
         if capacity_type is CapacityType.OWN:
             alone = replace(self, minimum_s=0, volume_gib=0, address_usd_per_hour=Decimal(0))
@@ -419,8 +419,8 @@ class LaunchClosed(Event, frozen=True, kw_only=True):
     """
     The launch is given up: no attempt will start from it, and every runner terminates its instance. Irrevocable.
 
-    `refused` is True if the cloud refused the request, so that no instance exists. If it is False, possibly the cloud
-    did not answer, and an instance exists that no runner has observed yet.
+    `refused` is True if the cloud refused the request, so that no instance exists. If it is False, the cloud
+    might not have answered, and an instance might exist that no runner has observed yet.
     """
 
     launch: Count
@@ -520,7 +520,7 @@ class RunFailed(Event, frozen=True, kw_only=True):
     detail: str
 
 
-# -- written by agents: that of a new instance, then that of the current attempt -------------------------------------
+# -- written by agents: first by the agent of a new instance, then by the agent of the current attempt ---------------
 
 
 class AttemptStarted(Event, frozen=True, kw_only=True):
@@ -650,8 +650,8 @@ class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
     The files of the work folder as they were at a checkpoint, between two steps. They are listed in the object at
     `key`, each with the digest of its content.
 
-    The list contains `files` files with `size_bytes` in total. `left_out` counts further files, which are not in the
-    list. `objects` counts the new objects that were written for this checkpoint, including the list, and `sent_bytes`
+    The list contains `files` files with `size_bytes` in total. `left_out` counts the files that were not
+    stored. `objects` counts the new objects that were written for this checkpoint, including the list, and `sent_bytes`
     is their total size. `stored_bytes` is the total size of all files that the run has stored so far.
     """
 
@@ -958,11 +958,11 @@ _SEAL_SIZE = len(_SEAL) + 64 + len(_AFTER_SEAL)
 
 def encode_entry(entry: Entry, sign: Sign | None = None) -> bytes:
     """
-    Encode an entry as the object to store. This is the entry's JSON with the entry's signature (if `sign` is given),
-    preceded by a first field that contains the sha256 of all this.
+    Encode an entry as the JSON object to store. Its first field is the sha256 of everything after this field: the
+    signature (if `sign` is given), then the entry's own fields.
 
     Without the sha256, a flipped bit could change a price or a step unnoticed. It could also make an accepted entry
-    void for all processes that read the entry later, while those that read it before still count it.
+    void for processes that read it after the change, while processes that read it before still count it.
     """
     body = entry_json(entry)
     return seal(body if sign is None else signed(body, sign(body)))
@@ -1012,7 +1012,8 @@ def decode_entry(data: bytes) -> Entry | None:
 
     Raises:
         LedgerDamaged: the bytes do not match their checksum. No writer stores such an object, so this is an entry that
-            was damaged after it was stored. It has to count, so it must not be skipped.
+            was damaged after it was stored. Other programs may have read and counted the entry before the damage, so
+            a reader is not allowed to skip it.
     """
     if not is_whole(data):
         raise LedgerDamaged("an entry does not match its checksum", hint=RESTORE)
@@ -1022,7 +1023,7 @@ def decode_entry(data: bytes) -> Entry | None:
         return None
 
 
-RESTORE = "restore the entry from a backup or an object version; no writer may append until then"
+RESTORE = "restore the entry from a backup or an earlier object version; until then, no program appends to it"
 
 
 def is_whole(data: bytes) -> bool:

@@ -76,7 +76,7 @@ def refusal(state: RunState, entry: Entry) -> str | None:
     except Refusal as reason:
         return str(reason)
     except ArithmeticError:
-        return "a total with its figures cannot be computed"
+        return "a total that includes the entry's figures cannot be computed"
     return None
 
 

@@ -3,8 +3,8 @@ The additional preconditions for entries of a gang's run (protocol 32 to 48), wi
 
 `GANG_CHECKS` has the preconditions of each event. They apply only in the run of a gang.
 
-In a run without a gang, an entry that has a field for gangs is void. The reason is that versions of spotrun from before
-gangs cannot read such an entry and treat it as void. So all versions agree.
+In a run without a gang, an entry that has a field for gangs is void. Versions of spotrun without support for gangs
+cannot read such an entry and treat it as void, so newer versions have to treat it as void too.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def check_one_is_current(state: RunState) -> None:
 
 def check_wanted(state: RunState, names: Iterable[MemberName]) -> None:
     """
-    Require that none of these members is condemned, released, closed or gone. A member in one of these states can never
-    train again (protocol 35).
+    Require that none of these members is condemned, released or gone, and that the launch of none is closed. Such a
+    member can never train again (protocol 35).
     """
     for name in names:
         require(state.is_wanted(name), f"{name} is condemned, released, closed or gone")

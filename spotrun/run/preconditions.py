@@ -129,9 +129,7 @@ def _check_gone(state: RunState, event: ev.InstanceGone) -> None:
 def _check_end_corrected(state: RunState, event: ev.EndCorrected) -> None:
     member, index = _known_member(state, event), ev.name_of(event).member
     launch = state.launches[event.launch]
-    require(
-        member.gone is not None and bool(member.gone.bounded_by), "the instance has no end that was taken from a bound"
-    )
+    require(member.gone is not None and bool(member.gone.bounded_by), "the instance has no end that was estimated")
     began, latest = member.billed_from, launch.latest_end_of(index)
     lived = began is not None and latest is not None and began <= event.ended_at <= latest
     require(lived, "the end is not between the start of the bill and the end of the time-to-live")
@@ -197,7 +195,7 @@ def _check_resumed_from(state: RunState, event: ev.ResumedFrom) -> None:
         require(state.latest_commit() is None, "the trainer begins from scratch although there is a checkpoint")
         return
     commit = state.commit(event.commit)
-    require(commit is not None and commit.usable, "no training may resume from that commit")
+    require(commit is not None and commit.usable, "no training is allowed to resume from that commit")
     skipped, chosen = set(event.skipped), event.commit
     newer = takewhile(lambda other: other.number > chosen, state.usable_commits())
     require(all(other.number in skipped for other in newer), "there is a newer checkpoint")

@@ -7,6 +7,6 @@ UNPROTECTED = (
     "all its work"
 )
 PROTECT = (
-    "spotrun saves a training with Lightning, transformers or a Loop once it begins, unless python has -I, -E or -S; "
-    "train: {state: [out/]} keeps the files of any command"
+    "spotrun saves a training with Lightning, transformers or a Loop once it begins, unless python runs with -I, -E or "
+    "-S; add train: {state: [out/]} to save the files that the command writes into out/"
 )

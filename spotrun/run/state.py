@@ -306,8 +306,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     An accepted checkpoint.
 
     `cut_off` is True once the training has resumed from an older commit: the steps of this commit are then done a
-    second time, and the commit no longer belongs to the run's history. `step_reached` is the largest step of this
-    commit and the commits before it, without those that were already cut off when this one was made.
+    second time, and the commit no longer belongs to the run's history. `step_reached` is the largest step
+    among this commit and all earlier commits, except commits that were already cut off when this commit was made.
     """
 
     number: int
@@ -410,7 +410,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     `settled_usd` is the total cost of all other launches.
 
     `borrowers` says which commits borrow from which: a key is the prefix of a commit, and its value lists the numbers
-    of the commits that borrow from that commit. The last number in each list belongs to a commit that is not retired.
+    of the commits that borrow from that commit. Retired commits are removed from the end of a
+    list, so the last number in each list belongs to a commit that is not retired.
     """
 
     next_number: int = 1
@@ -497,8 +498,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_wanted(self, name: MemberName) -> bool:
         """
-        Return True if the instance may train: its launch is not closed, and the instance is not condemned, released or
-        gone.
+        Return True if the instance is still allowed to train: its launch is not closed, and the instance is not
+        condemned, released or gone.
         """
         return self.launches[name.launch].closed is None and self.member(name).wanted
 
@@ -527,9 +528,10 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def has_to_leave(self, name: MemberName) -> bool:
         """
-        Return True if the next attempt is not allowed to train on this member. That is so if the member's newest
-        attempt has ended, has a notice or has a drain request, and does not leave the member to the next attempt
-        (`lets_go`).
+        Return True if the next attempt is not allowed to train on this member.
+
+        This requires two things. The member's newest attempt has ended, has a notice or has a drain request; and that
+        attempt does not leave the member to the next attempt (see `Attempt.lets_go`).
         """
         attempt = self.attempt_of(name)
         return attempt is not None and attempt.lets_go(name) and (attempt.end is not None or attempt.leaving)
@@ -701,8 +703,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def resumes_without(self, one: NotCarried) -> int:
         """
-        Return how many trainers have continued without this changed state, because they started from a checkpoint that
-        was made after the change but does not contain the state.
+        Return how many trainers have continued without the changed state `one`. These are the trainers that started
+        from a checkpoint made after the change, because that checkpoint does not contain the state.
         """
         begun = (trainer.commit for attempt in self.attempts.values() for trainer in attempt.trainers)
         return sum(commit is not None and commit > one.number for commit in begun)

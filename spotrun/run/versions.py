@@ -2,7 +2,7 @@
 Immutable sequences and maps. A change returns a new version, and leaves the old version as it was.
 
 The two versions share nearly all their items, so a change costs about the same in a long ledger as in a short one.
-Therefore a fold can return a separate state after each entry.
+So a fold can afford to return a separate state after each entry.
 """
 
 from __future__ import annotations

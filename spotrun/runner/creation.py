@@ -93,7 +93,7 @@ class NewRun:
         """Return the error for the case that another process has written a different entry 0, `found`."""
         return LedgerDamaged(
             f"another process wrote the first entry of {self.uri}{in_what(differences(found, self.created))}",
-            hint="nothing in that folder was executed; check who may write to the store, then delete the folder",
+            hint="nothing in that folder was executed; check who has write access to the store, then delete the folder",
         )
 
 

@@ -22,7 +22,7 @@ def with_last_words(
     """
     Return the event, with the instance's last output added to it if the output may explain the end.
 
-    It may explain the end if the instance ran, but its agent never took over. If the cloud or a quota ended the
+    The output may explain the end if the instance ran, but its agent never took over. If the cloud or a quota ended the
     instance, the reason is known already, and nothing is added. `listed` are the instances that the cloud lists.
     """
     launch = state.launches[event.launch]

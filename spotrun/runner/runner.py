@@ -151,8 +151,9 @@ class Runner:
         Raises:
             LedgerDamaged, KeyMissing: no runner can attend to this run any more.
             RunGone: the run's folder was moved or deleted, and its instances were ended.
-            AccessDenied: the cloud refuses the credentials, and has never answered this runner. Instances and agents
-                continue without a runner. Once the cloud has answered, a later refusal is not raised: it may pass.
+            AccessDenied: the cloud refuses the credentials, and has accepted no call of this runner so far. Instances
+                and agents continue without a runner. After the first accepted call, a refusal is not raised: it may be
+                temporary, so the runner tries again.
         """
         self._observer.statuses.forget()
         try:

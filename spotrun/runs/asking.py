@@ -41,7 +41,8 @@ def confirm(yes: bool, question: str, *, default: bool, declined: str) -> None:
 
 def choose(question: str, answers: Sequence[str], default: str | None = None) -> str:
     """
-    Ask until the user types one of `answers`, or its beginning; return that answer. An empty answer means `default`.
+    Ask until the user types one of `answers`, or the beginning of one. Return that answer. An empty answer means
+    `default`.
 
     Raises:
         EOFError: the input has ended.

@@ -129,8 +129,8 @@ def launch_again(run: OpenRun, state: RunState) -> str:
         return "to train the changed code, launch again"
     file = quote(f"{run.created.name}.ckpt")
     return (
-        "to train the changed code, launch again, or from the newest checkpoint: "
-        f"`spotrun checkpoints export {run.typed} {file}`, then `spotrun launch JOB.yaml --init-from {file}`"
+        "to train the changed code, launch again; to continue from the newest checkpoint, "
+        f"`spotrun checkpoints export {run.typed} {file}` and then `spotrun launch JOB.yaml --init-from {file}`"
     )
 
 

@@ -128,7 +128,8 @@ def _opened(log: Path) -> BinaryIO:
         return open_to_append(log)
     except OSError as error:
         raise SpotrunError(
-            f"cannot write {log}: {error.strerror}", hint="check who may write there, and the room on that disk"
+            f"cannot write {log}: {error.strerror}",
+            hint="check who has write access there, and whether the disk is full",
         ) from error
 
 

@@ -45,10 +45,10 @@ class Market(NamedTuple):
     @property
     def offerings(self) -> list[Offering]:
         """
-        The offerings that the run may request now. Never empty.
+        The offerings that the run is allowed to request now. Never empty.
 
         Raises:
-            SpecInvalid, CloudError: there is no such offering; the error names the key at fault.
+            SpecInvalid, CloudError: there is no such offering; the error names the job's key that causes this.
         """
         found = [each for each in self.world.offerings if may_be_asked(each, self.spec.resources)]
         if not found:
@@ -56,7 +56,7 @@ class Market(NamedTuple):
         return found
 
     def require_any(self) -> None:
-        """Raise the error of `offerings` if the run may not request any offering now."""
+        """Raise the error of `offerings` if there is no offering that the run is allowed to request now."""
         _ = self.offerings
 
     @property
@@ -73,7 +73,8 @@ class Market(NamedTuple):
         Return the offering that the run would request first.
 
         Raises:
-            SpecInvalid, CloudError: the run would not request any offering; the error names the key at fault.
+            SpecInvalid, CloudError: the run would not request any offering; the error names the job's key that causes
+                this.
         """
         for action in decide(self.unborn, self.spec, self.world, self.unborn.created_at):
             if isinstance(action, Append) and isinstance(action.event, LaunchIntended):
@@ -85,8 +86,8 @@ class Market(NamedTuple):
 
     def _no_choice(self) -> CloudError | SpecInvalid:
         """
-        Return the error for a run that may not request any of the offerings. The error gives the reason, and suggests
-        what the job could request instead.
+        Return the error for a run that is not allowed to request any of the offerings. The error gives the reason, and
+        suggests what the job could request instead.
 
         The error is SpecInvalid if the job has to change: for example, if all offerings are too expensive.
         """
@@ -128,10 +129,10 @@ def look_at_market(
 ) -> Market:
     """
     Return the current market of `cloud` for a run of `spec`. `part_of` is as in RunCreated. If the market was just read
-    for another job with the same resources, give that `world`, so that the cloud is not asked again.
+    for another job with the same resources, pass the result as `world`, so that the cloud is not asked again.
 
-    The speeds and the market that earlier runs recorded in the store `runs` are taken into account. If `runs` is None,
-    or cannot be read, they are left out without an error, because the launch will report the error.
+    The speeds and the market that earlier runs recorded in the store `runs` are taken into account. If `runs` is None
+    or cannot be read, these records are left out without an error, because the launch will report the error.
 
     Raises:
         SpecInvalid: the job names an instance type that the cloud does not have.
@@ -203,5 +204,8 @@ def _require_types(spec: RunSpec, cloud: Cloud, offered: Sequence[Offering]) -> 
 
 
 def _of_any_type(spec: RunSpec, cloud: Cloud) -> Sequence[Offering]:
-    """Return all offerings in the places where the job may run, including instance types that the job does not name."""
+    """
+    Return all offerings in the places where the job is allowed to run, including instance types that the job does not
+    name.
+    """
     return cloud.driver(cloud.of_any_type(spec), cloud.clock(spec)).offerings(must_see=())

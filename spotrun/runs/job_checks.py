@@ -1,6 +1,6 @@
 """
-Checks the parts of a job that do not need the market: its script, its work folder, its bucket, and the packages and
-variables that it needs on this machine.
+Checks those parts of a job that can be checked without reading the market: its script, its work folder, its bucket,
+and the packages and variables that it needs on this machine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from spotrun.units import format_duration, to_the_cent
 
 SAVED = re.compile("lightning|transformers|from spotrun import|import spotrun", re.IGNORECASE)
 """
-Words in a script which show that spotrun can make checkpoints of its training, and that `verify-resume` can compare it.
+Words in a script which show that spotrun can make checkpoints of its training. `verify-resume` needs checkpoints too.
 """
 
 
@@ -56,7 +56,7 @@ class CheckedJob(NamedTuple):
 def check_job(spec: RunSpec, cloud: Cloud, *, all_left_behind: bool = False) -> CheckedJob:
     """
     Check what a job needs apart from a machine: its script, its work folder, its bucket and its identity. These checks
-    are the same on the machine that launches the job and on any other. Nothing is changed.
+    have the same result on any machine, also on one that does not launch the job. Nothing is changed.
 
     With `all_left_behind`, the note on files that are not uploaded names all of them, not only the first ones.
 

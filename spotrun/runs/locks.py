@@ -1,4 +1,4 @@
-"""Locks on this machine, for work that only one process may do at a time."""
+"""Locks on this machine, for work that only one process is allowed to do at a time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def alone(path: Path, busy: SpotrunError) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.open("ab")
     except OSError as error:
-        raise SpotrunError(f"cannot lock {path}: {error.strerror}", hint="check who may write there") from error
+        raise SpotrunError(f"cannot lock {path}: {error.strerror}", hint="check who has write access there") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,7 +4,7 @@ the right thing whether the previous night's run has finished or not.
 
     last night's run still has a runner         start nothing, exit 11
     it has not finished, and has no runner      continue it, because its work is already paid for
-    it has finished, or there was no such run   end what is left of it, and start a new run
+    it has finished, or there was no such run   end its remaining instances, and start a new run
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def attend_tonight(spec: RunSpec, start: Path | None, prepare: Callable[[], Prep
             if unfinished and not ours:
                 raise _strange(last, as_now)
             if unfinished:
-                print(f"carrying on {last.id}, which was not finished{_if_late(last)}", flush=True)
+                print(f"continuing {last.id}, which was not finished{_if_late(last)}", flush=True)
                 attend.attend(last, nightly=True)
                 return
             if ours:
@@ -115,7 +115,7 @@ def _strange(run: OpenRun, as_now: Callable[[], RunCreated]) -> NightUnderWay:
     why = here or in_what(differences(run.created, as_now()))
     return NightUnderWay(
         f"{run.id} is not finished, and was created elsewhere or from another job{why}",
-        hint=f"`spotrun resume {run.typed} --yes` carries it on if it is yours, `spotrun down {run.typed}` ends it",
+        hint=f"if it is yours, `spotrun resume {run.typed} --yes` continues it; `spotrun down {run.typed}` ends it",
     )
 
 

@@ -274,11 +274,12 @@ def _refuse_sweep(reference: str, folder: str) -> None:
 
 def _begin_with(reference: str, runs: list[OpenRun]) -> list[OpenRun]:
     """
-    Return the runs that `reference` abbreviates: all runs of a name that begins with it, or the one run whose id does.
-    Return an empty list if nothing begins with it.
+    Return the runs that `reference` abbreviates. If it is the beginning of one name, these are all runs with that name.
+    If it is the beginning of one id, this is the run with that id. Return an empty list if no name or id begins with
+    `reference`.
 
     Raises:
-        RunNotFound: several names or ids begin with it.
+        RunNotFound: several names or ids begin with `reference`.
     """
     if not reference:
         return []
@@ -354,7 +355,7 @@ def _copies(runs: list[OpenRun]) -> list[Unreadable]:
     places = " and ".join(run.uri for run in runs)
     error = RunCopied(
         f"the run {runs[0].id} is in {len(runs)} folders: {places}",
-        hint="move the copies out of the store, or name the one that you mean by its folder",
+        hint="move the copies out of the store, or give the address of the folder that you mean",
     )
     words = (runs[0].id, runs[0].created.uid, runs[0].created.name)
     return [Unreadable(run.uri.rpartition("/")[2], run.uri, error, words) for run in runs]

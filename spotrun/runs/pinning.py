@@ -27,7 +27,7 @@ from spotrun.spec.model import ResourcesSpec, RunSpec
 INSTANCES = "x86_64"
 """The processor architecture of all instances that spotrun rents."""
 NOT_LOOKED_AT = "the image was not checked"
-_WRITE_DIGEST = "write the digest behind the tag: docker:REPO/NAME:TAG@sha256:…"
+_WRITE_DIGEST = "write the digest after the tag: docker:REPO/NAME:TAG@sha256:…"
 
 
 def with_baseline_price(spec: RunSpec) -> RunSpec:
@@ -101,9 +101,10 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
         if here:
             raise
         if not own:
-            hint = f"instances on {spec.resources.cloud} have no identity in this registry: use an image of another one"
+            hint = f"instances on {spec.resources.cloud} have no identity in this registry: use an image in another"
             raise ImageRefused(error.message, hint=hint, key=error.key) from error
-        # the instances have another identity than this user, which is perhaps allowed to read the image
+        # The instances log in with another identity than this user, and perhaps that identity is allowed to read the
+        # image.
         if not image.digest:
             hint = f"{error.hint}; or {_WRITE_DIGEST}"
             raise RegistryUnavailable(f"the digest of the image is not known: {error.message}", hint=hint) from error
@@ -137,8 +138,8 @@ def _digest_here(image: Image) -> str:
 
 def _login(spec: RunSpec, environment: Mapping[str, str], cloud: str) -> tuple[Credentials | None, str]:
     """
-    Return the login to the image's registry (None if no login is needed or known), and the reason why the registry
-    cannot be asked from this machine. The reason is "" unless the job has credentials that only instances can read.
+    Return the login to the image's registry, and the reason why this machine cannot ask the registry. The login is None
+    if no login is needed or known. The reason is "" unless the job has credentials that only instances can read.
 
     If the job has no credentials, the user's identity on `cloud` is used as the login. If `cloud` is "", no identity is
     used.

@@ -41,8 +41,8 @@ from spotrun.store.port import Store
 
 RUNS_MAX = 10
 """
-Number of earlier runs, counted from the newest, about which a user may get a note. A run gets a note if it still trains
-or still costs money.
+Maximum number of earlier runs, counted from the newest, that are checked. The user gets a note about each of them that
+still trains or still costs money.
 """
 ONLY_WHERE_THE_NETWORK_IS_YOURS = (
     "PyTorch on them executes whatever arrives at its ports, from any sender: use a private network (docs/gangs.md)."

@@ -86,9 +86,9 @@ class NamedSweep:
 
     def cut_off(self, number: int, role: str) -> list[OpenRun]:
         """
-        Find a run that was created for trial `number`, but not recorded as this trial's run, because the command of
-        this user that created it was killed in between. Record this run now, and return it in a list; the list is empty
-        if there is no such run.
+        Find a run of this user that was created for trial `number`, but was not recorded as this trial's run. This
+        happens if the command that created the run was killed before it could record the run. Record the run now, and
+        return it in a list. The list is empty if there is no such run.
         """
         prefix = self.record.folder_of(number, "")
         named = [folder for folder in persist(self.store.folders) if folder.startswith(prefix)]

@@ -48,7 +48,7 @@ def take_down(opened: OpenRun) -> None:
         sleep(LOOK_AGAIN_S)
     why = f": {waits_for}" if waits_for else ""
     raise CloudUnavailable(
-        f"{opened.id} is not down after {DOWN_WITHIN_S:.0f} s{why}", hint="repeat, or read `spotrun events`"
+        f"{opened.id} is not down after {DOWN_WITHIN_S:.0f} s{why}", hint="repeat the command, or see `spotrun events`"
     )
 
 

@@ -69,7 +69,9 @@ def end_listed(store: Store, run_uid: str) -> None:
     """End the instances with the tag `run_uid`, in every region where the run's ledger has requested an instance."""
     places = sorted(set(_places(store)))
     if not places:
-        print(f"the ledger names no cloud; `spotrun reap --cloud CLOUD --run {shown(run_uid)}` ends them on CLOUD")
+        print(
+            f"the ledger names no cloud; `spotrun reap --cloud CLOUD --run {shown(run_uid)}` ends its instances there"
+        )
     for place in places:
         try:
             driver = _account(place).driver

@@ -1,6 +1,7 @@
 """
 Finds known secret values in a text. A value is found even if other characters, such as line ends, separate its letters,
-or if a program has written its letters as character codes. The module `readings` describes how this is undone.
+or if a program has written its letters as character codes. The module `readings` describes how a text is changed back
+so that such a value can be found.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ needed only for a text that arrives in parts: it limits how much of the text has
 
 def letters_of(value: str) -> int:
     """
-    Return the number of letters that remain of `value` after breaks are removed and written letters are decoded. Ways
-    of reading differ in this number; the smallest is returned.
+    Return the number of letters that remain of `value` after breaks are removed and written letters are decoded. The
+    ways of reading can give different numbers; the smallest is returned.
     """
     return min(len(way.without(value)) or len(value) for way in WAYS_OF_TEXT.read)
 
@@ -37,9 +38,9 @@ class ExactValues:
         self._ways = [(way, _written(way, known)) for way in ways.read if known]
         self._broken = {way.without(each) for way in ways.read for each in known if way.breaks(each)}
         """
-        The results of reading those values that themselves contain what looks like a break, which reading drops. If
-        such a result is found in a text, all characters between its first and its last letter are hidden, so that the
-        dropped ones are hidden too.
+        Values of which a part looks like a break, with that part removed. Reading removes such a part, although it
+        belongs to the value. So if one of these values is found in a text, all characters from its first to its last
+        letter are hidden, including the removed part.
         """
         longest = max((len(each) for way, values in self._ways for each in values if way.decodes), default=0)
         self.reach = max([*map(len, known), longest * WRITTEN_MAX]) + BREAKS_MAX if known else 0
@@ -109,7 +110,7 @@ class ValueFragments:
 
 
 def _written(way: RedactionForm, values: Iterable[str]) -> list[str]:
-    """Read each value in this `way`, and return the results, sorted. Empty results are left out."""
+    """Read each value in the given way, and return the results, sorted. Empty results are left out."""
     return sorted({way.without(each) for each in values} - {""})
 
 

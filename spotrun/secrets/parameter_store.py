@@ -56,8 +56,8 @@ def read_parameters(paths: Sequence[str], rights_are_new: bool = True) -> dict[s
 
 def read_at_once(paths: Sequence[str], region: str | None = None) -> dict[str, str]:
     """
-    Read parameters with little patience, for a caller that is not on an instance, and whose rights are therefore not
-    new.
+    Read parameters without retrying for long. This is for a caller that is not on an instance: its rights are not new,
+    so a denial will not change soon.
 
     Raises:
         SecretUnreadable: a parameter is missing, or is not encrypted.

@@ -5,8 +5,8 @@ The result of undoing is a *reading* of the text. There are three kinds of readi
 second lacks *breaks*: terminal colours, line ends and blanks between letters. In the third, *written letters* are also
 decoded: letters that a program has written as a character code or after a backslash.
 
-All of them are needed, because programs colour their output, wrap it at a window's width, and write base64 in lines of
-76 letters. A logger may then encode that output as JSON, and a server may encode the JSON as HTML or in a URL. So
+All three kinds are needed, because programs colour their output, wrap it at a window's width, and write base64 in lines
+of 76 letters. A logger may then encode that output as JSON, and a server may encode the JSON as HTML or in a URL. So
 letters are decoded repeatedly, and kinds of codes can follow each other in any order.
 
 Each secret value is read in the same way as the text before the two are compared. So a value that itself has a
@@ -78,8 +78,9 @@ _AS_BYTES = Step(re.compile(r"[^\x00-\x7f]"), lambda found: utf8(found[0]))
 _LETTERS = Step(LETTER, letter_of)
 _LATIN = Step(re.compile(r"[\xc2\xc3][\x80-\xbf]"), lambda found: found[0].encode("latin-1").decode())
 """
-A replacement of a two-byte letter with one byte, its Latin-1 code. It is needed because `\\xe9` in a text can mean a
-byte or a letter. So that both compare as equal, the letters up to \\xff are read as one byte wherever they occur.
+A step that replaces the two bytes of a letter by one byte, the letter's Latin-1 code. It is needed because `\\xe9` in a
+text can mean a byte or a letter. So that both compare as equal, the letters up to \\xff are read as one byte wherever
+they occur.
 """
 
 
@@ -125,8 +126,8 @@ class RedactionForm(NamedTuple):
 
     def turns(self, text: str, cuts: int = 0) -> Iterator[Reading]:
         """
-        Yield the reading before the steps in `turn`, and then after each time that they were applied. Stop when they
-        change nothing any more.
+        Apply the steps in `turn` repeatedly, and stop when they change nothing any more. Yield the reading before the
+        first time, and after each time.
         """
         reading = Reading(text)
         for step in self.once:
@@ -145,7 +146,9 @@ class RedactionForm(NamedTuple):
         return not self.signs or any(sign in text for sign in self.signs)
 
     def without(self, value: str) -> str:
-        """Return `value` read in this way. Return "" if the value, or what remains of it, is too short to look for."""
+        """
+        Return the result of reading `value` in this way. Return "" if the value or the result is too short to look for.
+        """
         left = self._reading(value).left
         if len(value) < self.least or (self.decodes and len(left) < DECODED_MIN):
             return ""
@@ -218,8 +221,8 @@ class Reading:
 
     def until_begun(self, cuts: int) -> Reading:
         """
-        Return the reading without its end, if that may be the beginning of a letter. If ends were cut off `cuts` times
-        already, return the reading unchanged.
+        If the end of the reading can be the beginning of an incomplete letter, return the reading without that end.
+        Return the reading unchanged if it has no such end, or if an end was already cut off `cuts` times.
         """
         begun = BEGUN.search(self.left) if self.cuts < cuts else None
         return self if begun is None else Reading(self.left[: begun.start()], self)

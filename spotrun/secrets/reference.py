@@ -15,7 +15,7 @@ WORDS = {
     PARAMETER: "a parameter of AWS",
     SECRET: "a secret of Google Cloud",
 }
-"""The names that messages use for the places to which the kinds of references refer."""
+"""The words with which messages describe a secret, by the kind of its reference."""
 REFERENCE_PATTERN = r"^(env:[A-Za-z_][A-Za-z0-9_]*|ssm:(/[A-Za-z0-9_.-]+)+|gsm:[A-Za-z0-9_-]{1,255})$"
 SECURE = "SecureString"
 """The type of a parameter that is encrypted."""
@@ -95,7 +95,7 @@ def encrypt_command(path: str, region: str) -> str:
 def create_command(name: str, project: str) -> str:
     """
     Return the command that creates a secret in Secret Manager and adds its value. If the secret already exists, the
-    command's first part fails, and its second part adds the value all the same.
+    command's first part fails, and its second part still adds the value.
     """
     return f"gcloud secrets create {name} --project={project}; {add_command(name, project)}"
 

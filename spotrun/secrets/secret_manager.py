@@ -35,8 +35,8 @@ is created together with the run, and it takes a while until all Google servers 
 """
 _PATIENT, _HASTY = (5.0, 10.0), (2.0, 2.0)
 """
-Maximum seconds to connect, and maximum seconds to wait for an answer: for an instance, and for a command that the user
-waits for.
+Pairs of limits: the maximum seconds to connect, and the maximum seconds to wait for an answer. The first pair is for an
+instance, the second pair for a command whose user is waiting.
 """
 _OK, _SERVER = 200, 500
 _PASSING = (408, 429)
@@ -74,7 +74,8 @@ def read_secrets(names: Sequence[str], rights_are_new: bool = True) -> dict[str,
 
 def read_at_once(names: Sequence[str], project: str) -> dict[str, str]:
     """
-    Read secrets with little patience, for a caller that is not on an instance, and whose rights are therefore not new.
+    Read secrets without retrying for long. This is for a caller that is not on an instance: its rights are not new, so
+    a denial will not change soon.
     """
     return _read(names, project, _HASTY)
 

@@ -9,8 +9,8 @@ A backslash in the text may also stand for itself, or belong to the letter after
 the values and the text. Where a backslash may begin a written letter, the letter that it stands for is tried too.
 
 A text is read only once, from its beginning to its end. At each character, the reader keeps a list of all prefixes of
-values with which the text up to this character could end. So the list never has more items than all values together
-have prefixes.
+values with which the text up to this character could end. So the number of items is never larger than the
+total number of prefixes of all values.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ FIGURE_NAMES = (
     *("epochs", "interruptions", "steps_redone", "wall_s", "productive_s", "downtime_s", "paid_s"),
     *("goodput", "usd_per_productive_hour"),
 )
-"""The figures that a condition may name; `spotrun.report.limits` calculates them."""
+"""The figures that a condition is allowed to name; `spotrun.report.limits` calculates them."""
 
 Figures = Mapping[str, Decimal | None]
 Operator = Callable[[Decimal, Decimal], bool]
@@ -59,7 +59,7 @@ class Comparison:
     def holds(self, found: Figures) -> bool:
         """
         Return True if the comparison holds, or if the run's report does not have the figure. A condition describes a
-        failure, and a missing figure counts as one.
+        failure, and a missing figure counts as a failure.
         """
         value = found[self.figure]
         return value is None or _OPERATORS[self.operator](value, self.number)

@@ -49,8 +49,8 @@ _FLAGS = {
 @dataclass(frozen=True)
 class PlacedProblem:
     """
-    A problem, and its place: a line and column of the file. If a flag is at fault, there is no line, and `key` is the
-    flag.
+    A problem, and its place: a line and column of the file. If a flag caused the problem, there is no line, and `key`
+    is the flag.
     """
 
     file: str | None
@@ -201,7 +201,9 @@ class Draft:
     document: Document
     problems: list[tuple[Position | None, Problem]] = field(init=False)
     spelled: dict[Key, Key] = field(default_factory=dict)
-    """The keys that the user wrote, for those keys of the model whose value stood under a different key in the file."""
+    """
+    The keys as the user wrote them, by the keys of the model. Only keys that differ from the key of the model are here.
+    """
     taken: dict[Key, str] = field(default_factory=dict)
     """SkyPilot's keys in the file, each with a text that says how the key was translated."""
     ours: dict[str, Any] = field(default_factory=dict)
@@ -263,8 +265,10 @@ class Draft:
 
     def _as_spelled(self, key: Key) -> Key:
         """
-        Return the key that the user wrote for a key of the model. `spelled` is looked up twice, because the key found
-        first may itself lie within another shorthand's replacement.
+        Return the key that the user wrote for a key of the model.
+
+        Two shorthands may apply, one after the other. In that case, the key that the first lookup in `spelled` returns
+        is not yet the user's, so it is looked up once more.
         """
         for _ in range(2):
             above = next((above for above in _self_and_above(key) if above in self.spelled), None)
@@ -295,7 +299,7 @@ _NOTEBOOK = ("is a notebook, and spotrun trains scripts", "`jupyter nbconvert --
 _SHELL = ("is a shell script, not a job", 'write "run: bash {}" into a JOB.yaml, and name that file')
 _NO_JOBS = {".ipynb": _NOTEBOOK, ".sh": _SHELL, ".bash": _SHELL}
 """Kinds of files that users sometimes give instead of a job, by suffix: what such a file is, and what to do instead."""
-_NAME_A_JOB = "name a JOB.yaml or a Python script; `spotrun init SCRIPT` writes a JOB.yaml for one"
+_NAME_A_JOB = "name a JOB.yaml or a Python script; `spotrun init SCRIPT` writes a JOB.yaml for a script"
 
 
 def require_script(path: Path) -> None:

@@ -97,7 +97,9 @@ def image_of(text: str, server: str = "") -> Image:
     host, path = _split(named)
     path, colon, tag = path.partition(":")
     if re.search("[A-Z]", path):
-        raise Unreadable(f"{shown(path)!r} has capital letters", f"write {path.lower()}, as registries know it")
+        raise Unreadable(
+            f"{shown(path)!r} has capital letters", f"write {path.lower()}: registries know only small letters"
+        )
     if not re.fullmatch(_PATH, path) or len(path) > NAME_MAX or (host and not re.fullmatch(_HOST, host)):
         raise Unreadable(f"{shown(named)!r} is not the name of an image", f"write {LIKE}")
     if colon and not re.fullmatch(_TAG, tag):

@@ -49,8 +49,8 @@ DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-
 
 WAIT_MAX = timedelta(minutes=10)
 """
-Maximum time from the entry that intends a launch to the launch's request (protocol 8). On Slurm, this includes the time
-that the job waits in a queue, so a job is not allowed to wait longer than this.
+Maximum time from the ledger entry that announces a launch to the request for the launch (protocol 8). On Slurm, this
+includes the time that the job waits in a queue, so a job is not allowed to wait longer than this.
 """
 MAX_TIME_LEAST = timedelta(minutes=10)
 """Minimum `max_time` of a Slurm partition. An instance that lives for less time than this is not worth its start."""
@@ -141,7 +141,7 @@ def files_of_module(name: str) -> tuple[str, str]:
 
 
 class ResourcesSpec(Model):
-    """The cloud to train on, and the instances that spotrun may rent."""
+    """The cloud to train on, and the instances that spotrun is allowed to rent."""
 
     cloud: KnownCloud = Field(
         default="local", description="The cloud. `local` trains in processes on this machine, at simulated prices."
@@ -239,8 +239,8 @@ class CheckpointSpec(Model):
     keep_last: StrictInt = Field(default=3, ge=1, le=10_000, description="How many of the newest checkpoints to keep.")
     keep_best: KeepBestSpec | None = Field(
         default=None,
-        description="Also keep the checkpoints with the best values of a metric. A value that the script logs counts "
-        "for the next checkpoint.",
+        description="Also keep the checkpoints with the best values of a metric. The value of a checkpoint is the last "
+        "one that the script logged before it.",
     )
     keep_every: fields.StepCount | None = Field(
         default=None,
@@ -716,7 +716,7 @@ class RunSpec(Model):
         "of the environment that you launch from, or {NAME: env:OTHER}.",
     )
     resources: ResourcesSpec = Field(
-        default=ResourcesSpec(), description="The cloud to train on, and the instances that spotrun may rent."
+        default=ResourcesSpec(), description="The cloud to train on, and the instances that spotrun is allowed to rent."
     )
     hardware: Mapping[fields.CloudName, HardwareSpec] = Field(
         default={},
@@ -756,7 +756,9 @@ class RunSpec(Model):
 
     @property
     def boot(self) -> timedelta:
-        """The time from a launch to a booted instance that is expected as long as no boot of the run was measured."""
+        """
+        The expected time from a launch to a booted instance. It is used until a boot of the run has been measured.
+        """
         return self.cloud.boot(self)
 
     @property
@@ -841,15 +843,15 @@ class RunSpec(Model):
             return self
         if self.num_nodes > 1:
             raise Unreadable(
-                "your own machine cannot train in a gang", "write 1, or remove the home", at=("num_nodes",)
+                "your own machine cannot train in a gang", "write 1, or remove resources.home", at=("num_nodes",)
             )
         if self.resources.is_choice:
-            advice = f"name one kind, like {self.resources.kinds[0]}, or remove the home"
+            advice = f"name one kind, like {self.resources.kinds[0]}, or remove resources.home"
             raise Unreadable(
-                "cannot be a choice of kinds if the job has a home", advice, at=("resources", "accelerators")
+                "cannot be a choice of kinds if the job has resources.home", advice, at=("resources", "accelerators")
             )
         if self.checkpoint.exact == "bits":
-            advice = "write exact: require, or remove the home"
+            advice = "write exact: require, or remove resources.home"
             raise Unreadable("bits may differ between two kinds of machines", advice, at=("checkpoint", "exact"))
         return self
 

@@ -46,7 +46,7 @@ def read_places(resources: Mapping[str, Any]) -> Places:
 
     Raises:
         Unreadable: `any_of` is not a choice between one machine of the user and one cloud. The error's `at` is the key
-            at fault, relative to `any_of`.
+            that causes it, relative to `any_of`.
     """
     entries = [*_entries(resources[ANY_OF])]
     machines = [(at, entry) for at, entry in entries if HARDWARE in entry]

@@ -37,8 +37,8 @@ _ABSENT = 0
 _NO_LOOK = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
 """
 Environment variable that stops the library from requesting the bucket's metadata with each call. The library uses the
-metadata only for traces, and spotrun uses no traces. Instances are not allowed to read the metadata, so the library
-would repeat this request with each call.
+metadata only for traces, and spotrun uses no traces. Instances are not allowed to read the metadata, so the request
+would fail, and the library would repeat it with each call.
 """
 _PASSING = (OSError, DataCorruption, urllib3.exceptions.HTTPError, ValueError, KeyError)
 """

@@ -35,7 +35,7 @@ checksum accepts only `bytes`. A piece of this size fits into the processor's ca
 """
 FULL = 507
 _NEVER_PASSES = (501, FULL)
-"""HTTP statuses that look like passing faults, but that no retry can cure: 501 (not implemented), and 507 (full)."""
+"""HTTP statuses that look like temporary faults, but that no retry can cure: 501 (not implemented), and 507 (full)."""
 
 
 def passes(status: int) -> bool:
@@ -43,8 +43,8 @@ def passes(status: int) -> bool:
     Return True if the same request may succeed later. After such a status, it is unknown whether the store has carried
     out the request.
 
-    409 is an exception: S3 sends it if two conditional writes of one object collided, and S3 has then not carried out
-    this one. The same request may succeed later.
+    409 is an exception: S3 sends it for one of two conditional writes of the same object that collided. S3 has
+    certainly not carried out the write that gets this status. The same request may succeed later.
     """
     return status in (408, 409, 425, 429) or (status >= 500 and status not in _NEVER_PASSES)
 

@@ -145,7 +145,7 @@ class LocalStore:
         except (PermissionError, NotADirectoryError, IsADirectoryError) as error:
             raise StoreError(
                 f"{error.filename or key}: {error.strerror}",
-                hint="check who may write to the folder that checkpoint.uri names",
+                hint="check who has write access to the folder that checkpoint.uri names",
             ) from error
         except OSError as error:
             if (fix := NO_ROOM.get(error.errno or 0)) is not None:

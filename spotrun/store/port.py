@@ -36,7 +36,7 @@ class Store(Protocol):
     Every failure of a store is raised as a StoreError:
 
         ObjectMissing      no object of that name        -> an answer, not a fault
-        StoreUnavailable   a passing fault, or unknown   -> retry until a deadline
+        StoreUnavailable   temporary fault, or unknown   -> retry until a deadline
         WritesRefused      full, or read-only            -> tell the user immediately, and wait
         StoreError         not allowed, not there        -> tell the user
     """
@@ -144,7 +144,7 @@ class UnknownFact(msgspec.Struct, frozen=True):
 
 class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The facts that a store reports about itself, as opposed to its objects.
+    The facts that a store reports about itself.
 
     `expiries` describes the store's rules that would delete or archive objects below its prefix. `region` is None if
     the store has no regions. `free_bytes` is None if its space has no limit.

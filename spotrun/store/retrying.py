@@ -1,4 +1,4 @@
-"""Retries calls to a store after passing faults. Any other error is final."""
+"""Retries calls to a store after temporary faults. Any other error is final."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 def through_faults(for_s: float) -> Retrying:
     """
-    Return a retry that repeats a call as long as it fails with a passing fault, for `for_s` seconds of system time,
+    Return a retry that repeats a call as long as it fails with a temporary fault, for `for_s` seconds of system time,
     with random and growing pauses. After that time, it raises the last error.
     """
     return _until(stop_after_delay(for_s))

@@ -6,7 +6,7 @@ All requests go through boto3. It sends the payload from its place in memory, an
 that is put. `obstore.fsspec` was tried too, and has these drawbacks:
 - It takes 1.1 s per GB.
 - It raises the same FileNotFoundError for a missing bucket and for a missing object. A restore has to tell them apart:
-  if an object is missing, it tries an older checkpoint; if the bucket is missing, it must not.
+  if an object is missing, it tries an older checkpoint; if the bucket is missing, it must not do so.
 - For any other error, the code is only inside a text.
 - It does not report the checksum that S3 computed.
 - It finds its credentials by other rules than the AWS tools.

@@ -86,8 +86,8 @@ class MarketHistory(msgspec.Struct, frozen=True):
     All observations of the market, summed up in one record per zone. `now_s` must not go back from one call to the
     next.
 
-    `told` has, for each zone, how often spot is lost there according to the cloud. The figure is a multiple of
-    LOSSES_PRIOR. It is 1 for a zone about which the cloud says nothing.
+    `told` has a factor for each zone: how often spot is lost there according to the cloud, relative to LOSSES_PRIOR.
+    The factor is 1 for a zone about which the cloud says nothing.
     """
 
     records: dict[str, ZoneRecord] = {}

@@ -17,7 +17,7 @@ on half of the 2023 V100 trace.
 RESERVE_CHANGEOVERS = 1.5
 SCARCITY = 2.0
 MOVE_SHARE = 0.25
-"""Fraction of the expected life of spot in a new zone for which the new zone is assumed to stay cheaper."""
+"""Fraction of the expected life of spot in a new zone during which the new zone is assumed to stay cheaper."""
 
 
 class Reserve(msgspec.Struct, frozen=True):
@@ -30,9 +30,12 @@ class Reserve(msgspec.Struct, frozen=True):
     with the work left. It hardly depends on the time since the start, on the price, or on how long there has been no
     spot.
 
-    In the rules below, p is the spot price as a fraction of the on-demand price, so a second on spot saves 1 - p. L is
-    the expected life of the available spot. v = SCARCITY (r / s)^2 is the value of a second of slack, as a multiple of
-    what a second on spot saves. It is high when s is below r.
+    In the rules below:
+
+    - p is the spot price as a fraction of the on-demand price, so a second on spot saves 1 - p.
+    - L is the expected life of the available spot.
+    - v = SCARCITY (r / s)^2 is the value of a second of slack, as a multiple of what a second on spot saves. The value
+      is high when s is below r.
 
         idle        spot if any is available; else wait while s >= r, else on-demand
         on demand   back to spot if  L (1 - p) > d (p + v (1 - p)):  spot saves more during its life than the changeover

@@ -111,7 +111,7 @@ class Attendant:
         self._thread.start()
 
     def carry_on(self) -> None:
-        """Reopen the run of this trial, which the sweep has stopped."""
+        """Reopen the run of this trial. The sweep had stopped the run."""
         self.join(END_WITHIN_S)
         before = self.run.first_sha256
         self.run = OpenRun(self.run.uri, writer("runner"))
@@ -182,8 +182,8 @@ class Attendant:
 
 def decided(sweep_name: str, reason: str) -> str:
     """
-    Return the name that a run's ledger records for a stop request from the sweep itself, with the `reason` of the stop.
-    For a stop by a user, the ledger records the user in its place.
+    Return the author of a stop request, for the run's ledger, if the sweep itself stops the run for `reason`. (If a
+    user stops the run, the ledger names the user as the author.)
     """
     return f"sweep {sweep_name}: {reason}"
 
@@ -392,7 +392,7 @@ class Sweeping:
         otherwise = "" if unknown.metric else ", or with --reduction-factor 0, which compares no trials"
         self._failed = SpecInvalid(
             f"no trial has logged {what} by the end of epoch {unknown.epoch}; each {said}",
-            hint=f"give the same command with {meant}{otherwise}; if a validation runs only every N epochs, "
+            hint=f"repeat the command with {meant}{otherwise}; if a validation runs only every N epochs, "
             "with --grace-epochs N",
         )
         self._ask_all_to_stop()

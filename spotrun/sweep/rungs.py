@@ -97,8 +97,8 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
     `keep_one_in` is n if each comparison keeps the best trial in n: 2 stops the worse half of the trials, and None
     stops none. Trials are first compared after `grace_epochs` epochs; None means as late as the budget and `time`
     allow. `time` is the time from the sweep's beginning to its deadline. `resume_stopped` is True if the rest of the
-    budget is used to continue trials that were stopped. If `metric` is None, it is the logged metric that looks most
-    like a loss.
+    budget is used to continue trials that were stopped. If `metric` is None, trials are compared by the
+    logged metric that looks most like a loss.
 
     `most_usd` is the job's budget for one run. `least_usd` is the minimum budget with which a run can begin. `work` is
     a trial's training time, if the job states it. `usd_per_hour` is the maximum price of all instances of a trial.
@@ -132,8 +132,9 @@ class TrialProgress(msgspec.Struct, frozen=True, kw_only=True):
     A trial that has begun. Trials are numbered from 1.
 
     `settled` is True once the trial has ended and costs nothing more. `asked_to_stop` is True if its ledger has a stop
-    request, and `judged` is True if the newest stop request came from the sweep. `spared` is the epoch after which the
-    trial was continued, if it had been stopped; comparisons at epochs up to this one cannot stop it a second time.
+    request, and `judged` is True if the newest stop request came from the sweep. If the trial was stopped and then
+    continued, `spared` is the epoch after which it was continued. Comparisons at this epoch or an earlier one cannot
+    stop the trial a second time.
 
     `epoch_s` is the training time of an epoch, and `start_s` is the time without training in the first epoch. Both are
     known once an epoch is completed. `usd_per_hour` is the maximum price of all instances of the trial, and
@@ -350,7 +351,7 @@ def _begins(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: timedel
     while len(begun) < plan.trials and not (found and pilot):
         free = plan.max_parallel - sum(not each.settled for each in begun)
         if free <= 0:
-            return found, "enough trials run at the same time"
+            return found, "as many trials run as are allowed at the same time"
         wanted_by = PILOT_IN if pilot else min(free, plan.trials - len(begun))
         share = _share(plan, need, _left(plan, begun), wanted_by, plan.trials - len(begun))
         if share is None:
@@ -377,9 +378,10 @@ def _share(plan: SweepPlan, need: Need | None, left: Decimal, wanted_by: int, to
     """
     Return the budget of the next trial; None if `left` is too little for one.
 
-    `left` is divided equally among the next `wanted_by` trials, or among fewer if that would be too little for each. If
-    the need of a trial is known, a trial gets at most `AMPLE` times the need. If `left` would give each of the
-    `to_begin` trials that have not begun more than that, a trial gets up to `GENEROUS` times the need.
+    `left` is divided equally among the next `wanted_by` trials. If each of them would get too little, `left` is divided
+    among fewer trials. If the need of a trial is known, a trial gets at most `AMPLE` times the need. There is one
+    exception: if `left` is enough to give more than that to each of the `to_begin` trials that have not begun, a trial
+    gets up to `GENEROUS` times the need.
     """
     least = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
     if plan.most_usd is not None:
@@ -421,9 +423,9 @@ def unknown_metric(plan: SweepPlan, trials: Sequence[TrialProgress]) -> Unknown 
     Return `Unknown` if trials should be compared now, but no trial has logged the metric that the user names. Otherwise
     return None.
 
-    Before that is reported, at least two trials have to reach the first comparison. With only one trial, its metric may
-    be missing because it became NaN. But one trial is enough if it logs a metric with a similar name, because the user
-    has then probably misspelled the name.
+    Before `Unknown` is returned, at least two trials have to reach the first comparison. With only one trial, its
+    metric may be missing because it became NaN. But one trial is enough if it logs a metric with a similar name,
+    because the user has then probably misspelled the name.
 
     If the user names no metric, return `Unknown` if no trial has logged any loss. If trials are not compared at all,
     return None.
@@ -468,8 +470,8 @@ def worst(plan: SweepPlan, trials: Sequence[TrialProgress]) -> list[Stop]:
 
 def grace_epochs(plan: SweepPlan, trials: Sequence[TrialProgress]) -> int:
     """
-    Return the number of epochs after which trials are first compared. If trials are compared later, a slow start does
-    less harm to a trial.
+    Return the number of epochs after which trials are first compared. The later this is, the less a trial suffers from
+    a slow start.
 
     If the user does not set the number, it is the highest number with which the sweep is expected to stay within its
     budget and time. The estimate is made from the first trial that was measured.

@@ -26,7 +26,7 @@ def sweep_shown(sweep: NamedSweep) -> SweepShown:
     if record.budget_usd is None:
         raise SpecInvalid(
             f"an older spotrun began the sweep {record.name}, and recorded neither its budget nor its metric",
-            hint="to see its report, give the command that began the sweep again",
+            hint="to see its report, repeat the command that began the sweep",
         )
     params = _params(sweep)
     plan = SweepPlan(
@@ -55,6 +55,6 @@ def _params(sweep: NamedSweep) -> list[dict[str, str]]:
     except (SpecInvalid, KeyError, TypeError, ValueError, AttributeError):
         params = []
     if len(params) < record.trials:
-        hint = "to see its report, give the command that began the sweep again"
+        hint = "to see its report, repeat the command that began the sweep"
         raise StoreError(f"{sweep.store.uri}/{key_of(record.name)} does not say which trials there are", hint=hint)
     return params

@@ -94,7 +94,7 @@ def attended(
 ) -> Outcome:
     """
     Begin the sweep, or continue it if it exists already. Then attend to it until it is over, or start a process in the
-    background that does.
+    background that attends to it.
 
     Raises:
         SpecInvalid: the sweep is not possible as requested; nothing was rented.
@@ -281,7 +281,7 @@ def _no_trial(plan: SweepPlan, left: timedelta | None) -> SpecInvalid:
         return SpecInvalid(what, hint="give a later deadline, or correct policy.expected_work")
     usd = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
     return SpecInvalid(
-        f"--budget pays for no trial: one may need ${usd:.2f}", hint="raise the budget, or correct the job"
+        f"--budget is too small for a trial, which may need ${usd:.2f}", hint="raise the budget, or correct the job"
     )
 
 
@@ -298,7 +298,9 @@ def _with_prices(asked: RequestedSweep) -> tuple[SweepPlan, Market]:
     offerings, least = market.offerings, market.least_usd
     if least is not None and least > min(plan.budget_usd, plan.most_usd or plan.budget_usd):
         flag = "--budget" if least > plan.budget_usd else "budget.max_usd of the job"
-        raise SpecInvalid(f"{flag} pays for no trial: one needs ${least} to begin", hint=f"raise it: at least {least}")
+        raise SpecInvalid(
+            f"{flag} is too small for a trial, which needs ${least} to begin", hint=f"raise it: at least {least}"
+        )
     dearest = max(each.price_usd_per_hour for each in offerings) * spec.num_nodes
     return replace(plan, least_usd=max(plan.least_usd, least or plan.least_usd), usd_per_hour=dearest), market
 
@@ -436,6 +438,6 @@ def _leave_behind(sweep: NamedSweep) -> None:
     at = words.index("--") if "--" in words else len(words)
     words[at:at] = ["--yes", "--foreground"]  # the user has already agreed to the trials
     what = Background(f"the background process of the sweep {name}", log, f"spotrun stop {sweep.typed}", os.getcwd())
-    what.start(words, otherwise="give the same command again")
+    what.start(words, otherwise="repeat the command")
     with contextlib.suppress(BrokenPipeError):
-        print(f"{name} is attended in the background ({log}); see `spotrun status {sweep.typed}`")
+        print(f"a background process attends to {name} ({log}); see `spotrun status {sweep.typed}`")

@@ -16,8 +16,8 @@ class Counting:
     Epoch and step counts for the `fit`-th fit of its process.
 
     `there` is the framework's epoch and step in the snapshot from which the fit resumes. It is None if the fit starts
-    fresh. A fresh fit() may first load one of the user's own checkpoints, and this changes the framework's counts. So
-    call `begins` only after such a load.
+    fresh. A fresh fit() may first load one of the user's own checkpoints, which changes the framework's counts. So call
+    `begins` after that load, not before it.
     """
 
     def __init__(self, framework: Framework, resume: Resume, there: tuple[int, int] | None) -> None:

@@ -59,7 +59,7 @@ class DdpBuckets:
     def begin(self, orders: Sequence[Order]) -> None:
         """
         Give each DDP the buckets for its saved order, before the first step. `orders` has the saved orders, and is
-        empty for a fresh training. A DDP whose number of parameters is not that of the saved order keeps its default
+        empty for a fresh training. A DDP whose number of parameters differs from the saved order keeps its default
         buckets.
 
         Raises:

@@ -2,8 +2,8 @@
 Takes snapshots before and during a validation, which may take long.
 
 A snapshot that is requested before a validation is taken before the validation starts. A snapshot that is requested
-during a validation contains the state from before the validation; a copy of that state is kept in memory. After either
-snapshot, a resumed training runs the whole validation again. With several ranks, no snapshot is taken during a
+during a validation contains the state from before the validation; a copy of that state is kept in memory. A training
+that resumes from either snapshot runs the whole validation again. With several ranks, no snapshot is taken during a
 validation.
 
 The training's last validation is an exception if there is only one rank. The snapshot at the end of training will
@@ -40,7 +40,8 @@ not kept, and no snapshot is taken during the validation.
 class _Before:
     """
     The state before a validation. It refers to the model's weights without copying them, because a validation should
-    not change weights. `norms` has the norm of each weight, to find out whether a validation changed them all the same.
+    not change weights. `norms` has the norm of each weight, to find out whether a validation has changed them
+    nevertheless.
     """
 
     place: Boundary
@@ -75,8 +76,9 @@ class DueValidation:
         """
         Prepare for a validation that is about to start. `last` says that nothing is trained after this validation.
         """
-        # With several ranks, no snapshot is taken during a validation, because the other ranks would have to stop for
-        # it. Without an agent, no snapshot is requested at all.
+        # `alone` is True if a snapshot can be taken during this validation. Then the state from before it is kept. With
+        # several ranks, no snapshot is taken during a validation, because the other ranks would have to stop for it.
+        # Without an agent, no snapshot is requested at all.
         alone = self._ranks.size == 1 and isinstance(self._agent, Session)
         self._patient_until_s = time.monotonic() + LAST_IS_LONG_S if last and alone else 0.0
         if not self._is_patient:

@@ -196,7 +196,7 @@ class Fit:
             )
         if changed := machine.differences(meta, self._machine()):
             print(
-                f"spotrun: equivalent from here on, not identical, as this differs: {'; '.join(changed)}",
+                f"spotrun: from here on equivalent, but not bit-identical, because this differs: {'; '.join(changed)}",
                 file=sys.stderr,
                 flush=True,
             )
@@ -274,8 +274,8 @@ class Fit:
 
     def _load_averages(self, own: State) -> None:
         """
-        Restore the averages of weights whose modules exist already. If the script makes an average only during a batch,
-        it does not exist yet and is not restored here. `PythonState` reports to the user what cannot be restored.
+        Restore those averages of weights that exist already. An average that the script makes only during a batch does
+        not exist yet, and is not restored here. `PythonState` reports to the user what cannot be restored.
         """
         averages = self._framework.averages
         older = dict(zip(averages, own.get("callbacks", ()), strict=False))  # an older snapshot has a list

@@ -96,7 +96,7 @@ class Framework(Protocol):
     @property
     def leaves_gradients(self) -> bool:
         """
-        True if some gradients may not have been used by an optimizer yet at a boundary. Snapshots then include the
+        True if there can be gradients at a boundary that no optimizer has used yet. Snapshots then include the
         gradients.
         """
 

@@ -68,7 +68,7 @@ class Arrival:
     def ends(self) -> None:
         """
         Stop waiting for more bytes, because no more bytes will arrive. Each call of `need` for a byte that is missing
-        then raises LinkClosed, also a call that is already waiting.
+        then raises LinkClosed, even a call that is already waiting.
         """
         with self._changed:
             self._lost = True

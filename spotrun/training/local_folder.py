@@ -40,7 +40,7 @@ ANOTHER = "name another folder: Loop(local=…)"
 
 
 class SnapshotDueEvent(threading.Event):
-    """An event that becomes set when it is EVERY_S since the last snapshot."""
+    """An event that becomes set as soon as EVERY_S have passed since the last snapshot."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -49,9 +49,9 @@ def described(optimizers: Iterable[Any], module: nn.Module) -> list[State]:
 
 def by_name(optimizers: Sequence[Any], module: nn.Module) -> list[State | None] | None:
     """
-    Return a list with a description of each odd optimizer (`is_odd`), and with None in place of each other optimizer. A
-    description has the states, groups and plain attributes of the optimizer and of the optimizers in it. If no
-    optimizer is odd, return None instead of a list. Tensors are not copied.
+    Return a list with an item for each optimizer. For an odd optimizer (see `is_odd`), the item is a description: the
+    states, groups and plain attributes of the optimizer and of the optimizers in it. For any other optimizer, the item
+    is None. If no optimizer is odd, return None instead of the list. Tensors are not copied.
     """
     if not any(map(is_odd, optimizers)):
         return None
@@ -177,9 +177,9 @@ class Parts:
 
     def made_as_they_were(self, optimizers: Sequence[Any]) -> list[Any]:
         """
-        Return `optimizers`, with each optimizer's class as in the snapshot. Where the class differs, return a new
-        optimizer of the snapshot's class instead, if it is one of torch's classes. Otherwise the optimizer stays as it
-        is.
+        Return `optimizers`, with the classes that they had in the snapshot. If an optimizer's class differs from the
+        snapshot's, the result has a new optimizer of the snapshot's class in its place. This is done only for classes
+        of torch; any other optimizer stays as it is.
         """
         if self.are_kinds_of(optimizers):
             return list(optimizers)
@@ -206,7 +206,7 @@ class Parts:
         Check that the parameters of `optimizers` can be grouped as in the snapshot.
 
         Raises:
-            Misfit: they cannot be.
+            Misfit: the parameters cannot be grouped in this way.
         """
         if not self.are_kinds_of(optimizers):
             kinds = list(map(kind_of, optimizers))
@@ -224,8 +224,8 @@ class Parts:
 
     def has(self, number: int) -> bool:
         """
-        Return whether the snapshot has a description of optimizer `number` by `by_name`, in addition to its
-        `state_dict`. `put` restores what is described.
+        Return whether the snapshot has a description of optimizer `number` that `by_name` made, in addition to the
+        optimizer's `state_dict`. `put` restores what is described.
         """
         return self._by_name[number] is not None
 
@@ -239,8 +239,8 @@ class Parts:
 
     def regroup(self, optimizer: Any, number: int, hyper: Sequence[State] | None) -> None:
         """
-        Give `optimizer` the groups that optimizer `number` has in the snapshot. `hyper` has the values of each group
-        other than its parameters, such as the learning rate. For an odd optimizer, `hyper` is not used, because the
+        Give `optimizer` the groups that optimizer `number` has in the snapshot. `hyper` has all values of each group
+        except its parameters, such as the learning rate. For an odd optimizer, `hyper` is not used, because the
         snapshot's description has these values. The list of groups, and the groups in it, are changed in place, because
         other code may refer to them.
         """
@@ -328,8 +328,8 @@ def _fill(held: Any, value: Any) -> bool:
 
 class Containers:
     """
-    The lists of groups and the states of an optimizer and of the optimizers in it, as they are before a load. The
-    optimizers may share these objects, and a load replaces them by new ones. After the load, `have_again` puts the
+    The lists of groups and the states of an optimizer and of the optimizers in it, as they are before a load. A load
+    replaces these objects by new ones, although the optimizers may share them. So after the load, `have_again` puts the
     original objects back.
     """
 

@@ -33,8 +33,8 @@ PROBE_EVERY = 32
 class Overlap:
     """
     Decides which tensors of a snapshot are copied while training continues. If the framework does not report when
-    optimizers step (`steps_optimizers`), no tensors are copied at that time, because an optimizer could write at any
-    time.
+    optimizers step (`steps_optimizers`), all tensors are copied while training pauses, because an
+    optimizer could write at any time.
     """
 
     def __init__(self, framework: Framework) -> None:

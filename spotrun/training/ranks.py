@@ -126,7 +126,10 @@ class Ranks:
         return mine
 
     def gather(self, value: Json) -> list[Json]:
-        """Return on rank 0 every rank's value, as read from JSON. Return an empty list on the other ranks."""
+        """
+        Collect the `value` of each rank on rank 0. Return all values there, as read from JSON; return an empty list on
+        the other ranks.
+        """
         if self._group is None:
             return [value]
         return [_read(each) for each in self._gathered(_as_bytes(value))]

@@ -185,8 +185,7 @@ class Session:
 
     def said_of_files(self) -> Committed | FilesTorn | None:
         """
-        Return the oldest message of the agent about the files of a snapshot that has not been read yet; None if there
-        is none.
+        Return the oldest unread message of the agent about the files of a snapshot; None if there is no such message.
         """
         try:
             return self._files.get_nowait()

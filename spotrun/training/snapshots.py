@@ -90,8 +90,8 @@ class _Pending:
     def done(self) -> bool:
         """
         Return whether the snapshot is complete and can be reported now. The answer is always False for a snapshot with
-        probes. It is reported by the call of `settle` just before the next optimizer step, which first compares the
-        snapshot's copies with the tensors.
+        probes (see `overlap.Watch`), whose copies have to be compared with the tensors first. `settle` makes this
+        comparison just before the next optimizer step, and then reports the snapshot.
         """
         return self.staged.done() and self.finite.done() and not self.watch.probes
 
@@ -149,14 +149,15 @@ class Snapshots:
 
     def resumed_at(self, step: int) -> None:
         """
-        Record that the training resumed from a snapshot of `step`, so that no other one is taken of the same step.
+        Record that the training resumed from a snapshot of `step`, so that no second snapshot of the same step is
+        taken.
         """
         self._step = step
 
     def wanted(self) -> bool:
         """
-        Return whether a snapshot is due, because the agent has requested one or `every_steps` steps are over. Always
-        False on ranks other than 0.
+        Return whether a snapshot is due: the agent has requested a snapshot, or `every_steps` steps are over. On ranks
+        other than 0, the result is always False.
         """
         if self._agent.closed.is_set():
             return False

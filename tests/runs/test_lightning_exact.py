@@ -640,7 +640,9 @@ def test_resume_on_another_machine_prints_one_line(zygote, tmp_path):
     agent.run()
     lines = [line for line in agent.log.read_text().splitlines() if line.startswith("spotrun: ")]
     assert len(lines) == 1
-    assert lines[0].startswith("spotrun: equivalent from here on, not identical, as this differs: CPU (Z80, then ")
+    assert lines[0].startswith(
+        "spotrun: from here on equivalent, but not bit-identical, because this differs: CPU (Z80, then "
+    )
     assert "thread count (64, then 1); python (3.11.0, then " in lines[0]
 
 

@@ -97,7 +97,7 @@ def test_three_nights_by_the_same_line_of_which_the_second_was_cut_off(sandbox: 
     gate.unlink()
 
     carried_on = sandbox.call(*line)
-    assert "carrying on nightly-" in carried_on
+    assert "continuing nightly-" in carried_on
     assert nights(sandbox) == 2
     sandbox.call(*line)
 

@@ -495,11 +495,11 @@ def test_no_command_advises_to_resume_a_bench(tmp_path: Path, monkeypatch: pytes
     store_run(tmp_path, history)
     for verb in ("status", "why"):
         said = " ".join(spotrun(verb, "net-bench").out.split())
-        assert "the bench that it measured for is over: `spotrun down net-bench-0123456789` ends it" in said
+        assert "the bench that created it is over: `spotrun down net-bench-0123456789` ends it" in said
         assert "resume" not in said
     alone = left_alone("net-bench", history.state)
     assert "i-1" in alone
-    assert alone.endswith("The bench that it measured for is over: `spotrun down net-bench` ends it now")
+    assert alone.endswith("The bench that created it is over: `spotrun down net-bench` ends it now")
     refused = spotrun("resume", "net-bench", "-y")
     assert refused.code == SpecInvalid.exit_code
     assert "try: `spotrun down net-bench-0123456789`" in refused.err

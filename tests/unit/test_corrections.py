@@ -134,7 +134,7 @@ def test_an_end_outside_of_what_it_had_reserved_is_void(after_s: float, because:
 def test_only_a_bound_is_corrected() -> None:
     history, _ = hung()
     told, unknown = max(history.state.launches), 10**6
-    for launch, because in ((told, "taken from a bound"), (unknown, "there is no launch")):
+    for launch, because in ((told, "no end that was estimated"), (unknown, "there is no launch")):
         event = ev.EndCorrected(launch=launch, ended_at=history.now, by="a test", evidence="the bill")
         refused(history, event, because)
 
@@ -143,7 +143,7 @@ def test_a_launch_that_is_not_gone_is_not_corrected() -> None:
     history = History()
     launch = history.running()
     event = ev.EndCorrected(launch=launch, ended_at=history.now, by="a test", evidence="the bill")
-    refused(history, event, "taken from a bound")
+    refused(history, event, "no end that was estimated")
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))

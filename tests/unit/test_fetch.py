@@ -388,7 +388,7 @@ def test_fetch_replaces_its_own_files_and_keeps_the_users_at_any_time(
     said = spotrun("fetch", "demo")
     mine = {"edited": "by hand", "mine": "by hand", "equal": "v1"}
     assert read(folder) == {**mine, "kept": "v2", "long": "v2", "long.~1~": "long"}
-    stays = "in the folder was changed, or not written by fetch, and is kept; --force replaces it"
+    stays = "in the folder was changed, or not written by fetch, and is kept; add --force to replace it"
     assert all(f"{path} {stays}\n" in said.out for path in mine)
     spotrun("fetch", "demo", "--force")
     assert read(folder) == dict.fromkeys(("edited", "kept", "mine", "equal", "long"), "v2") | {"long.~1~": "long"}

@@ -449,7 +449,7 @@ def test_why_shows_the_next_decision_of_a_gang(history: GangHistory) -> None:
     history.ready(*names)
     assert next_decision(history.state, spec(), history.now) == "trains once all of its 3 members are ready"
     history.lost(names[1])
-    told = "asks for the missing members; 2 of 3 wait for them as long as a start takes, and are then released"
+    told = "asks for the missing members; 2 of 3 are ready, wait about as long as a start takes, and are then released"
     assert next_decision(history.state, spec(), history.now) == told
     assert "i-1.0 (" in (alone := left_alone("demo", history.state))
     assert "i-1.2 (" in alone

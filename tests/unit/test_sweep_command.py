@@ -45,7 +45,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("--grid", "lrr=1e-3,3e-4", "--budget", "40"), "train.py has no argument --lrr"),
         (("--grid", "lr=1e-3"), "a sweep needs a budget"),
         (("--grid", "lr=1e-3", "--budget", "4O"), "--budget"),
-        (("--grid", "lr=1e-3", "--budget", "0.01"), "--budget pays for no trial: one needs $0.52 to begin"),
+        (("--grid", "lr=1e-3", "--budget", "0.01"), "--budget is too small for a trial, which needs $0.52 to begin"),
         ((*RIGHT, "--deadline", "2020-01-01T07:00"), "has passed"),
         ((*RIGHT, "--deadline", "10s"), "comes before one trial could be done"),
         ((*RIGHT, "--deadline", "soon"), "--deadline"),
@@ -75,7 +75,7 @@ def test_a_budget_below_the_need_that_the_job_tells_is_refused(job: Path, spotru
     job.write_text(JOB + "policy: {expected_work: 10h}\n")
     found = spotrun("sweep", str(job), "--grid", "lr=1e-3", "--budget", "20", "-y")
     assert found.code == 2
-    assert "--budget pays for no trial: one may need $" in found.err
+    assert "--budget is too small for a trial, which may need $" in found.err
     found = spotrun("sweep", str(job), "--grid", "lr=1e-3", "--budget", "90", "--deadline", "11h", "-y")
     assert "--deadline leaves 11h, but a trial may take" in found.err
 
@@ -156,7 +156,7 @@ def test_the_report_of_a_sweep_is_found_by_its_name(begun: NamedSweep, spotrun: 
     assert refused.code == 2
     assert "name a trial: net-1" in refused.err
     begun.keep(replace(begun.record, budget_usd=None))
-    assert "to see its report, give the command that began the sweep again" in spotrun("report", "net", *where).err
+    assert "to see its report, repeat the command that began the sweep" in spotrun("report", "net", *where).err
     begun.keep(replace(begun.record, budget_usd=Decimal(40), wanted={}))
     assert "does not say which trials there are" in spotrun("report", "net", *where).err
 

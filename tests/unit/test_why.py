@@ -250,7 +250,7 @@ def test_failing_standbys_are_reported_with_the_next_step() -> None:
     first, second, third = (each.sentence for each in told(history) if each.kind == "give-up")
     assert first == second == "the standby, spot in local-a (sim-gpu), ended before it took over (the cloud's record)"
     again = f"{history.now + timedelta(minutes=10):%a %H:%M:%S} UTC"
-    assert third == f"{first}; 3 have failed in a row, so the next one is requested at {again}"
+    assert third == f"{first}; 3 standbys have failed in a row, so the next standby is requested at {again}"
     assert next_decision(history.state, spec(), history.now) == (
         f"3 standbys in a row failed (the newest: instance i-{launch}, the cloud's record; `spotrun logs` shows "
         f"their output): training continues, and the next one is requested at {again}"

@@ -1,4 +1,4 @@
-"""Draws a metric of the training as a curve: over the dollars paid, and over time."""
+"""Draws a metric of the training as a curve. The x axis is either the dollars paid or the time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ metric's value at that moment.
 def points(state: RunState, now: datetime, metric: str) -> list[Point]:
     """
     Return a point for each completed epoch whose result was kept. The point's x is the dollars paid by the end of the
-    epoch, and its y is the metric's value at that end.
+    epoch, and its y is the metric's value at the end of the epoch.
 
     Raises:
         SpecInvalid: no epoch has logged the metric; the message names the metrics that were logged.
@@ -88,7 +88,7 @@ def over_dollars(metric: str, found: list[Point]) -> Markup:
 
 def _drawn(metric: str, found: list[Point], over: str, said_as: Callable[[float], str]) -> Markup:
     """
-    Draw a line through at most `POINTS_MAX` of the points, the last one included, and label the largest and the
+    Draw a line through at most `POINTS_MAX` of the points, always including the last point. Label the largest and the
     smallest value.
     """
     shown = found[:: -ceil(len(found) / POINTS_MAX)][::-1]

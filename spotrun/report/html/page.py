@@ -37,7 +37,7 @@ def page(
     """
     Return the report of a run as of `now`. `machines` says how busy the run's machines were. `calls` is given if the
     run's runner was a function in the cloud, and says what the calls of this function cost. If `metric` is given, the
-    page draws it over the dollars paid.
+    page has a curve that shows how this metric changed with the dollars paid.
 
     Raises:
         SpecInvalid: no epoch has logged that metric.

@@ -76,8 +76,9 @@ class JobValue:
     """
     A value for one of spotrun's keys. None means that the key is to be removed.
 
-    `spelled` lets a message about a part of this value name the key that the user wrote. Each pair contains the key of
-    the part, relative to spotrun's key, and the user's key, relative to the list of candidates.
+    `spelled` is for a message about a part of this value, because the message has to name the key that the user wrote.
+    Each pair contains the key of the part, relative to spotrun's key, and the key that the user wrote, relative to the
+    list of candidates.
     """
 
     section: str
@@ -113,7 +114,7 @@ class Candidates:
         have the same key.
 
         Raises:
-            Unreadable: a candidate is invalid. The error's `at` is the key at fault, relative to the list.
+            Unreadable: a candidate is invalid. The error's `at` is the key that causes it, relative to the list.
         """
         if not isinstance(value, list) or not value:
             said = "is empty" if value == [] else f"must be a list, not {kind_of(value)}"

@@ -10,7 +10,7 @@ from spotrun.spec.sky.translation import Translation
 SET_IN_RUN = frozenset(f"SKYPILOT_{name}" for name in ("NUM_NODES", "NODE_RANK", "NODE_IPS", "NUM_GPUS_PER_NODE"))
 """
 SkyPilot's variables that spotrun sets only for a training (spotrun/agent/gang/rendezvous.py). The variable in
-SET_EVERYWHERE is set for every command.
+SET_EVERYWHERE, in contrast, is set for every command.
 """
 SET_EVERYWHERE = "SKYPILOT_TASK_ID"
 _VARIABLE = re.compile(r"(?<!\\)\$(?:\{[!#]?(\w+)([^}]*)\}|(\w+))", re.ASCII)

@@ -101,7 +101,7 @@ def differences(data: dict[str, Any]) -> Iterator[str]:
     resources = data.get("resources")
     resources = resources if isinstance(resources, dict) else {}
     if "cloud" not in resources:
-        yield "no cloud is named: SkyPilot takes the cheapest, spotrun rehearses on this machine; infra: aws rents"
+        yield "no cloud is named: SkyPilot takes the cheapest, spotrun trains on this machine; infra: aws rents there"
     if not {"use_spot", "spot_policy"} & resources.keys():
         yield "use_spot is missing: SkyPilot rents on demand, spotrun spot where it can; use_spot: false is on demand"
     if "workdir" not in data:

@@ -27,11 +27,11 @@ _KEPT = "what the job writes into workdir is stored in the run's folder (`spotru
 
 def no_mount(target: str, source: object, *, own_role: bool = False) -> Unreadable:
     """
-    Return the error that refuses one entry of `file_mounts`. If a key of the entry is at fault, the error's `at` is
-    this key.
+    Return the error that refuses one entry of `file_mounts`. If a key of the entry causes the error, the error's `at`
+    is this key.
 
     `own_role` is True if the run uses the role that spotrun makes for it on AWS. This role can read only the run's own
-    bucket. If the advice is to copy another bucket, it then also says to name a role that can read that bucket.
+    bucket. So if the advice is to copy another bucket, the advice also says to name a role that can read that bucket.
     """
     refused = _no_mount(target, source)
     if own_role and COPIES["s3"] in (refused.suggestion or ""):
@@ -91,7 +91,7 @@ def _copied(source: str, target: str) -> str | None:
 def _out_of_reach(source: str) -> Unreadable:
     return Unreadable(
         f"{_told(source.partition('://')[0])}:// is not copied or mounted",
-        "read it in the script, or copy it to s3:// or gs:// before",
+        "read it in the script, or copy it to s3:// or gs:// first",
     )
 
 

@@ -235,8 +235,8 @@ def order_generators(loader: object) -> OwnGenerators:
 
 def _untouched() -> Any:
     """
-    Return a context that keeps data loading from changing the training's generators. In a worker, the context does
-    nothing.
+    Return a context that keeps data loading from changing the training's generators. In a worker, which
+    has its own generators, the context does nothing.
     """
     return nullcontext() if get_worker_info() is not None else seeds.kept()
 

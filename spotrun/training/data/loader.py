@@ -122,8 +122,8 @@ class ExactLoader:
 
     def resume(self, state: dict[str, Any] | None) -> None:
         """
-        Let the next pass continue from `state`. In an earlier process, the method `state` has returned it during the
-        same pass.
+        Let the next pass continue from `state`, which the method `state` returned during that pass in an earlier
+        process.
         """
         if self.order is None:
             self._resumed = StreamPosition(**state) if state else None

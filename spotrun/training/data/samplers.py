@@ -81,8 +81,8 @@ class Samplers:
 
     def drawn(self) -> None:
         """
-        Record the samplers' values right after a pass's order is drawn. If the pass is resumed, then also restore the
-        values that hooks in the earlier process had changed after the order was drawn and before the snapshot.
+        Record the samplers' values right after a pass's order is drawn. If the pass continues after a resume, also
+        restore the values that hooks had changed in the earlier process between that process's draw and its snapshot.
         """
         self._drawn, self._held = self._copies(), dict(self._living())
         if self._resumed is not None:
@@ -106,8 +106,8 @@ class Samplers:
 
     def _since(self) -> Values:
         """
-        Return the values that changed since the draw. To save time, a long value that is still the same object counts
-        as unchanged.
+        Return the values that have changed since the order of the pass was drawn. To save time, a long value that is
+        still the same object counts as unchanged.
         """
         living = ((name, value) for name, value in self._living() if not _is_table(value, self._held.get(name)))
         return {n: copied(v) for n, v in living if is_plain(v) and not same(self._drawn.get(n), v)}
@@ -212,7 +212,7 @@ class Drawn:
     """
     The order of a pass: the indices of each batch. Most orders are drawn completely at the beginning. A sampler may
     also yield indices without end. Then the order is drawn in parts, and the generators' states at the end of each part
-    are kept to draw the next one.
+    are kept to draw the next part.
     """
 
     def __init__(self, indices: Iterator[Any]) -> None:

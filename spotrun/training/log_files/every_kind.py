@@ -50,8 +50,8 @@ def _note(loggers: Loggers) -> None:
 
 def load(loggers: Loggers, saved: State) -> None:
     """
-    Restore the log files when training begins. It is not done earlier, because the framework logs the hyper-parameters
-    a second time before training, and they would then be added to the restored files.
+    Restore the log files when training begins, and not earlier. Just before training, the framework logs the
+    hyper-parameters a second time. If the files were restored before that, these lines would be added to them.
     """
     text_logs.load(loggers, saved["logs"])
     mlflow_files.load(loggers, saved["mlflow"])

@@ -118,8 +118,8 @@ class Baseline:
 
     def _resting(self) -> Iterator[UnchangedCandidate]:
         """
-        Yield the recorded objects that later walks may skip while they are unchanged. They must have a path, because a
-        snapshot can refer to an object that it does not contain only by its path.
+        Yield the recorded objects that later walks may skip while they are unchanged. Only objects with a path
+        can be skipped: a snapshot does not contain a skipped object, and refers to it by its path.
         """
         for key, (node, compare) in self._known.items():
             if key in self._paths and key in self._earlier:
@@ -206,8 +206,8 @@ def _change(before: dict[str, Any], now: dict[str, Any], holder: object) -> Chan
     Return what has changed between a holder's parts `before` and `now`; None if nothing has.
 
     A name that is missing in `now` counts as gone only if the attribute no longer exists. For example, an attribute of
-    a library's module is one of the parts only while its value is plain; when the value becomes another object, the
-    attribute still exists.
+    a library's module counts as a part only while its value is plain. If its value becomes another object, it is no
+    longer in `now`, but the attribute still exists.
     """
     if len(before) == len(now) and all(map(is_, before, now)):
         others = compress(now, map(is_not, before.values(), now.values()))  # usually few

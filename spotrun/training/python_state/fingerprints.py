@@ -27,7 +27,9 @@ SAMPLES, SAMPLE_BYTES = 64, 4096
 PROBE_EVERY = 32
 
 Unchanged: TypeAlias = Callable[[bool], bool]
-"""A function that returns whether a value is unchanged. Its argument is `probe`."""
+"""
+A function that returns whether a value is unchanged. Its argument `probe` says whether to compare large values too.
+"""
 
 
 class Budget:
@@ -37,7 +39,10 @@ class Budget:
         self._left = WHOLE_BYTES
 
     def take(self, size_bytes: int) -> bool:
-        """Subtract `size_bytes` from the budget if that many bytes are left. Return whether they were."""
+        """
+        Subtract `size_bytes` from the budget, and return True. If fewer bytes are left, return False and subtract
+        nothing.
+        """
         fits = size_bytes <= self._left
         self._left -= size_bytes if fits else 0
         return fits

@@ -34,17 +34,17 @@ from spotrun.training.python_state.values import SCALARS, is_scalar
 MAPPED_MAX_BYTES = 64 << 20
 """
 Maximum bytes of a `numpy.memmap` that is saved. A larger one may have pages that are not in memory, and saving it would
-read them. So if it changes, this is only reported.
+read them. So a change of a larger one is reported, and not saved.
 """
 OBJECTS_MAX = 50_000
-"""Maximum objects in one walk. Further objects are not saved; if they change, this is reported."""
+"""Maximum objects in one walk. Further objects are not saved; their changes are reported."""
 TABLE_ITEMS = 1_000
 """
 Maximum items of a container that the first walk enters. A longer container is called a table. Later walks enter it only
 if it has changed.
 """
 ITEMS_MAX = 1 << 20
-"""Maximum items of a container that is saved. If a longer container changes, this is only reported."""
+"""Maximum items of a container that is saved. A change of a longer container is reported, and not saved."""
 
 FLAGS_OF_TORCH = {"training"}
 OF_TORCH = frozenset(vars(nn.Module())) - FLAGS_OF_TORCH
@@ -93,7 +93,7 @@ class Node:
 
     `parts` is a dict if the parts have names (HOLDERS), and a list otherwise; for a mapping, the list has its keys and
     values, alternating. `parts` is None if the walk does not enter the object. `inner` has the parts that may have
-    parts themselves, each with its path. Parts that are in `still`, and so unchanged, are left out.
+    parts themselves, each with its path. Parts whose `id` is in `still` are unchanged, and are left out.
     """
 
     __slots__ = ("inner", "kind", "parts", "path", "value")
@@ -141,8 +141,8 @@ class Walk:
     The objects that one walk finds, by `id`. `nodes` are the objects that the walk enters.
 
     `others` are the objects that the walk does not enter, including `stops`, which are objects that the caller
-    excludes. Each object has its path in two parts, which are joined only when needed. The first walk has no `before`;
-    in the first walk, every container of more than TABLE_ITEMS items is a table.
+    excludes. The path of each object is kept in two parts, which are joined only when the path is needed. The first
+    walk has no `before`, and treats every container of more than TABLE_ITEMS items as a table.
     """
 
     def __init__(self, script: Script, stops: Mapping[int, object], before: Before | None) -> None:
@@ -263,7 +263,8 @@ class Walk:
 
     def _keep_earlier(self, key: int) -> bool:
         """
-        Use the node from the start of training again if the object still has the same parts. Return whether it has.
+        Use the node from the start of training again if the object still has the same parts. Return False if it has
+        not.
         """
         earlier = self._before.earlier.get(key)
         if earlier is None or self._left <= 0 or key in self.stops or not earlier.has_same_parts():
@@ -377,8 +378,8 @@ _KINDS: dict[type, str] = {
 }  # fmt: skip
 _EQUAL_FLAGS: dict[tuple[tuple[str, bool], ...], tuple[tuple[str, bool], ...]] = {}
 """
-One tuple for each set of equal flags, so that equal flags are the same object. The comparison of two objects by
-identity is the fastest.
+One tuple for each set of equal flags, so that equal flags are the same object. Comparing objects by identity is
+faster than any other comparison.
 """
 OF_PAIRS = frozenset(MAPPINGS.values())
 

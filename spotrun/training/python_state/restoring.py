@@ -112,7 +112,8 @@ class Restorer:
     def _place(self, number: int, kind: str, path: str, known: bool, content: Any) -> Any:
         """
         Return the object that is to be filled for entry `number` of the image: the existing object if it fits, or a new
-        one. Return None if it can be built only from its parts later, or cannot be created here at all.
+        one. Return None if the object can be built only later, once its parts exist, or if this process cannot create
+        it at all.
         """
         if kind in _BUILT:
             return None

@@ -144,7 +144,9 @@ class PythonState:
                 yield UntrackedChange(path, f"a {name_of(one)} that was removed during training")
 
     def _is_of_library(self, value: object) -> bool:
-        """Return whether `value` is the cache of a library's function, such as an imported one with `lru_cache`."""
+        """
+        Return whether `value` is the cache of a library's function, such as an imported function with `lru_cache`.
+        """
         if type(value) is not CACHE:  # isinstance() would read `value.__class__`, which may raise for a lazy proxy
             return False
         function = getattr(value, "__wrapped__", None)

@@ -66,8 +66,8 @@ def is_asked(cls: type) -> bool:
 
 def parts_of(asked: object) -> Iterable[tuple[str, object]]:
     """
-    Return the objects that hold a part of the state of `asked` which the exported state of `asked` lacks. (For example,
-    the learning rates of a scheduler are in its optimizer.)
+    Return further objects that hold state of `asked`, because the state that `asked` exports is not complete. (For
+    example, the learning rates of a scheduler are in its optimizer.)
     """
     return [("optimizer", asked.optimizer)] if isinstance(asked, LRScheduler) else []
 
