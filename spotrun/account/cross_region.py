@@ -1,8 +1,8 @@
 """
 The cost of traffic between regions, computed from the ledger. Pure.
 
-It covers the checkpoints, setup caches and data that instances read from the store, and the checkpoints, setup caches
-and files of the script that instances wrote to the store. A standby fetches a checkpoint in advance. If the standby
+Two kinds of transfer are counted. Instances read checkpoints, setup caches and data from the store. They write
+checkpoints, setup caches and the script's files to the store. A standby fetches a checkpoint in advance. If the standby
 then never trains, the ledger has no entry about that transfer, so its cost is missing here.
 """
 

@@ -86,8 +86,9 @@ def _interruption(
 
 def _members_lost(state: RunState, attempt: Attempt, following: Attempt | None) -> tuple[MemberName, ...]:
     """
-    Return the members that the gang lost to the cloud. A member is lost if it is not in the next attempt, and either it
-    was missing when this attempt ended, or had a notice, or its cloud ended it.
+    Return the members that the gang lost to the cloud. Such a member is not in the next attempt. In addition, one of
+    three things is true: it was missing when this attempt ended, its instance had a notice, or the cloud ended its
+    instance.
     """
     assert attempt.end is not None
     lost = {*attempt.end.missing, *(name for name in attempt.names if _is_taken(state, attempt, name))}

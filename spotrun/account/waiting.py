@@ -15,7 +15,7 @@ from spotrun.run.state import Attempt, RunState
 
 class WaitingInterval(NamedTuple):
     """
-    A stretch of time in which a member waited. Its methods are named like those of `Meter`, and return only the part of
+    A stretch of time in which a member waited. It has the same methods as `Meter`, but counts only the part of
     `meter`'s cost and time that belongs to this stretch.
     """
 

@@ -114,8 +114,8 @@ def standby_verdict(
 
 FAILED = 1
 """
-Exit code that is recorded if a training failed, but its command did not end and began another training. The agent kills
-such a command, so the command has no exit code that could show the failure.
+Exit code that is recorded if a training failed, but its command began another training instead of ending. The agent
+then kills the command, so the command has no exit code of its own that shows the failure.
 """
 
 
@@ -283,7 +283,7 @@ def gives_way(held: HeldSnapshot, turn_s: float) -> bool:
     """
     Return True if the waiting snapshot should be dropped, so that the training can take a newer one in its place. That
     is so if the next snapshot is due, and the training will probably reach its next step boundary before an upload is
-    allowed. (A validation between two steps may take longer.)
+    allowed. This is only an estimate: a validation before that boundary may take longer than a step.
 
     If the training has been silent for too long, it may never reach another step boundary. In that case the snapshot is
     kept. `turn_s` is the time in seconds until the caller calls this function again.
@@ -375,7 +375,7 @@ def leaving_s(state: RunState, commit_s: float | None) -> float | None:
 
 def is_restless(since_s: float, interval_s: float) -> bool:
     """
-    Return True if the agent should report to the user that a command's state never comes to rest. For `since_s`
-    seconds, a checkpoint has been due and could not be made for that reason.
+    Return True if the agent should report to the user that a command's state never comes to rest. `since_s` is for how
+    many seconds a checkpoint has been due, but could not be made because the state kept changing.
     """
     return since_s >= RESTLESS_INTERVALS * interval_s

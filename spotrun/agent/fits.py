@@ -2,7 +2,7 @@
 Computes how each fit() of a trainer starts if the trainer's script calls fit() several times.
 
 A new trainer repeats the script from the beginning. Each fit() that an earlier trainer completed starts from the final
-checkpoint of that fit(), and does no step. The interrupted fit() resumes from the newest checkpoint. Each later fit()
+checkpoint of that fit(), and takes no step. The interrupted fit() resumes from the newest checkpoint. Each later fit()
 starts from scratch.
 """
 

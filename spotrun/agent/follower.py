@@ -137,7 +137,7 @@ class Follower:
         text that says what is damaged; otherwise return "".
 
         Raises:
-            PowerOff: the files cannot be restored here. The attempt has ended with the reason.
+            PowerOff: the files cannot be restored here. The ledger has the attempt's end, with the reason.
         """
         process_groups.end_left_over(self._context.assignment.trainer_mark, self._context.assignment.instance_id)
         commit = None if number is None else self._context.recorder.state.commit(number)

@@ -358,7 +358,7 @@ class AnswersLead:
     def _fits(self, path: str, stamp: Stamp, listed: OutputFile | None) -> bool:
         """
         Return True if the file at `path` has the content that the lead's list gives for it. If neither the file nor its
-        place in the list has changed since the last comparison, return that comparison's result without reading the
+        entry in the list has changed since the last comparison, return that comparison's result without reading the
         file.
         """
         if listed is None or listed.size_bytes != stamp.size_bytes:

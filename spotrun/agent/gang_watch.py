@@ -95,9 +95,11 @@ class GangWatch:
 
     def ended_elsewhere(self, trainer: Trainer) -> EndedTrainer | None:
         """
-        If trainers of other members have failed, return the one that failed first, once that is more than ENDS_WITHIN_S
-        ago. By then the lead's trainer should have noticed the failure and ended. The caller has to end the lead's
-        trainer, because it has not. In all other cases, return None. A trainer that completed its work has not failed.
+        Return the trainer of another member that failed first, if it failed more than ENDS_WITHIN_S ago; otherwise
+        None. A trainer that completed its work has not failed.
+
+        In that time, the lead's trainer should have noticed the failure and ended. Because it still runs, the caller
+        has to end it.
         """
         ended = self._failed(trainer)
         if not ended:

@@ -80,8 +80,8 @@ class Saver:
     The saver calls `spent` as soon as the trainer is free to overwrite the common part of a snapshot's arena, and
     `released` as soon as the trainer is free to overwrite the whole arena.
 
-    The caller holds a snapshot (`hold`) so that two commits are at least 30 s apart: the snapshot then waits although
-    nothing is being uploaded. A final snapshot is never held.
+    Two commits have to be at least 30 s apart. So if a snapshot comes too early, the caller holds it (`hold`): the
+    snapshot waits, although no upload is in progress. A final snapshot is never held.
     """
 
     def __init__(
@@ -350,8 +350,9 @@ class Worker:
 
     def _lenders(self, attempt: int) -> set[str]:
         """
-        Return the prefixes of the commits from which a new commit is allowed to borrow. These are commits of the same
-        attempt that can be resumed from. Their objects are not deleted while the new commit is being made.
+        Return the prefixes of the commits from which a new commit is allowed to borrow: it may refer to their objects
+        instead of sending equal ones. These are commits of the same attempt that can be resumed from. Their objects are
+        not deleted while the new commit is being made.
         """
         commits = self._recorder.state.commits
         return {commit.event.prefix for commit in commits if commit.usable and commit.event.attempt == attempt}

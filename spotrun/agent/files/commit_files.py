@@ -98,7 +98,7 @@ class CommitFiles:
         self.known: dict[str, StoredFile] = {}
 
     def begin(self, attempt: int, known: dict[str, StoredFile]) -> None:
-        """Set which files the work folder of a new trainer contains: the `known` files, and no others."""
+        """Prepare for a new trainer. At its start, the work folder contains the `known` files, and no others."""
         self._attempt, self.known = attempt, known
 
     @contextlib.contextmanager

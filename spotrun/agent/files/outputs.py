@@ -343,7 +343,8 @@ class _Storing:
     def _as_it_rests(self, path: str, seen: FileVersion, resting: Survey | None) -> FileVersion:
         """
         Return the version of the file to store. A large file must not have changed between the two surveys `seen` and
-        `resting`. A small file is stored even if it has changed, because it may be written all the time, like a log.
+        `resting`. A small file is stored even if it has changed, because some small files, such as logs, are written
+        constantly.
 
         Raises:
             Refused: a large file has changed, or the file is gone.

@@ -32,8 +32,8 @@ replaces REST_S.
 """
 LOOKS = 5
 """
-Number of surveys within the required time without a change. With several surveys, the agent notices soon after that
-time has passed.
+Number of surveys within the time that the state must stay unchanged. With several surveys, the agent notices soon that
+the state has come to rest.
 """
 BUSY_SHARE_MAX = 0.05
 """

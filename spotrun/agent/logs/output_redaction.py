@@ -57,9 +57,8 @@ class OutputRedaction:
     @property
     def reach(self) -> int:
         """
-        Maximum number of bytes of a secret that can lie before a given position of the output if the secret continues
-        after that position. To recognise the secret, a reader that starts there also needs this many bytes before its
-        start.
+        Number of extra bytes that have to be read before a position of the output, so that no secret is missed at that
+        position. A secret that begins before the position and continues after it has at most this many bytes before it.
         """
         return max(named_values.REACH, self._exact.reach)
 

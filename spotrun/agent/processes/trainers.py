@@ -15,7 +15,7 @@ from spotrun.run.gang import Meeting
 class Trainers:
     """
     The trainers of an attempt, of which one at a time is running (`current`). `spare` is a trainer process that was
-    started before the takeover and waits where its training would begin.
+    started before the takeover. It has run the script up to the start of the training, and waits there.
 
     In a gang, `place` is this member's place. The caller calls `arrange` before it starts a trainer, to choose the
     address and port at which the gang's trainers connect to each other.
