@@ -262,7 +262,7 @@ class HeldSnapshot(NamedTuple):
     A snapshot whose upload has to wait, because the newest commit is too recent and there is a minimum time between
     commits. The upload is allowed in `left_s` seconds.
 
-    Since this snapshot, the training has done `steps` steps, each of which takes `step_s`. The training has reported
+    Since this snapshot, the training has taken `steps` steps, each of which takes `step_s`. The training has reported
     nothing for the last `silent_s` seconds. `every_steps` is the number of steps between two snapshots; None if
     snapshots are taken by time.
     """

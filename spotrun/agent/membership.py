@@ -140,7 +140,7 @@ class Membership:
         except queue.Empty:
             return
         if isinstance(letter, NoticeHeard) and letter.kind == "termination":
-            raise PowerOff("the cloud takes this instance before the run needed it")
+            raise PowerOff("the cloud is taking this instance before the run needed it")
         if isinstance(letter, LedgerLost):
             self._context.note(f"the ledger has not accepted an entry: {letter.reason}")
 

@@ -203,7 +203,7 @@ class Training:
         self._outputs.hold()
 
     def leave(self, now_s: float) -> None:
-        """Stop training. If the training has done no step, kill it, because it has nothing to save."""
+        """Stop training. If the training has taken no step, kill it, because it has nothing to save."""
         if self._trainer.progress is None:
             stopped_at = self._context.clock.now()
             self._trainer.kill()
@@ -222,8 +222,8 @@ class Training:
     def is_done(self, exited: Exited) -> bool:
         """
         Return True if the run is complete: the final checkpoint of the last fit() is durable, and the script has then
-        ended with exit code 0, or has hung at its end. A script that never trained, in a run without training so far,
-        is also done if it ends with exit code 0.
+        ended with exit code 0, or has hung at its end. A run whose script has never trained, in this attempt or an
+        earlier one, is also complete if the script ends with exit code 0.
         """
         trainer = self._trainer
         if trainer.finished is not None:
