@@ -51,8 +51,8 @@ long, and another member still has a file that the lead lacks, the checkpoint is
 """
 RESTS_MAX = 120
 """
-A longer limit than RESTS, in the same unit. It applies if the lead's state, or the other member's file, keeps changing.
-After this time, the checkpoint is refused in any case.
+Maximum time that the lead waits if its state, or the other member's file, keeps changing. It has the same unit as
+RESTS. After this time, the checkpoint is refused in any case.
 """
 READS_WITHIN_S = 10.0
 """
@@ -230,9 +230,9 @@ class OthersState:
         others = f" and {count_of(answer.count - 1, 'other file')}" if answer.count > 1 else ""
         lead = "a different file with that name" if there else "no such file"
         return (
-            f"{name} has written {path}{others} into the state, and the lead of the gang has {lead}: a checkpoint of a "
-            "state has only the lead's files; try: let rank 0 write all of them, because each member starts from them; "
-            f'or exclude it from the state: train: {{state: […, "!{path}"]}}'
+            f"{name} has written {path}{others} into the state, and the lead of the gang has {lead}: a checkpoint has "
+            "only the lead's files; try: let rank 0 write all state files, because each member starts from the lead's; "
+            f'or exclude this file from the state: train: {{state: […, "!{path}"]}}'
         )
 
 

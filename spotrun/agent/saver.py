@@ -77,8 +77,9 @@ class Saver:
     """
     Makes snapshots durable. The agent's main loop calls its methods.
 
-    The saver calls `spent` as soon as the trainer is free to overwrite the common part of a snapshot's arena, and
-    `released` as soon as the trainer is free to overwrite the whole arena.
+    A snapshot is in one of two arenas, which share a part of their memory, the common part. The saver calls `spent` as
+    soon as the trainer is free to overwrite the common part, and `released` as soon as the trainer is free to overwrite
+    the snapshot's whole arena.
 
     Two commits have to be at least 30 s apart. So if a snapshot comes too early, the caller holds it (`hold`): the
     snapshot waits, although no upload is in progress. A final snapshot is never held.
@@ -196,8 +197,9 @@ class Saver:
 
     def common_part_sent(self, sequence: int) -> None:
         """
-        Record that the store has the common part of snapshot `sequence`, so that the trainer can get the other arena.
-        For a final snapshot, do nothing, because no other snapshot follows it.
+        Record that the store has the common part of snapshot `sequence`. Both arenas share the memory of this part, so
+        only now can the trainer get the other arena. For a final snapshot, do nothing, because no other snapshot
+        follows it.
 
         Each trainer numbers its snapshots from 0. The number is still enough to identify the snapshot here, because a
         new trainer starts only when all snapshots of the trainer before are saved or dropped.

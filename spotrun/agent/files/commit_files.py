@@ -54,7 +54,10 @@ tries are enough, because a training that makes no more steps hardly ever writes
 
 
 class FilesTorn(Exception):
-    """The snapshot must not become a commit. The files at `paths` have to be copied at another step boundary."""
+    """
+    The files at `paths` were changed before they were read, so the snapshot must not become a commit. The trainer has
+    to copy these files at a later step boundary.
+    """
 
     def __init__(self, paths: tuple[str, ...]) -> None:
         super().__init__(", ".join(paths[:5]))

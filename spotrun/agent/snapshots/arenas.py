@@ -82,7 +82,10 @@ class Arenas:
         self._arenas: dict[int, Arena] = {}
         self._full: set[int] = set()
         self._spent: set[int] = set()
-        """Full arenas whose common part can be overwritten: it is in the store, or its upload was cancelled."""
+        """
+        Full arenas whose common part (the memory that the two arenas share) can be overwritten, because it is in the
+        store or its upload was cancelled.
+        """
         self._current: range = range(0)
         self._given: int | None = None
 

@@ -62,7 +62,10 @@ class PartialFrozenFolder:
 
 
 def received(message: FilesFrozen, descriptors: Descriptors) -> Frozen:
-    """Return the frozen folder that the trainer has described. It takes over the descriptors, and closes them."""
+    """
+    Return the frozen folder that the trainer has described. The returned object takes over the descriptors, and closes
+    them.
+    """
     index = os.pread(descriptors[0], message.index_bytes, message.index_at)
     return Frozen(msgspec.json.decode(index, type=FrozenFolder), descriptors, message.number)
 

@@ -41,7 +41,7 @@ from spotrun.trainer_link import (
 
 
 class Training:
-    """The training that `command` becomes when it says hello."""
+    """The training that `command` becomes when spotrun's callback in it connects to the agent."""
 
     def __init__(
         self,
@@ -173,8 +173,9 @@ class Training:
 
     def _let_a_newer_one_in(self, now_s: float) -> None:
         """
-        Drop a held snapshot, so that the trainer can use its arena for a newer one. Do this as late as possible,
-        because if the trainer dies between the drop and the newer snapshot, all steps since the last commit are lost.
+        Drop a snapshot that waits because the newest commit is too recent. The trainer can then use the arena for a
+        newer snapshot. Do this as late as possible: if the trainer dies before it has taken the newer snapshot, all
+        steps since the last commit are lost.
         """
         snapshot, at, pace = self._saver.held, self._trainer.progress, self._pace
         if snapshot is None or at is None:
