@@ -169,7 +169,10 @@ def _cut_out(span: Span, since: datetime, until: datetime) -> Iterable[Span]:
 # -- within an attempt -------------------------------------------------------------------------------------------------
 
 TrainerKey = tuple[int, int]
-"""The attempt and the incarnation. Together they identify one trainer of a run."""
+"""
+The number of an attempt, and the number of a trainer within that attempt (its incarnation). Together they identify one
+trainer of a run.
+"""
 
 
 def _draw_attempt(

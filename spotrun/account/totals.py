@@ -285,8 +285,8 @@ def _counterfactual(
     state: RunState, spans: tuple[Span, ...], attached_usd_per_hour: Decimal
 ) -> Iterable[tuple[datetime, datetime, Decimal]]:
     """
-    Yield the start and end of each stretch of time that a run on demand would have had to pay too, and the total hourly
-    price of its machines. These are all productive spans, and the spans of the run's first start.
+    Yield the start and end of each stretch of time that a run on demand would also have had to pay for, and the total
+    hourly price of that run's machines. These are all productive spans, and the spans of the run's first start.
     """
     baseline = baseline_usd_per_hour(state)
     first = next((span for span in spans if span.kind is Activity.PRODUCTIVE), None)

@@ -100,8 +100,8 @@ class Follower:
     @property
     def _newest(self) -> int:
         """
-        The number of the attempt's newest incarnation (counted from 0): the last time that the lead started the
-        attempt's trainers. It is -1 before the first start.
+        The number of the attempt's newest incarnation. Each time that the lead starts the attempt's trainers, a new
+        incarnation begins. The first one has the number 0; before that, this property is -1.
         """
         return len(self._context.recorder.state.attempts[self._number].trainers) - 1
 

@@ -60,9 +60,9 @@ Maximum system seconds for which a member retries to read the list of the lead's
 again later: the lead's question stays in the lead's status until it is answered.
 """
 NAMED_MAX = 5
-"""Maximum number of paths in an answer."""
+"""Maximum number of paths in a member's answer to the lead."""
 PATH_MAX = 300
-"""Maximum length of a path in an answer, in characters."""
+"""Maximum length of a path in a member's answer to the lead, in characters."""
 
 
 class StateUnlike(Exception):
@@ -88,8 +88,8 @@ class Verdict(Enum):
 
 class MemberAnswer(NamedTuple):
     """
-    A member's situation. `answer` is None if the member has not answered. `failed` is True if the member's trainer
-    failed, or never began.
+    A member, as the lead sees it. `answer` is the member's answer to the lead's question about its state files; None if
+    the member has not answered. `failed` is True if the member's trainer failed, or never began.
     """
 
     answer: StateAnswer | None

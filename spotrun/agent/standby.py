@@ -104,7 +104,10 @@ def stand_by(context: AgentContext, *, warming: bool) -> Image | None:
 
 
 def _wait(context: AgentContext) -> list[Letter]:
-    """Wait up to TURN_S for one letter. Return it if the coming attempt has to handle it; otherwise return []."""
+    """
+    Wait up to TURN_S for one letter (a report from another thread). Return the letter if this standby's attempt will
+    have to handle it; otherwise return [].
+    """
     try:
         letter = context.inbox.get(timeout=TURN_S)
     except queue.Empty:

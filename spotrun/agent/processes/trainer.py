@@ -55,8 +55,8 @@ KILL_WITHIN_S = 30.0
 OUTPUT_BYTES = 64 << 10
 TORN_NAMED_MAX = 500
 """
-Maximum number of torn files that one message names. If there are more, the next snapshot is torn too, and the message
-about it names the remaining files.
+Maximum number of torn files (changed before the agent had read them) that one message names. If there are more, the
+next snapshot is torn too, and the message about that snapshot names the remaining files.
 """
 TELLINGS_MAX = 64
 """
