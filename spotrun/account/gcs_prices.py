@@ -103,9 +103,9 @@ def _within(continent: Continent) -> Decimal:
 
 def _passages(location: str, home: Continent) -> dict[str, Passage]:
     """
-    Return the prices of traffic between a bucket and an instance, keyed by the instance's continent. A region in which
-    other prices apply is a key of its own. These are the bucket's own regions and, for the location `eu`, the European
-    regions that this location does not include.
+    Return the prices of traffic between a bucket and an instance, keyed by the instance's continent. Some regions
+    differ from their continent's price, and so have separate entries, keyed by region: the bucket's own regions and,
+    for the location `eu`, the European regions that this location does not include.
     """
     regions, is_multi = _regions(location), location in _MULTI_REGIONS
     copied = _within(home) if is_multi or len(regions) > 1 else Decimal(0)

@@ -115,7 +115,8 @@ class AttemptEnd:
 
     def _go(self, reason: str) -> NoReturn:
         """
-        Power off. But if the cloud is about to take the instance, and will then not bill it, first wait for that.
+        Power off. But if the cloud is about to take the instance, and does not bill an instance that it takes, first
+        wait to be taken.
         """
         self._trainers.close()
         await_the_cloud(self._context, self._journal.attempt)

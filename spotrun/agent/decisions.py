@@ -375,7 +375,7 @@ def leaving_s(state: RunState, commit_s: float | None) -> float | None:
 
 def is_restless(since_s: float, interval_s: float) -> bool:
     """
-    Return True if the agent should report to the user that a command's state never comes to rest. `since_s` is for how
-    many seconds a checkpoint has been due, but could not be made because the state kept changing.
+    Return True if the agent should report to the user that a command's state never comes to rest. For `since_s`
+    seconds, a checkpoint has been due, but could not be made because the state kept changing.
     """
     return since_s >= RESTLESS_INTERVALS * interval_s

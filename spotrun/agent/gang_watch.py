@@ -98,8 +98,8 @@ class GangWatch:
         Return the trainer of another member that failed first, if it failed more than ENDS_WITHIN_S ago; otherwise
         None. A trainer that completed its work has not failed.
 
-        In that time, the lead's trainer should have noticed the failure and ended. Because it still runs, the caller
-        has to end it.
+        Within ENDS_WITHIN_S, the lead's trainer should have noticed the failure and ended. If it still runs after that
+        time, the caller has to end it.
         """
         ended = self._failed(trainer)
         if not ended:

@@ -34,8 +34,8 @@ _DEVICE = re.compile(r"(cpu|cuda|mps|xpu|meta)(:\d{1,3})?", re.ASCII)
 _KINDS = (Tensor, torch.nn.Parameter)
 _SMALL_BYTES = 1 << 20
 """
-Tensors below this size count as small. Other threads are kept from running Python while a small tensor is copied, which
-is harmless: memmove copies this many bytes in a tenth of a millisecond.
+Tensors below this size count as small. While a small tensor is copied, no other thread runs Python. That is harmless,
+because memmove copies this many bytes in a tenth of a millisecond.
 """
 _MEMMOVE = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _copy_aside = ctypes.CFUNCTYPE(*_MEMMOVE)(("memmove", ctypes.CDLL(None)))

@@ -1,7 +1,7 @@
 """
 Watches a trainer for signs of life, so that a trainer that hangs is found and ended (promise I16; failures.md R13).
 
-During training, progress is the only sign of life. A busy processor is none, because ranks that wait for each other,
+During training, progress is the only sign of life. A busy processor is not, because ranks that wait for each other,
 even forever, keep their processors busy. Before the first progress and after fit(), a healthy script may make no
 progress for long, for example while it downloads or exports something. So in these phases, output and use of the
 processor are signs of life too.
