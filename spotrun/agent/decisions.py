@@ -62,8 +62,8 @@ def is_fenced(state: RunState, attempt: int) -> bool:
 @dataclass(frozen=True)
 class PredecessorLeaving:
     """
-    A fact that a standby has learned: the attempt that it replaces has to end within `window_s` seconds. `seen_s` is
-    when the standby learned this, in monotonic run time.
+    A standby's knowledge about its predecessor, the attempt that the standby will replace: the predecessor has to end
+    within `window_s` seconds. `seen_s` is when the standby learned this, in monotonic run time.
     """
 
     seen_s: float
@@ -95,11 +95,12 @@ def standby_verdict(
     """
     Return the next action of a standby (protocol 13): START to take over, STAND_BY to keep waiting.
 
-    The standby takes over as soon as the ledger has the predecessor's last entry, or an entry about the predecessor's
-    end. Without such an entry:
+    The predecessor is the attempt that the standby will replace. The standby takes over as soon as an entry of the
+    ledger says that the predecessor has ended, whether the predecessor or another process wrote it. Without such an
+    entry:
 
-    - If the predecessor was leaving, the standby takes over STANDBY_GRACE_S after the end of the predecessor's window,
-      as measured by the standby's clock.
+    - If the predecessor had to end (`leaving`), the standby takes over STANDBY_GRACE_S after the time by which it had
+      to end, as measured by the standby's clock.
     - Otherwise the standby never takes over, and leaves after `max_s`.
     """
     now = standing(state, launch)
@@ -329,7 +330,8 @@ def failures_in_a_row(state: RunState) -> int:
 def beginning_after(exited: TrainerExited, failures: int, *, alone: bool) -> StateChoice:
     """
     Return the files from which the command is started next, after it has `exited` on this instance. `failures` is how
-    often it has failed since the newest checkpoint. `alone` is False in a gang.
+    often it has failed since the newest checkpoint. `alone` is True if the run has only one instance, and False in a
+    gang.
 
     After its first failure, the command continues with the files that it left. There are two exceptions, in which it
     starts from the newest checkpoint: if the command was killed, because it may have left half-written files; and in a

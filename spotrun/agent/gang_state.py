@@ -2,8 +2,8 @@
 Compares the state of a gang's command on all members before the lead's files become a checkpoint.
 
 A checkpoint includes only the lead's files, and after a resume every member starts from these files. Another member may
-have written a file that the lead does not have, or that has other content on the lead. Then the checkpoint would lack a
-part of the training, so the lead makes no checkpoint until the difference is gone.
+have written a file that the lead does not have, or that differs from the lead's file of that name. Then the checkpoint
+would lack a part of the training, so the lead makes no checkpoint until the difference is gone.
 
 Before each checkpoint the lead asks the other members for such files, in its status object. Each member answers in its
 own status object.
@@ -159,7 +159,7 @@ class OthersState:
         Wait until each other member has answered that all its state files are in `files`, the list of this snapshot.
 
         Raises:
-            StateUnlike: a member has another file, and the lead's state is at rest without it.
+            StateUnlike: a member has a state file that the lead lacks, and the lead's state no longer changes.
             Abandoned: this copy is out of date, or no longer needed.
             MemberSilent: a member does not answer.
         """

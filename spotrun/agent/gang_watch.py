@@ -126,7 +126,8 @@ class GangWatch:
 
     def reason_of_other(self, exited: Exited, trainer: Trainer, reason: str) -> EndedTrainer | None:
         """
-        Return the trainer of another member whose error ended all trainers; None if the error was in this trainer.
+        If an error in another member's trainer made all trainers end, return that trainer. Return None if the error was
+        in this member's trainer.
         """
         failed = self._failed(trainer)
         if self._ended_for is not None:

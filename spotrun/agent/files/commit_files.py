@@ -5,7 +5,8 @@ Files that have not changed since the last commit are neither read nor sent.
 
 The agent reads the changed files while the training goes on. If the training changes a file again before the agent has
 read it, the snapshot is torn: it never becomes a commit. At the next step boundary, the trainer then makes a copy of
-that file, which the agent can read undisturbed. A command's state is stored completely or not at all.
+that file, which the agent can read undisturbed. If a file of a training cannot be stored at all, the checkpoint is made
+without it. In contrast, a command's state is stored completely or not at all.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class StoredFile(NamedTuple):
 class StoredFiles(NamedTuple):
     """
     The files of a snapshot, all of them in the store. `name` refers to the list of these files. The ledger does not
-    contain it yet: the caller has to write it there.
+    contain this reference yet: the caller has to write it there.
     """
 
     name: CommittedFiles

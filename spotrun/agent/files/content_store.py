@@ -40,8 +40,9 @@ class Refused(Exception):
 
 class StoredList(NamedTuple):
     """
-    A list of files that is in the store. `sent` maps the key of each object that had to be sent, files and list, to its
-    size. `stored_bytes` is the size of everything that this list and the earlier lists refer to.
+    A list of files that is in the store. `sent` maps the key of each object that had to be sent (the list, and pieces
+    of its files) to the object's size. `stored_bytes` is the size of everything that this list and the earlier lists
+    refer to.
     """
 
     key: str

@@ -3,8 +3,8 @@ Stores the files of the script during its training.
 
 A thread surveys the work folder: it reads which files are there, and which of them have changed. It does so
 at these times:
-- after each checkpoint, and at least every few minutes. This is left out if the run's checkpoints include the files
-  (commit_files.py).
+- after each checkpoint, and at least every few minutes, unless the run's checkpoints include the files
+  (commit_files.py)
 - at a notice
 - when the trainer has ended and its last checkpoint is durable
 

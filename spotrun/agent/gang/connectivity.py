@@ -4,7 +4,7 @@ still be cut off from the other members, so this has to be checked separately.
 
 Each agent has a door: a socket at its member's address that accepts connections and closes them immediately. Every few
 seconds, each agent connects to the other members' doors. Even a stopped agent's door answers, because the kernel
-accepts connections.
+accepts connections. So an answer shows only that the network works, not that the agent does.
 """
 
 from __future__ import annotations
