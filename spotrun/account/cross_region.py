@@ -1,8 +1,8 @@
 """
 The cost of traffic between regions, computed from the ledger. Pure.
 
-It covers the checkpoints, setup caches and data that instances read from the store, and the checkpoints, setup caches
-and files of the script that instances wrote to the store. A standby fetches a checkpoint in advance. If the standby
+Two kinds of transfer are counted. Instances read checkpoints, setup caches and data from the store. They write
+checkpoints, setup caches and the script's files to the store. A standby fetches a checkpoint in advance. If the standby
 then never trains, the ledger has no entry about that transfer, so its cost is missing here.
 """
 
@@ -57,10 +57,10 @@ def crossings(state: RunState, launches: Iterable[Launch]) -> Iterator[tuple[dat
 
 def _led(state: RunState) -> dict[int, list[Attempt]]:
     """
-    Return the attempts of each launch, by the launch's number. A gang's attempt is listed under its lead's launch.
+    Return the attempts of each launch, by the launch's number. A gang's attempt is listed only under its lead's launch.
 
-    All members of a gang are in the lead's region. Even if several members each transfer a part of a checkpoint, the
-    prices of that region apply to all parts, so it is enough to list the lead.
+    That is enough to compute the cost of transfers. All members of a gang are in the lead's region, so the same prices
+    apply, whichever members transfer the parts of a checkpoint.
     """
     found: dict[int, list[Attempt]] = {}
     for attempt in state.attempts.values():

@@ -12,8 +12,8 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     """
     A part of a training's state that changes but is in no checkpoint.
 
-    `place` names this part as the script does, and `what` is its kind. The agent saw at `step` that it had changed.
-    `resumes` counts how often training has resumed since then. Each of these resumes lost the change.
+    `place` names this part as the script does, and `what` is its kind. At `step`, the agent noticed that the part had
+    changed. `resumes` counts how often training has resumed since then. Each time, the change was lost.
     """
 
     place: str

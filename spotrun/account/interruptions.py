@@ -21,10 +21,10 @@ class Interruption:
     members whose instances the cloud took.
 
     `at` is when training stopped. `notice_lead` is the time from the notice to its deadline; None without a notice.
-    `detection` is the time from the instance's end until the ledger recorded that end. `commit_age` is how old the
-    checkpoint from which training resumed was at `at`; None if training began from scratch. `to_first_step` is the time
-    from `at` to the first step of a later trainer; None if no later trainer has made a step yet. Time in which the run
-    was paused (stopped by the user or failed, and later resumed) is not included.
+    `detection` is the time from the instance's end until the ledger recorded that end. `commit_age` is the age, at the
+    time `at`, of the checkpoint from which training later resumed; None if training began from scratch. `to_first_step`
+    is the time from `at` to the first step of a later trainer; None if no later trainer has made a step yet. Time in
+    which the run was paused (stopped by the user or failed, and later resumed) is not included.
     """
 
     attempt: int
@@ -86,8 +86,9 @@ def _interruption(
 
 def _members_lost(state: RunState, attempt: Attempt, following: Attempt | None) -> tuple[MemberName, ...]:
     """
-    Return the members that the gang lost to the cloud. A member is lost if it is not in the next attempt, and either it
-    was missing when this attempt ended, or had a notice, or its cloud ended it.
+    Return the members that the gang lost to the cloud. Such a member is not in the next attempt. In addition, one of
+    three things is true: it was missing when this attempt ended, its instance had a notice, or the cloud ended its
+    instance.
     """
     assert attempt.end is not None
     lost = {*attempt.end.missing, *(name for name in attempt.names if _is_taken(state, attempt, name))}

@@ -28,7 +28,7 @@ def status_word(state: RunState) -> str:
 
     - `created`
     - `waiting`: for capacity, or for a runner to request a machine
-    - `starting`: a machine is requested, or is about to train from scratch
+    - `starting`: a machine has been requested, or is about to train from scratch
     - `restoring`
     - `training`
     - `leaving`: the attempt has a notice or a drain request
@@ -80,8 +80,9 @@ def completed_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:
     times are in ascending order.
 
     An epoch counts as completed if the run is completed, or if a commit at the epoch's last step or later exists and
-    training has not resumed from an earlier commit since. Costs are charged to an epoch until its training reached the
-    end of the epoch's data. If that part of the training was lost and repeated, the end of the repetition counts.
+    training has not resumed from an earlier commit since. An epoch is charged all costs up to the time at which its
+    training reached the end of the epoch's data. If the end of that training was lost and repeated, the time of the
+    repetition counts.
     """
     commits = [commit for commit in state.commits if not commit.cut_off and not commit.event.suspect]
     completed_at = state.terminal.at if state.terminal is not None and state.terminal.outcome == "completed" else None

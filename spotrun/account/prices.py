@@ -62,7 +62,10 @@ def rented(state: RunState) -> list[Rented]:
 
 
 class Charge(NamedTuple):
-    """A stretch of time in which an instance was billed at one price; its disk and address are left out."""
+    """
+    A stretch of time in which an instance was billed at one price. The price does not include the instance's disk and
+    address.
+    """
 
     since: datetime
     until: datetime

@@ -28,7 +28,7 @@ class BudgetForecast(msgspec.Struct, frozen=True):
     its newest epochs. `epoch` (counted from 0) is the epoch that will be training then. Both are None if that time is
     unknown, or if the training will end earlier. `needs_usd` is the expected cost of the whole training; None if the
     budget covers it, or if the number of epochs is unknown. Even if the forecast exceeds the budget, the run never
-    costs more than its budget: it commits and ends before that (see `policy.money`).
+    costs more than its budget: before the budget is used up, the run saves a checkpoint and ends (see `policy.money`).
     """
 
     budget_usd: Decimal
@@ -73,7 +73,7 @@ def _pace(epochs: Sequence[Account]) -> tuple[Decimal, timedelta]:
     epoch is completed.
 
     The mean leaves out the first epoch, because its cost includes the run's start, which later epochs do not repeat. If
-    only the first epoch is completed, the function takes that epoch and subtracts the start.
+    only the first epoch is completed, the function uses that epoch's cost without the cost of the start.
     """
     if len(epochs) == 1:
         first = epochs[0]

@@ -39,7 +39,7 @@ def storage_prices(place: BucketAddress | str, region: str = "", *, home: bool =
 
     `region` is the bucket's region, "" if unknown. `home` is True if the job allows training on the user's own machine
     too. Then the prices include traffic to that machine, at the price list's first tier for traffic to the internet.
-    The first GB of each month, which the provider gives away, are counted at this price too.
+    Each month, the provider gives away some of this traffic. That traffic is counted at the same price.
     """
     if isinstance(place, str):
         return replace(s3_standard(), source=f"{s3_standard().source}, as if the folder were a bucket; simulated")

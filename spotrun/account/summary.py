@@ -90,10 +90,10 @@ class RunSummary:
     The cost of a run. `state` is `running`, `completed`, `stopped` or `failed`; `run` is the name of its folder.
 
     `setups` says for each attempt how the job's `setup` was done on its instance; attempts without `setup` are left
-    out. `ordinals` maps the numbers of the attempts to those that users see (`RunState.ordinals`). `plain` is True if
-    the training reports no steps. `time_scale` is the ratio of run time to system time. `work` identifies the training,
-    so that runs of the same training can be compared. `gaps` are the parts of the training's state that change but are
-    in no checkpoint. `assumptions` states in one line what the figures are based on.
+    out. `ordinals` maps the number of each attempt to the number that users see (`RunState.ordinals`). `plain` is True
+    if the training reports no steps. `time_scale` is the ratio of run time to system time. `work` identifies the
+    training, so that runs of the same training can be compared. `gaps` are the parts of the training's state that
+    change but are in no checkpoint. `assumptions` states in one line what the figures are based on.
     """
 
     run: str

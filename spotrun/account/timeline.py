@@ -1,8 +1,8 @@
 """
 Divides the time of a run into training and seven kinds of downtime (protocol 26). Pure: no clock, no I/O.
 
-The module lays spans of time one after another, from `RunCreated` to the run's end, and never goes back. So the spans
-have no holes and never overlap, even if the clocks of the machines that wrote the entries disagree.
+The result is a series of spans of time from `RunCreated` to the run's end. Each span starts where the previous span
+ended. So there are no holes and no overlaps, even if the clocks of the machines that wrote the entries disagree.
 
 While a trainer runs, its training since its last commit counts as productive. If the attempt ends without saving that
 training, it counts as rework from then on.
@@ -169,7 +169,10 @@ def _cut_out(span: Span, since: datetime, until: datetime) -> Iterable[Span]:
 # -- within an attempt -------------------------------------------------------------------------------------------------
 
 TrainerKey = tuple[int, int]
-"""The attempt and the incarnation. Together they identify one trainer of a run."""
+"""
+The number of an attempt, and the number of a trainer within that attempt (its incarnation). Together they identify one
+trainer of a run.
+"""
 
 
 def _draw_attempt(
@@ -249,8 +252,8 @@ def _survived(state: RunState) -> dict[TrainerKey, datetime]:
 
     When a trainer resumes from a commit, all training since that commit's snapshot is lost. This includes the rest of
     the training by the trainer that took the snapshot, and all training by the trainers that ran between that one and
-    the resuming trainer. Each later trainer may have resumed from a different commit; the oldest of these commits
-    decides. A command that continues with the files that the previous command left (`in_place`) loses nothing.
+    the resuming trainer. If later trainers resumed from different commits, the training since the oldest of these
+    commits is lost. A command that continues with the files that the previous command left (`in_place`) loses nothing.
     """
     trainers = [(attempt, trainer) for attempt in state.attempts.values() for trainer in attempt.trainers]
     order = {(attempt.number, trainer.incarnation): index for index, (attempt, trainer) in enumerate(trainers)}

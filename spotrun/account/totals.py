@@ -177,8 +177,9 @@ class Totals:
         self._waiting = Machines(waiting(state, horizon))
         kept_until = account_end(state, horizon)
         self._stored = Integral([*_stored(state, kept_until)])
-        # For a commit, the agent puts the checkpoint's objects and one manifest into the store, and gets the objects
-        # back to compare them. Each entry of the ledger is one put.
+        # For a commit, the agent sends put requests to the store: one for each object of the checkpoint, and one for
+        # the manifest. Then it reads the objects back, with get requests, to verify them. Each entry of the ledger is
+        # one put.
         self._puts = Tally(
             [(commit.at, commit.event.puts) for commit in state.commits]
             + [(outputs.at, outputs.event.objects) for outputs in state.all_outputs()]
@@ -247,9 +248,9 @@ def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, d
 
 def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
     """
-    Yield the number of objects that each run of the job's `setup` sent to the store or fetched from it, with the time
-    of the entry that reports it. With `how` "run", yield only the times that the commands of `setup` really ran. With
-    "unpacked", yield only the times that a setup cache was unpacked instead.
+    For each time that an instance did the job's `setup`, yield the number of objects moved, and the time of the entry
+    that reports it. There are two ways to do the `setup`, and `how` selects one. With "run", the commands ran, and
+    objects were sent to the store. With "unpacked", a setup cache was fetched from the store and unpacked instead.
     """
     for one in state.setups():
         if one.setup.how == how:
@@ -276,7 +277,7 @@ def baseline_in_words(state: RunState) -> str:
         kind = f", {named} on demand" if is_instance_type(named) else ""
         return f"${usd_per_hour} an hour{kind} (report.baseline)"
     unpriced = f" (that of {named}, report.baseline, was not looked up)" if is_instance_type(named) else ""
-    at_home = ", for home of the cheapest type in the cloud" if state.created.job("resources").get("home") else ""
+    at_home = ", at home: that of the cheapest type in the cloud" if state.created.job("resources").get("home") else ""
     return f"the on-demand price of the same type{at_home}{unpriced}"
 
 
@@ -284,8 +285,8 @@ def _counterfactual(
     state: RunState, spans: tuple[Span, ...], attached_usd_per_hour: Decimal
 ) -> Iterable[tuple[datetime, datetime, Decimal]]:
     """
-    Yield the start and end of each stretch of time that a run on demand would have had to pay too, and the total hourly
-    price of its machines. These are all productive spans, and the spans of the run's first start.
+    Yield the start and end of each stretch of time that a run on demand would also have had to pay for, and the total
+    hourly price of that run's machines. These are all productive spans, and the spans of the run's first start.
     """
     baseline = baseline_usd_per_hour(state)
     first = next((span for span in spans if span.kind is Activity.PRODUCTIVE), None)

@@ -15,8 +15,8 @@ from spotrun.run.state import Attempt, RunState
 
 class WaitingInterval(NamedTuple):
     """
-    A stretch of time in which a member waited. Its methods are named like those of `Meter`, and return only the part of
-    `meter`'s cost and time that belongs to this stretch.
+    A stretch of time in which a member waited. Like `Meter`, it has the methods `cost_until` and `time_until`. They
+    count only the part of `meter`'s cost and time that belongs to this stretch.
     """
 
     meter: Meter

@@ -115,8 +115,8 @@ class AttemptEnd:
 
     def _go(self, reason: str) -> NoReturn:
         """
-        Power off. If the cloud is about to take the instance, and an instance that the cloud takes is not billed, first
-        wait for the cloud to take it.
+        Power off. But if the cloud is about to take the instance, and does not bill an instance that it takes, first
+        wait to be taken.
         """
         self._trainers.close()
         await_the_cloud(self._context, self._journal.attempt)
@@ -129,8 +129,8 @@ class AttemptEnd:
 
 def idle_until(rule: BillingRule, billed_from: datetime, deadline_at: datetime | None) -> datetime | None:
     """
-    Return the time until which to wait for the cloud to take the instance, which it has announced for `deadline_at`.
-    Return None if waiting saves no money.
+    Return the time until which the agent waits for the cloud to take the instance. The cloud has announced that it will
+    do so at `deadline_at`. Return None if waiting saves no money.
 
     If the cloud takes an instance back in its first hour, the instance costs nothing. If the instance powers itself
     off, it is billed. So waiting saves money, even after the final commit (protocol 15;

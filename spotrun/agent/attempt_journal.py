@@ -47,8 +47,8 @@ APPEND_WITHIN_S = 3700.0
 """Maximum system seconds of waiting for an append. It is longer than the time for which the recorder retries."""
 NAMED_MAX = 40
 """
-Maximum number of untracked places that the ledger names: parts of a training's state that change but are in no
-checkpoint. A longer list would not be read.
+Maximum number of untracked places that the ledger names. An untracked place is a part of a training's state that
+changes but is in no checkpoint. No user would read a longer list.
 """
 PLACE_MAX, WHAT_MAX = 120, 160
 """
@@ -58,7 +58,7 @@ entry.
 
 
 class EventRecorder(Protocol):
-    """Port: records an agent's events in order. Recorder implements it."""
+    """Interface: records an agent's events in order. Recorder implements it."""
 
     @property
     def state(self) -> RunState: ...

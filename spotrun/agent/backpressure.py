@@ -32,7 +32,7 @@ class Backpressure:
     @property
     def is_too_long(self) -> bool:
         """
-        True if the store has refused writes for ROOM_WITHIN_S. To wait longer would cost more than to repeat the steps
+        True if the store has refused writes for ROOM_WITHIN_S. Waiting longer would cost more than repeating the steps
         since the last checkpoint.
         """
         return self._since_s is not None and time.monotonic() - self._since_s >= ROOM_WITHIN_S

@@ -15,7 +15,9 @@ import sys
 import time
 
 CRASHES_MAX = 10
-"""Maximum consecutive crashes. An agent that has crashed at this many starts would only crash again."""
+"""
+Maximum consecutive crashes. After this many, the agent is not started again, because it would probably crash again.
+"""
 STEADY_S = 300.0
 """System seconds that an agent has to run so that a later crash does not count as a crash on start."""
 PAUSE_S = 0.5

@@ -58,7 +58,10 @@ PASSED_ON = frozenset(
 OURS = "SPOTRUN_"
 """Prefix of spotrun's variables. They are passed into the container."""
 IGNORED = ("/tmp", "/var/tmp", "/run", "/root/.cache", "/var/cache", "/dev", "/proc", "/sys")  # noqa: S108
-"""Folders of a container that are ignored: what the job's `setup` writes there does not affect the training."""
+"""
+Folders of a container that are not searched for changes by the job's `setup`, because files there do not affect the
+training.
+"""
 
 
 class ImageUnusable(SpotrunError):

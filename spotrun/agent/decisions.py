@@ -62,8 +62,8 @@ def is_fenced(state: RunState, attempt: int) -> bool:
 @dataclass(frozen=True)
 class PredecessorLeaving:
     """
-    A fact that a standby has learned: the attempt that it replaces has to end within `window_s` seconds. `seen_s` is
-    when the standby learned this, in monotonic run time.
+    A standby's knowledge about its predecessor, the attempt that the standby will replace: the predecessor has to end
+    within `window_s` seconds. `seen_s` is when the standby learned this, in monotonic run time.
     """
 
     seen_s: float
@@ -95,11 +95,12 @@ def standby_verdict(
     """
     Return the next action of a standby (protocol 13): START to take over, STAND_BY to keep waiting.
 
-    The standby takes over as soon as the ledger has the predecessor's last entry, or an entry about the predecessor's
-    end. Without such an entry:
+    The predecessor is the attempt that the standby will replace. The standby takes over as soon as an entry of the
+    ledger says that the predecessor has ended, whether the predecessor or another process wrote it. Without such an
+    entry:
 
-    - If the predecessor was leaving, the standby takes over STANDBY_GRACE_S after the end of the predecessor's window,
-      as measured by the standby's clock.
+    - If the predecessor had to end (`leaving`), the standby takes over STANDBY_GRACE_S after the time by which it had
+      to end, as measured by the standby's clock.
     - Otherwise the standby never takes over, and leaves after `max_s`.
     """
     now = standing(state, launch)
@@ -114,8 +115,8 @@ def standby_verdict(
 
 FAILED = 1
 """
-Exit code that is recorded if a training failed, but its command did not end and began another training. The agent kills
-such a command, so the command has no exit code that could show the failure.
+Exit code that is recorded if a training failed, but its command began another training instead of ending. The agent
+then kills the command, so the command has no exit code of its own that shows the failure.
 """
 
 
@@ -262,7 +263,7 @@ class HeldSnapshot(NamedTuple):
     A snapshot whose upload has to wait, because the newest commit is too recent and there is a minimum time between
     commits. The upload is allowed in `left_s` seconds.
 
-    Since this snapshot, the training has done `steps` steps, each of which takes `step_s`. The training has reported
+    Since this snapshot, the training has taken `steps` steps, each of which takes `step_s`. The training has reported
     nothing for the last `silent_s` seconds. `every_steps` is the number of steps between two snapshots; None if
     snapshots are taken by time.
     """
@@ -283,7 +284,7 @@ def gives_way(held: HeldSnapshot, turn_s: float) -> bool:
     """
     Return True if the waiting snapshot should be dropped, so that the training can take a newer one in its place. That
     is so if the next snapshot is due, and the training will probably reach its next step boundary before an upload is
-    allowed. (A validation between two steps may take longer.)
+    allowed. This is only an estimate: a validation before that boundary may take longer than a step.
 
     If the training has been silent for too long, it may never reach another step boundary. In that case the snapshot is
     kept. `turn_s` is the time in seconds until the caller calls this function again.
@@ -329,7 +330,8 @@ def failures_in_a_row(state: RunState) -> int:
 def beginning_after(exited: TrainerExited, failures: int, *, alone: bool) -> StateChoice:
     """
     Return the files from which the command is started next, after it has `exited` on this instance. `failures` is how
-    often it has failed since the newest checkpoint. `alone` is False in a gang.
+    often it has failed since the newest checkpoint. `alone` is True if the run has only one instance, and False in a
+    gang.
 
     After its first failure, the command continues with the files that it left. There are two exceptions, in which it
     starts from the newest checkpoint: if the command was killed, because it may have left half-written files; and in a
@@ -376,6 +378,6 @@ def leaving_s(state: RunState, commit_s: float | None) -> float | None:
 def is_restless(since_s: float, interval_s: float) -> bool:
     """
     Return True if the agent should report to the user that a command's state never comes to rest. For `since_s`
-    seconds, a checkpoint has been due and could not be made for that reason.
+    seconds, a checkpoint has been due, but could not be made because the state kept changing.
     """
     return since_s >= RESTLESS_INTERVALS * interval_s

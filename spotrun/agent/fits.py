@@ -2,7 +2,7 @@
 Computes how each fit() of a trainer starts if the trainer's script calls fit() several times.
 
 A new trainer repeats the script from the beginning. Each fit() that an earlier trainer completed starts from the final
-checkpoint of that fit(), and does no step. The interrupted fit() resumes from the newest checkpoint. Each later fit()
+checkpoint of that fit(), and takes no step. The interrupted fit() resumes from the newest checkpoint. Each later fit()
 starts from scratch.
 """
 
@@ -62,7 +62,7 @@ def told_to_trainer(context: AgentContext, image: Image | None) -> Resume:
 
 
 def afresh_after(context: AgentContext, last: Commit) -> Start:
-    """Return the start of the fit() that follows the one whose final commit is `last`."""
+    """Return the start of a fit() that begins from scratch, after an earlier fit() whose final commit is `last`."""
     event = last.event
     told = told_to_trainer(context, None)
     return Start(replace(told, epoch=event.epoch, step=event.step, fit=event.fit + 1))

@@ -100,8 +100,8 @@ class Follower:
     @property
     def _newest(self) -> int:
         """
-        The number of the attempt's newest incarnation (counted from 0): the last time that the lead started the
-        attempt's trainers. It is -1 before the first start.
+        The number of the attempt's newest incarnation. Each time that the lead starts the attempt's trainers, a new
+        incarnation begins. The first one has the number 0; before that, this property is -1.
         """
         return len(self._context.recorder.state.attempts[self._number].trainers) - 1
 
@@ -137,7 +137,7 @@ class Follower:
         text that says what is damaged; otherwise return "".
 
         Raises:
-            PowerOff: the files cannot be restored here. The attempt has ended with the reason.
+            PowerOff: the files cannot be restored here. The ledger has the attempt's end, with the reason.
         """
         process_groups.end_left_over(self._context.assignment.trainer_mark, self._context.assignment.instance_id)
         commit = None if number is None else self._context.recorder.state.commit(number)

@@ -2,8 +2,8 @@
 Compares the state of a gang's command on all members before the lead's files become a checkpoint.
 
 A checkpoint includes only the lead's files, and after a resume every member starts from these files. Another member may
-have written a file that the lead does not have, or that has other content on the lead. Then the checkpoint would lack a
-part of the training, so the lead makes no checkpoint until the difference is gone.
+have written a file that the lead does not have, or that differs from the lead's file of that name. Then the checkpoint
+would lack a part of the training, so the lead makes no checkpoint until the difference is gone.
 
 Before each checkpoint the lead asks the other members for such files, in its status object. Each member answers in its
 own status object.
@@ -51,8 +51,8 @@ long, and another member still has a file that the lead lacks, the checkpoint is
 """
 RESTS_MAX = 120
 """
-A longer limit than RESTS, in the same unit. It applies if the lead's state, or the other member's file, keeps changing.
-After this time, the checkpoint is refused in any case.
+Maximum time that the lead waits if its state, or the other member's file, keeps changing. It has the same unit as
+RESTS. After this time, the checkpoint is refused in any case.
 """
 READS_WITHIN_S = 10.0
 """
@@ -60,9 +60,9 @@ Maximum system seconds for which a member retries to read the list of the lead's
 again later: the lead's question stays in the lead's status until it is answered.
 """
 NAMED_MAX = 5
-"""Maximum number of paths in an answer."""
+"""Maximum number of paths in a member's answer to the lead."""
 PATH_MAX = 300
-"""Maximum length of a path in an answer, in characters."""
+"""Maximum length of a path in a member's answer to the lead, in characters."""
 
 
 class StateUnlike(Exception):
@@ -88,8 +88,8 @@ class Verdict(Enum):
 
 class MemberAnswer(NamedTuple):
     """
-    A member's situation. `answer` is None if the member has not answered. `failed` is True if the member's trainer
-    failed, or never began.
+    A member, as the lead sees it. `answer` is the member's answer to the lead's question about its state files; None if
+    the member has not answered. `failed` is True if the member's trainer failed, or never began.
     """
 
     answer: StateAnswer | None
@@ -159,7 +159,7 @@ class OthersState:
         Wait until each other member has answered that all its state files are in `files`, the list of this snapshot.
 
         Raises:
-            StateUnlike: a member has another file, and the lead's state is at rest without it.
+            StateUnlike: a member has a state file that the lead lacks, and the lead's state no longer changes.
             Abandoned: this copy is out of date, or no longer needed.
             MemberSilent: a member does not answer.
         """
@@ -230,9 +230,9 @@ class OthersState:
         others = f" and {count_of(answer.count - 1, 'other file')}" if answer.count > 1 else ""
         lead = "a different file with that name" if there else "no such file"
         return (
-            f"{name} has written {path}{others} into the state, and the lead of the gang has {lead}: a checkpoint of a "
-            "state has only the lead's files; try: let rank 0 write all of them, because each member starts from them; "
-            f'or exclude it from the state: train: {{state: […, "!{path}"]}}'
+            f"{name} has written {path}{others} into the state, and the lead of the gang has {lead}: a checkpoint has "
+            "only the lead's files; try: let rank 0 write all state files, because each member starts from the lead's; "
+            f'or exclude this file from the state: train: {{state: […, "!{path}"]}}'
         )
 
 
@@ -358,7 +358,7 @@ class AnswersLead:
     def _fits(self, path: str, stamp: Stamp, listed: OutputFile | None) -> bool:
         """
         Return True if the file at `path` has the content that the lead's list gives for it. If neither the file nor its
-        place in the list has changed since the last comparison, return that comparison's result without reading the
+        entry in the list has changed since the last comparison, return that comparison's result without reading the
         file.
         """
         if listed is None or listed.size_bytes != stamp.size_bytes:

@@ -95,9 +95,11 @@ class GangWatch:
 
     def ended_elsewhere(self, trainer: Trainer) -> EndedTrainer | None:
         """
-        If trainers of other members have failed, return the one that failed first, once that is more than ENDS_WITHIN_S
-        ago. By then the lead's trainer should have noticed the failure and ended. The caller has to end the lead's
-        trainer, because it has not. In all other cases, return None. A trainer that completed its work has not failed.
+        Return the trainer of another member that failed first, if it failed more than ENDS_WITHIN_S ago; otherwise
+        None. A trainer that completed its work has not failed.
+
+        Within ENDS_WITHIN_S, the lead's trainer should have noticed the failure and ended. If it still runs after that
+        time, the caller has to end it.
         """
         ended = self._failed(trainer)
         if not ended:
@@ -124,7 +126,8 @@ class GangWatch:
 
     def reason_of_other(self, exited: Exited, trainer: Trainer, reason: str) -> EndedTrainer | None:
         """
-        Return the trainer of another member whose error ended all trainers; None if the error was in this trainer.
+        If an error in another member's trainer made all trainers end, return that trainer. Return None if the error was
+        in this member's trainer.
         """
         failed = self._failed(trainer)
         if self._ended_for is not None:

@@ -42,8 +42,8 @@ DRAIN_WITHIN_MIN_S = 60.0
 TERMINATED_WITHIN_S = 30.0
 """
 Run seconds between SIGTERM and SIGKILL, as on Kubernetes and Slurm. In this time a command can save its work. The time
-applies to commands of which spotrun makes no checkpoints. SIGTERM is sent as late as this time allows, because the
-command might still complete before that time.
+applies to commands of which spotrun makes no checkpoints. SIGTERM is sent as late as possible, because the command
+might complete before it gets SIGTERM.
 """
 FILES_S = 10.0
 """
@@ -56,10 +56,11 @@ TERMINATED_WITHIN_MIN_S = 5.0
 
 UPLOAD_ALONE_SHARE = 0.25
 """
-Share of the time from a notice to its deadline. For this share, at the end, training stops, so that an upload that is
-still running has the machine to itself. This applies only if there is no time for a final snapshot; otherwise the
-upload is cancelled, and the final snapshot is saved instead. From the notice on, the upload has priority over training.
-If the upload is done early, there may be time for a final snapshot after all.
+Last part of the time from a notice to its deadline, as a share of that time. If an earlier snapshot is still being
+uploaded, training stops for this last part, so that the upload has the machine to itself. This applies only if there is
+no time for a final snapshot. If there is time, the upload is cancelled, and a final snapshot is saved instead. From the
+notice on, the upload has priority over training. If the upload is done early, there may be time for a final snapshot
+after all.
 """
 
 
@@ -71,7 +72,7 @@ class Stage(Enum):
 
 
 class Times(Protocol):
-    """Port: computes the times at which a training or a command has to stop, in monotonic run seconds."""
+    """Interface: computes the times at which a training or a command has to stop, in monotonic run seconds."""
 
     def leave_s(self, drain: GracePeriod) -> float:
         """Return the time at which training has to stop so that the deadline is met."""

@@ -238,8 +238,8 @@ Inbox = queue.SimpleQueue[Letter]
 
 def forget(inbox: Inbox, incarnation: int) -> None:
     """
-    Wait for the letter that says that a killed trainer has ended, and drop its other letters, which no longer matter.
-    Keep all letters of other senders.
+    Wait for the letter that says that a killed trainer has ended. Drop the letters with the messages and connections of
+    this trainer, because they no longer matter. Keep all other letters.
     """
     kept: list[Letter] = []
     while True:

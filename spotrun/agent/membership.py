@@ -61,8 +61,9 @@ class Membership:
 
     def _open_door(self) -> Door | None:
         """
-        Open a door (see connectivity.py); return None if this machine cannot open one. If an earlier agent of this
-        instance has reported a port, use that port, because the other members already connect to it.
+        Open a door: a socket by which the other members check whether they can reach this one (connectivity.py). Return
+        None if this machine cannot open a door. If an earlier agent of this instance has reported a port, use that
+        port, because the other members already connect to it.
         """
         known = self._context.recorder.state.member(self._name).ready
         port = None if known is None else known.door
@@ -140,7 +141,7 @@ class Membership:
         except queue.Empty:
             return
         if isinstance(letter, NoticeHeard) and letter.kind == "termination":
-            raise PowerOff("the cloud takes this instance before the run needed it")
+            raise PowerOff("the cloud is taking this instance before the run needed it")
         if isinstance(letter, LedgerLost):
             self._context.note(f"the ledger has not accepted an entry: {letter.reason}")
 

@@ -100,8 +100,8 @@ class Preemption:
 
     def _begin(self) -> None:
         """
-        Begin the drain: the trainer must do no further step. If the trainer has already ended, only save its last
-        snapshot.
+        Begin the drain: from now on, the trainer must take no further step. If the trainer has already ended, only save
+        its last snapshot.
         """
         trainer, trainee = self._trainers.current, self._start.trainee
         self._drain.begin(trainee.times)

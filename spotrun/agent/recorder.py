@@ -1,9 +1,9 @@
 """
 Reads and writes the ledger for an agent, in one thread.
 
-Appends are put into a queue and written in order. A caller gets a future at once, and decides itself whether it waits
-for it, so a slow store does not hold up the main loop or the uploads. If the store does not answer, the append is
-retried, because the store may answer later; training continues meanwhile (promise I6).
+Appends are put into a queue and written in order. `append` returns a future at once, and the caller decides whether to
+wait for the result. So a slow store does not hold up the main loop or the uploads. If the store does not answer, the
+append is retried, because the store may answer later; training continues meanwhile (promise I6).
 """
 
 from __future__ import annotations

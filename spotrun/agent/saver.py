@@ -77,11 +77,12 @@ class Saver:
     """
     Makes snapshots durable. The agent's main loop calls its methods.
 
-    The saver calls `spent` as soon as the trainer is free to overwrite the common part of a snapshot's arena, and
-    `released` as soon as the trainer is free to overwrite the whole arena.
+    A snapshot is in one of two arenas, which share a part of their memory, the common part. The saver calls `spent` as
+    soon as the trainer is free to overwrite the common part, and `released` as soon as the trainer is free to overwrite
+    the snapshot's whole arena.
 
-    The caller holds a snapshot (`hold`) so that two commits are at least 30 s apart: the snapshot then waits although
-    nothing is being uploaded. A final snapshot is never held.
+    Two commits have to be at least 30 s apart. So if a snapshot comes too early, the caller holds it (`hold`): the
+    snapshot waits, although no upload is in progress. A final snapshot is never held.
     """
 
     def __init__(
@@ -196,8 +197,9 @@ class Saver:
 
     def common_part_sent(self, sequence: int) -> None:
         """
-        Record that the store has the common part of snapshot `sequence`, so that the trainer can get the other arena.
-        For a final snapshot, do nothing, because no other snapshot follows it.
+        Record that the store has the common part of snapshot `sequence`. Both arenas share the memory of this part, so
+        only now can the trainer get the other arena. For a final snapshot, do nothing, because no other snapshot
+        follows it.
 
         Each trainer numbers its snapshots from 0. The number is still enough to identify the snapshot here, because a
         new trainer starts only when all snapshots of the trainer before are saved or dropped.
@@ -350,8 +352,9 @@ class Worker:
 
     def _lenders(self, attempt: int) -> set[str]:
         """
-        Return the prefixes of the commits from which a new commit is allowed to borrow. These are commits of the same
-        attempt that can be resumed from. Their objects are not deleted while the new commit is being made.
+        Return the prefixes of the commits from which a new commit is allowed to borrow: it may refer to their objects
+        instead of sending equal ones. These are commits of the same attempt that can be resumed from. Their objects are
+        not deleted while the new commit is being made.
         """
         commits = self._recorder.state.commits
         return {commit.event.prefix for commit in commits if commit.usable and commit.event.attempt == attempt}

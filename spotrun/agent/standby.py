@@ -72,8 +72,7 @@ def stand_by(context: AgentContext, *, warming: bool) -> Image | None:
 
     While it waits, the standby reports in its status when it is ready. If `warming` is True, a trainer was started in
     advance, and the standby is ready once this trainer has finished its imports. Otherwise the standby is ready
-    immediately. If the old attempt has no deadline, the runner lets it hand over only after the standby has reported
-    that it is ready.
+    immediately. If the old attempt has no deadline, the runner requests the handover only after this report.
 
     Raises:
         PowerOff: the standby is no longer needed, or the cloud has announced the end of its instance.
@@ -105,7 +104,10 @@ def stand_by(context: AgentContext, *, warming: bool) -> Image | None:
 
 
 def _wait(context: AgentContext) -> list[Letter]:
-    """Wait up to TURN_S for one letter. Return it if the coming attempt has to handle it; otherwise return []."""
+    """
+    Wait up to TURN_S for one letter (a report from another thread). Return the letter if this standby's attempt will
+    have to handle it; otherwise return [].
+    """
     try:
         letter = context.inbox.get(timeout=TURN_S)
     except queue.Empty:
@@ -115,5 +117,5 @@ def _wait(context: AgentContext) -> list[Letter]:
     if isinstance(letter, LedgerLost):
         raise PowerOff(letter.reason)
     if isinstance(letter, NoticeHeard) and letter.kind == "termination":
-        raise PowerOff("the cloud takes this instance before the run needed it")
+        raise PowerOff("the cloud is taking this instance before the run needed it")
     return [letter]

@@ -48,7 +48,10 @@ class TrainerStart:
 
     @property
     def trainee(self) -> Trainee:
-        """The program of the newest trainer: a command until it says hello, then a training."""
+        """
+        The program of the newest trainer: a command until spotrun's callback in it connects to the agent, then a
+        training.
+        """
         return self.training if self._trainers.current.is_training else self.training.command
 
     def newest(self, incarnation: int, ready: Callable[[], Image | None]) -> None:

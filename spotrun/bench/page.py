@@ -1,4 +1,6 @@
-"""Makes the page that `spotrun bench JOB --html FILE` writes: a job's speed and price on each type, in one file."""
+"""
+Makes the page that `spotrun bench JOB --html FILE` writes: a job's speed and price on each instance type, in one file.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def bench_page(rows: Sequence[BenchRow], name: str, samples: float | None, again
 def _charts(measured: Sequence[BenchRow]) -> Iterator[Markup]:
     if measured:
         yield section("Samples a second", _bars(measured, lambda each: each.rate or 0.0))
-        yield section("Samples for a dollar", _bars(measured, lambda each: each.per_usd(cheapest(each.prices)) or 0.0))
+        yield section("Samples per dollar", _bars(measured, lambda each: each.per_usd(cheapest(each.prices)) or 0.0))
         yield section("A step", _steps(measured))
 
 

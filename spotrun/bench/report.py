@@ -45,7 +45,7 @@ The phases of a run until its first step, in this order. They have the same name
 @dataclass(frozen=True)
 class Progress:
     """
-    The progress of one trial: it has done `steps` of the `wanted` steps. `number` is its number among the bench's
+    The progress of one trial: it has taken `steps` of the `wanted` steps. `number` is its number among the bench's
     `trials` trials, from 0. `held_up` says what the trial is waiting for; None if it is not waiting.
     """
 
@@ -221,7 +221,7 @@ def findings(rows: Sequence[BenchRow], samples: float | None) -> list[str]:
         usd = cheapest_row.usd_of_job(price, samples)
         whole = "" if usd is None else f"; the whole job {_usd(usd)}"
         lines.append(
-            f"cheapest: {cheapest_row.trial.name}, {_number(cheapest_row.per_usd(price))} {_unit(cheapest_row)} for a "
+            f"cheapest: {cheapest_row.trial.name}, {_number(cheapest_row.per_usd(price))} {_unit(cheapest_row)} per "
             f"dollar at ${price:f} an hour{whole}"
         )
     spent = sum((row.usd for row in rows), Decimal(0))

@@ -82,7 +82,7 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
         return self.measured.samples_per_s or self.measured.steps_per_s
 
     def per_usd(self, usd_per_hour: Decimal | None) -> float | None:
-        """Return the samples for a dollar; if the number of samples is unknown, the steps for a dollar."""
+        """Return the samples per dollar; if the number of samples is unknown, the steps per dollar."""
         if self.rate is None or not usd_per_hour:
             return None
         return self.rate * SECONDS_PER_HOUR / float(usd_per_hour)

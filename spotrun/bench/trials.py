@@ -1,4 +1,4 @@
-"""The trials of a bench: the job on each type, with each batch size, precision and number of devices."""
+"""The trials of a bench: one for each combination of instance type, batch size, precision and number of devices."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ def loading_gain(measured: Measurement) -> float:
 
 def cpus_gain(measured: Measurement, more: int = MORE_CPUS) -> float | None:
     """
-    Return the speedup with `more` additional processors, provided that the data loaders use these as well as the
-    present ones.
+    Return the speedup with `more` additional processors, provided that the data loaders use the new processors as fully
+    as the present ones.
 
     Return None if the present processors are not busy. In that case more processors would not help, because loading
     waits for something else, or has too few workers.

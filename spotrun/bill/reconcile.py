@@ -410,11 +410,11 @@ class _InstanceLine:
         theirs = _sum(hours)
         ours = exact_seconds(max(timedelta(0), self._covered())) / _SECONDS_PER_HOUR
         if abs(theirs - ours) * _SECONDS_PER_HOUR > exact_seconds(EDGES):
-            yield f"metered for {theirs * _SECONDS_PER_HOUR:.0f} s, by the ledger {ours * _SECONDS_PER_HOUR:.0f} s"
+            yield f"the bill has {theirs * _SECONDS_PER_HOUR:.0f} s, the ledger has {ours * _SECONDS_PER_HOUR:.0f} s"
         else:
             rate = _sum(charge.amount_usd for charge in self._usage) / theirs
             prices = " then ".join(f"${price.usd_per_hour}" for price in self._member.prices)
-            yield f"charged at ${rate:.6f}/h, by the ledger {prices}/h"
+            yield f"the bill has ${rate:.6f}/h, the ledger has {prices}/h"
 
     def _covered(self) -> timedelta:
         """Return how long, according to the ledger, the instance ran in the hours that the file covers."""

@@ -19,7 +19,7 @@ from spotrun.report.tables import FiguresTable, add_row, figures_table, plain, p
 PLACES = 6
 """Number of decimals in the output. It is large because differences are small."""
 SCOPE = (
-    "Instances, their disks and addresses. Storage and requests of the bucket are not included: they have no run's tag."
+    "Instances, their disks and addresses. Storage and requests of the bucket are not included: they have no run tag."
 )
 
 

@@ -59,9 +59,9 @@ def verify_files(store: Store, commit: Commit) -> None:
 
 def kept(state: RunState, retiring: Collection[int] = ()) -> list[Outputs]:
     """
-    Return the lists of files that are still needed: the newest list, and one list for each kept checkpoint. Usually
-    that is the list that was stored with the checkpoint. If a checkpoint has no list, it is the last list that was
-    stored before the next checkpoint.
+    Return the lists of files that are still needed: the newest list, and one list for each kept checkpoint. Usually a
+    checkpoint's list is the one that was stored with it. If none was stored with a checkpoint, its list is the last one
+    that was stored before the next checkpoint.
 
     All other lists may be deleted, because later entries of the ledger never name them. Checkpoints in `retiring` are
     about to be retired, and do not count as kept.

@@ -308,8 +308,8 @@ def _write_all(fd: int, data: memoryview, start: int) -> None:
 
 Take = Callable[[int, memoryview], None]
 """
-Called with the position and the bytes of each piece of an object. If the object arrives damaged, it is read again, and
-this is called again for all of its pieces.
+Called with the position and the bytes of each piece of an object. If the object arrives damaged, the object is read
+again, and the function is called again for all of its pieces.
 """
 
 

@@ -18,8 +18,8 @@ FOLDER = "checkpoints/"
 def to_retire(state: RunState, rule: CheckpointSpec, resume_source: int | None) -> list[int]:
     """
     Return the commits that the run no longer needs, oldest first. These are the commits older than the `keep_last`
-    newest usable commits, and the commits that a user's prune request covers. Commits that `keep_best` or `keep_every`
-    keeps are exempt from both.
+    newest usable commits, and the commits that a user's prune request covers. In both cases, commits that `keep_best`
+    or `keep_every` keeps are left out.
 
     The result never contains:
     - the newest usable commit

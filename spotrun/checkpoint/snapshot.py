@@ -33,7 +33,10 @@ _NUMPY_DTYPE = re.compile(r"[<>|=][biufc]\d{1,2}", re.ASCII)
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu|meta)(:\d{1,3})?", re.ASCII)
 _KINDS = (Tensor, torch.nn.Parameter)
 _SMALL_BYTES = 1 << 20
-"""Tensors below this size count as small. memmove copies this many bytes in a tenth of a millisecond."""
+"""
+Tensors below this size count as small. While a small tensor is copied, no other thread runs Python. That is harmless,
+because memmove copies this many bytes in a tenth of a millisecond.
+"""
 _MEMMOVE = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _copy_aside = ctypes.CFUNCTYPE(*_MEMMOVE)(("memmove", ctypes.CDLL(None)))
 """memmove(to, from, size) that lets other threads run Python in the meantime."""

@@ -2,7 +2,7 @@
 Writes images into free arenas for the trainer. Some tensors of an image may be copied while training continues.
 
 The trainer writes only into free arenas, and only the agent frees arenas (protocol 20). `Stager.stage` takes a plan and
-returns an object with the number of the arena that it filled. It has the same interface as the stagers of
+returns an object with the number of the arena that it filled. `Stager` has the same interface as the stagers of
 meta-pytorch/torch_checkpointing, so that one of those could replace it.
 """
 

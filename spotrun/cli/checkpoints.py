@@ -137,8 +137,8 @@ def export_checkpoint(
 
 def _commit_of(run_id: str, state: RunState, step: int | None) -> Commit:
     """
-    Return the newest checkpoint of `step`. It may be suspect, or come after the step to which training went back later.
-    Without `step`, return the newest usable checkpoint.
+    Return the newest usable checkpoint or, if `step` is given, the newest checkpoint of that step. The latter is
+    returned even if it is suspect, or if training later resumed from an earlier step.
     """
     held = [commit for commit in state.commits if commit.retired_at is None]
     chosen = state.restore_candidates() if step is None else [c for c in reversed(held) if c.event.step == step]

@@ -79,8 +79,7 @@ def install(
 
 def list_nights(store: StoreOption = None, as_json: JsonOption = False) -> None:
     """
-    List the installed nights: when each is due, how its last run ended, and what the calls of the function in the cloud
-    cost.
+    List the installed nights: when each is due, how its last run ended, and the cost of its cloud function calls.
     """
     from datetime import UTC, datetime
 

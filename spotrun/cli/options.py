@@ -118,7 +118,7 @@ def require_writable(path: Path) -> None:
         SpotrunError: the folder does not exist, or the user is not allowed to write there.
     """
     if path.is_dir() or not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        raise SpotrunError(f"cannot write {path}", hint="name a file in a folder that you may write")
+        raise SpotrunError(f"cannot write {path}", hint="name a file in a folder that you can write to")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -130,5 +130,5 @@ def write_text(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise SpotrunError(
-            f"cannot write {path}: {error.strerror}", hint="name a file in a folder that you may write"
+            f"cannot write {path}: {error.strerror}", hint="name a file in a folder that you can write to"
         ) from error

@@ -47,7 +47,7 @@ def ssh(
     The connection uses Session Manager on AWS, and Identity-Aware Proxy on Google Cloud. Neither needs an open port.
 
     -L forwards a port of your machine to a port of the instance, for example to a notebook. It can be repeated. With
-    -L, a shell is opened too on Google Cloud, but not on AWS.
+    -L, the command also opens a shell on Google Cloud, but not on AWS.
     """
     from spotrun.runs.open_run import open_run
 

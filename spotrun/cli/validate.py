@@ -117,7 +117,7 @@ def _from_sky(path: Path, store: str, write: Path | None, *, as_json: bool) -> t
         )
     if write is not None:
         text = reading.text()
-        assert same_job(write, text, store) == reading.spec, "the written job is another one"
+        assert same_job(write, text, store) == reading.spec, "the written file describes a different job"
         write_text(write, text)
         say(f"wrote {write}")
     return reading.spec, reading.names_cloud

@@ -81,7 +81,7 @@ def _replace(path: Path, text: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        hint = "name a file in a folder that you are allowed to write to"
+        hint = "name a file in a folder that you can write to"
         raise SpotrunError(f"cannot write {path}: {error.strerror}", hint=hint) from error
 
 

@@ -241,7 +241,7 @@ def test_time_before_the_machine_ran_our_code_may_go_unbilled_and_no_more_than_t
     assert float(reasons(found)[Reason.STARTING]) == pytest.approx(-45 * 0.36 / 3600, abs=0.0001)
     more = [replace(lines[0], seconds=lines[0].seconds - 80), *lines[1:]]
     (line,) = by_report(history, more, tmp_path).unexplained
-    assert line.why == "metered for 8411 s, by the ledger 8491 s"
+    assert line.why == "the bill has 8411 s, the ledger has 8491 s"
 
 
 @pytest.mark.parametrize("fault", ["dearer", "longer", "missing", "unforgiven", "stranger", "fee"])
@@ -251,11 +251,11 @@ def test_unexplained_charges_are_named(tmp_path: Path, fault: str) -> None:
     faults: dict[str, tuple[list[Billed], str]] = {
         "dearer": (
             [replace(line, usd_per_hour=line.usd_per_hour * 2) for line in lines[:1]] + lines[1:],
-            "charged at $",
+            "the bill has $",
         ),
         "longer": (
             [replace(lines[0], seconds=lines[0].seconds + 900), *lines[1:]],
-            "metered for 9391 s, by the ledger 8491 s",
+            "the bill has 9391 s, the ledger has 8491 s",
         ),
         "missing": (
             [line for line in lines if line.capacity is ON_DEMAND],

@@ -5,7 +5,8 @@ Files that have not changed since the last commit are neither read nor sent.
 
 The agent reads the changed files while the training goes on. If the training changes a file again before the agent has
 read it, the snapshot is torn: it never becomes a commit. At the next step boundary, the trainer then makes a copy of
-that file, which the agent can read undisturbed. A command's state is stored completely or not at all.
+that file, which the agent can read undisturbed. If a file of a training cannot be stored at all, the checkpoint is made
+without it. In contrast, a command's state is stored completely or not at all.
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ tries are enough, because a training that makes no more steps hardly ever writes
 
 
 class FilesTorn(Exception):
-    """The snapshot must not become a commit. The files at `paths` have to be copied at another step boundary."""
+    """
+    The files at `paths` were changed before they were read, so the snapshot must not become a commit. The trainer has
+    to copy these files at a later step boundary.
+    """
 
     def __init__(self, paths: tuple[str, ...]) -> None:
         super().__init__(", ".join(paths[:5]))
@@ -78,7 +82,7 @@ class StoredFile(NamedTuple):
 class StoredFiles(NamedTuple):
     """
     The files of a snapshot, all of them in the store. `name` refers to the list of these files. The ledger does not
-    contain it yet: the caller has to write it there.
+    contain this reference yet: the caller has to write it there.
     """
 
     name: CommittedFiles
@@ -98,7 +102,7 @@ class CommitFiles:
         self.known: dict[str, StoredFile] = {}
 
     def begin(self, attempt: int, known: dict[str, StoredFile]) -> None:
-        """Set which files the work folder of a new trainer contains: the `known` files, and no others."""
+        """Prepare for a new trainer. At its start, the work folder contains the `known` files, and no others."""
         self._attempt, self.known = attempt, known
 
     @contextlib.contextmanager

@@ -40,8 +40,9 @@ class Refused(Exception):
 
 class StoredList(NamedTuple):
     """
-    A list of files that is in the store. `sent` maps the key of each object that had to be sent, files and list, to its
-    size. `stored_bytes` is the size of everything that this list and the earlier lists refer to.
+    A list of files that is in the store. `sent` maps the key of each object that had to be sent (the list, and pieces
+    of its files) to the object's size. `stored_bytes` is the size of everything that this list and the earlier lists
+    refer to.
     """
 
     key: str
@@ -62,7 +63,7 @@ class ContentStore:
         self._lock = threading.Lock()
         self._at_work = 0
         self._lists: dict[str, Listing | None] = {}
-        """The lists that the ledger names, by key. The value is None for a list that cannot be read."""
+        """The lists of files that the ledger names, by key. The value is None for a list that cannot be read."""
         self._sent: dict[str, int] = {}
         self._looked_for_garbage = False
         self._told: set[tuple[str, str]] = set()
@@ -116,7 +117,7 @@ class ContentStore:
         return StoredList(key, digest, dict(sending.sent), sum(stored.values()) + len(data))
 
     def named(self, key: str, listing: Listing) -> None:
-        """Record that the ledger now names the list `key`."""
+        """Record that the ledger now names the list of files that is stored under `key`."""
         with self._lock:
             self._lists[key] = listing
 

@@ -3,8 +3,8 @@ Stores the files of the script during its training.
 
 A thread surveys the work folder: it reads which files are there, and which of them have changed. It does so
 at these times:
-- after each checkpoint, and at least every few minutes. This is left out if the run's checkpoints include the files
-  (commit_files.py).
+- after each checkpoint, and at least every few minutes, unless the run's checkpoints include the files
+  (commit_files.py)
 - at a notice
 - when the trainer has ended and its last checkpoint is durable
 
@@ -343,7 +343,8 @@ class _Storing:
     def _as_it_rests(self, path: str, seen: FileVersion, resting: Survey | None) -> FileVersion:
         """
         Return the version of the file to store. A large file must not have changed between the two surveys `seen` and
-        `resting`. A small file is stored even if it has changed, because it may be written all the time, like a log.
+        `resting`. A small file is stored even if it has changed, because some small files, such as logs, are written
+        constantly.
 
         Raises:
             Refused: a large file has changed, or the file is gone.

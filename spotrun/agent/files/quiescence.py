@@ -20,20 +20,20 @@ from spotrun.folder.state_files import TOO_MANY, has_too_many
 from spotrun.folder.work_files import Survey
 
 REST_S = 5.0
-"""Minimum run seconds without a change after which a state counts as at rest."""
+"""Minimum run seconds for which a command's state files must stay unchanged before the state counts as at rest."""
 REST_MIN_S = float(os.environ.get("SPOTRUN_REST_FLOOR_S", "1"))
 """
 Minimum of REST_S in system seconds. Programs write no faster when run time passes faster. Tests set a smaller value.
 """
 SURVEYS = 2
 """
-Minimum time without a change, as a multiple of the duration of a survey. If this time is longer than REST_S, it
-replaces REST_S.
+Minimum time for which a state must stay unchanged, as a multiple of the duration of a survey (a read of all files'
+sizes and times). If this time is longer than REST_S, it replaces REST_S.
 """
 LOOKS = 5
 """
-Number of surveys within the required time without a change. With several surveys, the agent notices soon after that
-time has passed.
+Number of surveys within the time that the state must stay unchanged. With several surveys, the agent notices soon that
+the state has come to rest.
 """
 BUSY_SHARE_MAX = 0.05
 """

@@ -4,7 +4,7 @@ still be cut off from the other members, so this has to be checked separately.
 
 Each agent has a door: a socket at its member's address that accepts connections and closes them immediately. Every few
 seconds, each agent connects to the other members' doors. Even a stopped agent's door answers, because the kernel
-accepts connections.
+accepts connections. So an answer shows only that the network works, not that the agent does.
 """
 
 from __future__ import annotations
@@ -88,8 +88,7 @@ class Connectivity:
 
     def begins(self) -> None:
         """
-        Begin to measure again, for each member, how long it has not answered. The caller calls this when a trainer has
-        started.
+        Start again to measure how long each member has not answered. The caller calls this when a trainer has started.
         """
         self._reached_s = dict.fromkeys(self._doors, self._clock.monotonic())
 
@@ -118,7 +117,10 @@ def _answers(door: DoorAddress) -> bool:
 
 
 def doors_of_others(state: RunState, attempt: Attempt, own: MemberName) -> dict[MemberName, DoorAddress]:
-    """Return the doors of the other members. A member whose agent could not open a door is missing from the result."""
+    """
+    Return the addresses and ports of the other members' doors. A door is a socket by which a member checks whether it
+    can reach another member. A member whose agent could not open a door is missing from the result.
+    """
     known = zip(attempt.names, state.members_of(attempt), strict=True)
     return {
         name: DoorAddress(member.ready.address, member.ready.door)

@@ -21,7 +21,7 @@ Run seconds for which the gang waits for its lead to start the attempt. Afterwar
 it (protocol 36).
 """
 SILENT_S = 30.0
-"""Run seconds without a change of a member's status after which the member counts as not reached (protocol 44)."""
+"""Run seconds without a change of a member's status after which the member counts as unreachable (protocol 44)."""
 SILENT_MIN_S = 10.0
 """Minimum of SILENT_S in system seconds, because a busy machine is slow."""
 ENDS_WITHIN_S = 10.0
@@ -35,7 +35,7 @@ TOLD_WITHIN_S = 40.0
 """
 Maximum run seconds to wait for the report of the trainer that failed first. The agent waits for it if each trainer that
 is known to have failed says only that it lost the connection to another trainer. If that other trainer's report does
-not arrive, its member counts as not reached.
+not arrive, the member that runs the other trainer counts as unreachable.
 """
 TOLD_WITHIN_MIN_S = 15.0
 """Minimum of TOLD_WITHIN_S in system seconds."""
@@ -166,7 +166,7 @@ def has_the_reason(ended: Sequence[EndedTrainer]) -> EndedTrainer:
 
 
 def silent_members(seen: Mapping[MemberName, SeenStatus], now_s: float, scale: float) -> tuple[MemberName, ...]:
-    """Return the members whose statuses have not changed for too long. They count as not reached."""
+    """Return the members whose statuses have not changed for too long. They count as unreachable."""
     limit_s = max(SILENT_S, SILENT_MIN_S * scale)
     return tuple(name for name, each in seen.items() if now_s - each.since_s >= limit_s)
 

@@ -94,9 +94,8 @@ class Rendezvous:
 
 def alone(accelerators: str) -> dict[str, str]:
     """
-    Return the environment variables for a run on one instance that a member of a gang would get: rank, addresses and
-    number of processes. They describe a gang of one member. So a script that expects these variables also runs on one
-    instance.
+    Return the gang's environment variables (rank, addresses, number of processes) for a run on one instance. They
+    describe a gang of one member. So a script that expects these variables also runs on one instance.
     """
     return _places((LOOPBACK,), 0, max(1, count_in(accelerators)))
 

@@ -52,8 +52,8 @@ class WorkerStatuses:
 
     def begins(self) -> None:
         """
-        Begin to measure again, for each member, how long its status has not changed. The caller calls this when a
-        trainer has started.
+        Start again to measure how long each member's status has not changed. The caller calls this when a trainer has
+        started.
         """
         self._closely.clear()
         now_s = self._clock.monotonic()

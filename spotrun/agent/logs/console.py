@@ -6,7 +6,7 @@ chunks that are never changed.
     logs/LAUNCH.MEMBER/                        the same for any other member of a gang
 
 The chunks in the store show how many bytes were shipped, so a restarted agent continues where the previous agent
-stopped. After a pause in the output, a new line is shipped immediately. If a program prints all the time, a chunk is
+stopped. After a pause in the output, a new line is shipped immediately. If a program prints constantly, a chunk is
 shipped every few seconds.
 
 Programs write directly into the file and may keep it open, so no output is lost when an agent ends. Because the file

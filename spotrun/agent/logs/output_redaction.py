@@ -57,9 +57,8 @@ class OutputRedaction:
     @property
     def reach(self) -> int:
         """
-        Maximum number of bytes of a secret that can lie before a given position of the output if the secret continues
-        after that position. To recognise the secret, a reader that starts there also needs this many bytes before its
-        start.
+        Number of extra bytes that have to be read before a position of the output, so that no secret is missed at that
+        position. A secret that begins before the position and continues after it has at most this many bytes before it.
         """
         return max(named_values.REACH, self._exact.reach)
 
@@ -80,13 +79,13 @@ class OutputRedaction:
 
     def finds(self, data: bytes) -> bool:
         """
-        Return True if `data` contains an exact value. Values after a name that sounds secret do not count, because a
-        file may have to contain them.
+        Return True if `data` contains the exact value of a secret. Values that only follow a name that sounds secret do
+        not count, because a file may have to contain them.
         """
         return any(secret in data for secret in self._secrets)
 
     def is_in(self, name: str) -> bool:
-        """Return True if the name of a file contains an exact value in any form."""
+        """Return True if the name of a file contains the exact value of a secret, as it is or quoted."""
         return any(True for _ in self._exact.found(_one_byte_each(name)))
 
     def hide_in(self, name: str) -> str:
@@ -103,7 +102,7 @@ class OutputRedaction:
 
     def begun(self, data: bytes, least: int = 1) -> int:
         """
-        Return how many bytes at the end of `data` are the beginning of an exact value. Return 0 if that beginning is
-        shorter than `least` characters.
+        Return how many bytes at the end of `data` are the beginning of a secret's exact value. Return 0 if that
+        beginning is shorter than `least` characters.
         """
         return self._exact.begun(data[-self.reach :].decode(ONE_BYTE_EACH), least)

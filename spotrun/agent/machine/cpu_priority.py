@@ -27,8 +27,8 @@ if both want the same core.
 
 class CpuPriority:
     """
-    Sets the priority of this process's session. On a Linux without autogroups it does nothing. What counts there is the
-    niceness of each thread of the agent, and other parts of the agent set that.
+    Sets the priority of this process's session. On a Linux without autogroups it does nothing: there, only the niceness
+    of each thread matters, and other parts of the agent set it.
     """
 
     def __init__(self, autogroup: Path = AUTOGROUP) -> None:

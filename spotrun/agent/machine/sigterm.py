@@ -24,8 +24,8 @@ from spotrun import proc
 SHELLS = frozenset({"ash", "bash", "busybox", "dash", "ksh", "mksh", "sh", "zsh"})
 CODES_OF_AN_END = (0, 128 + signal.SIGTERM)
 """
-Exit codes of a program that caught SIGTERM, finished its work and then ended. Some programs instead end by sending the
-signal to themselves, without catching it this time.
+Exit codes of a program that caught SIGTERM, finished its work and then ended. The second code is for programs that,
+after their work, end by sending the signal to themselves.
 """
 _TERM_BIT = 1 << (signal.SIGTERM - 1)
 

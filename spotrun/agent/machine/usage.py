@@ -102,7 +102,9 @@ class Machine:
 
 
 def used_in(seconds: float, usage: Usage) -> MachineUse:
-    """Return the use in `seconds` seconds if the machine was as busy as in `usage` for all that time."""
+    """
+    Return the machine's use over `seconds` seconds, on the assumption that it was as busy as in `usage` all the time.
+    """
     gpu_used, gpu_bytes = usage.gpu_memory
     return MachineUse(
         cpu=_busy(seconds, usage.cpu_share),

@@ -1,9 +1,10 @@
 """
 Watches a trainer for signs of life, so that a trainer that hangs is found and ended (promise I16; failures.md R13).
 
-During training, progress is the only sign of life: ranks that wait for each other keep their processors busy. Before
-the first progress and after fit(), a script may do anything, for example download or export. So in these phases, output
-and use of the processor are signs of life too.
+During training, progress is the only sign of life. A busy processor is not, because ranks that wait for each other,
+even forever, keep their processors busy. Before the first progress and after fit(), a healthy script may make no
+progress for long, for example while it downloads or exports something. So in these phases, output and use of the
+processor are signs of life too.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ KILL_WITHIN_S = 30.0
 OUTPUT_BYTES = 64 << 10
 TORN_NAMED_MAX = 500
 """
-Maximum number of torn files that one message names. If there are more, the next snapshot is torn too, and the message
-about it names the remaining files.
+Maximum number of torn files (changed before the agent had read them) that one message names. If there are more, the
+next snapshot is torn too, and the message about that snapshot names the remaining files.
 """
 TELLINGS_MAX = 64
 """
@@ -173,9 +173,9 @@ class Trainer:
 
     def begin_at(self, start: Start, *later: Start) -> None:
         """
-        Tell the trainer where its training starts, as soon as it has said hello. If the trainer already has the image,
-        because it was passed during the download, send nothing. The `later` starts are for the next calls of fit() in
-        the script.
+        Tell the trainer where its training starts, as soon as it has said hello, that is, connected to the agent. If
+        the trainer already has the image, because it was passed during the download, send nothing. The `later` starts
+        are for the next calls of fit() in the script.
 
         The agent closes the image only when the trainer makes steps. Closing it frees much memory, which takes a while,
         and the training no longer has to wait for that.
@@ -213,7 +213,10 @@ class Trainer:
         self._tell_where()
 
     def _tell_where(self) -> None:
-        """Send the trainer its start, if the start is known and the trainer has said hello. Send it only once."""
+        """
+        Tell the trainer where its training starts, if that is known and the trainer has connected to the agent. Do so
+        only once.
+        """
         if self._told_where or self._start is None or self._process.hello is None:
             return
         self._told_where = True

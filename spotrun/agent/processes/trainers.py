@@ -15,7 +15,7 @@ from spotrun.run.gang import Meeting
 class Trainers:
     """
     The trainers of an attempt, of which one at a time is running (`current`). `spare` is a trainer process that was
-    started before the takeover and waits where its training would begin.
+    started before the takeover. It has run the script up to the start of the training, and waits there.
 
     In a gang, `place` is this member's place. The caller calls `arrange` before it starts a trainer, to choose the
     address and port at which the gang's trainers connect to each other.
@@ -69,8 +69,8 @@ class Trainers:
 
     def spend(self, snapshot: Snapshot) -> None:
         """
-        Record that the saver no longer needs the common part of the snapshot's arena, so that the trainer can overwrite
-        it.
+        Record that the saver no longer needs the common part of the snapshot's arena (the memory that the two arenas
+        share), so that the trainer can overwrite it.
         """
         if snapshot.incarnation == self.current.number and snapshot.arena is not None:
             self.current.spend(snapshot.arena)

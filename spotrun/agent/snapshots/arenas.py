@@ -24,10 +24,10 @@ import os
 COUNT = 2
 OWN_ONE_OF = 3
 """
-One third of each arena is not shared with the other arena. If this share were smaller, the two arenas would need less
-memory. But a larger common part would have to be sent before the trainer gets the other arena. So the trainer would
-wait longer before it can take a snapshot, and at the end of a run, where it needs a last snapshot, training would be
-held up.
+One third of each arena is not shared with the other arena. With a smaller share, the two arenas would need less memory.
+But then a larger common part would have to be sent before the trainer gets the other arena. So the trainer would have
+to wait longer until it can take its next snapshot. At the end of a run, the trainer always needs another snapshot, and
+so would stand still for that time.
 """
 
 
@@ -82,7 +82,10 @@ class Arenas:
         self._arenas: dict[int, Arena] = {}
         self._full: set[int] = set()
         self._spent: set[int] = set()
-        """Full arenas whose common part can be overwritten: it is in the store, or its upload was cancelled."""
+        """
+        Full arenas whose common part (the memory that the two arenas share) can be overwritten, because it is in the
+        store or its upload was cancelled.
+        """
         self._current: range = range(0)
         self._given: int | None = None
 

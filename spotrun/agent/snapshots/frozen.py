@@ -62,7 +62,10 @@ class PartialFrozenFolder:
 
 
 def received(message: FilesFrozen, descriptors: Descriptors) -> Frozen:
-    """Return the frozen folder that the trainer has described. It takes over the descriptors, and closes them."""
+    """
+    Return the frozen folder that the trainer has described. The returned object takes over the descriptors, and closes
+    them.
+    """
     index = os.pread(descriptors[0], message.index_bytes, message.index_at)
     return Frozen(msgspec.json.decode(index, type=FrozenFolder), descriptors, message.number)
 
@@ -174,9 +177,9 @@ def unchanged(fd: int, file: FrozenFile) -> Iterator[FileReader]:
 
 def _check(fd: int, file: FrozenFile) -> None:
     """
-    Raise TornFile if the file has changed since it was frozen. For a file that was kept open, two changes are allowed.
-    It has grown, and a sample of its old content is unchanged; or it was removed, because it can still be read while it
-    is open.
+    Raise TornFile if the file has changed since it was frozen. If the file was kept open, two changes are allowed. The
+    file may have grown, as long as a sample of its old content is unchanged. And the file may have been removed from
+    its folder, because an open file can still be read.
     """
     now, then = Stamp.of(os.fstat(fd)), file.stamp
     if file.source is ContentSource.PLACE:

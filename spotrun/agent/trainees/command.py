@@ -22,8 +22,9 @@ class Command:
     """
     A command that `trainer` runs, and whose state spotrun does not save.
 
-    Every program starts as a command. So a script with spotrun's callback is also handled by this class until it says
-    hello, even if the run already has checkpoints of a training. From then on, it counts as a training.
+    Every program starts as a command. So this class also handles a script with spotrun's callback, until the callback
+    connects to the agent, even if the run already has checkpoints of a training. From then on, the script counts as a
+    training.
     """
 
     def __init__(self, context: AgentContext, trainer: Trainer, journal: AttemptJournal) -> None:
@@ -62,7 +63,7 @@ class Command:
         self._context.note(f"an entry waits to be written to the ledger: {detail}")
 
     def becomes_training(self) -> None:
-        """Record that the command has said hello, so it is now a training."""
+        """Record that the command is now a training, because spotrun's callback in it has connected to the agent."""
         if self._unprotected:
             self._unprotected = False
             self._context.note("the training has connected to its agent: it is protected from now on")

@@ -27,7 +27,10 @@ from spotrun.run.events import TrainerExited
 from spotrun.trainer_link import SnapshotTaken
 
 BEGUN_AFTER_S = float(os.environ.get("SPOTRUN_BEGUN_AFTER_S", "60"))
-"""System seconds without a hello after which a command counts as not using spotrun's callback."""
+"""
+System seconds after which a command counts as not using spotrun's callback, if the callback has not said hello (sent
+its first message to the agent).
+"""
 IMPORTS_SHARE, IMPORTS_AT_MOST = 0.5, 5
 """
 Limits for a longer wait for the hello of a Python process. On a busy machine, the process may still be importing after

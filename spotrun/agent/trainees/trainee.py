@@ -1,6 +1,6 @@
 """
-The port for the program that an attempt runs, with one implementation for each of the three kinds: a training of which
-snapshots are taken, a command that keeps its state in files, and a command whose state spotrun does not save.
+The interface for the program that an attempt runs, with one implementation for each of the three kinds: a training of
+which snapshots are taken, a command that keeps its state in files, and a command whose state spotrun does not save.
 
 Every program starts as a command. It becomes a training when it says hello: spotrun's callback in it sends this message
 when it connects to the agent.

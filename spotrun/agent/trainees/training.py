@@ -41,7 +41,7 @@ from spotrun.trainer_link import (
 
 
 class Training:
-    """The training that `command` becomes when it says hello."""
+    """The training that `command` becomes when spotrun's callback in it connects to the agent."""
 
     def __init__(
         self,
@@ -173,8 +173,9 @@ class Training:
 
     def _let_a_newer_one_in(self, now_s: float) -> None:
         """
-        Drop a held snapshot, so that the trainer can use its arena for a newer one. Do this as late as possible,
-        because if the trainer dies between the drop and the newer snapshot, all steps since the last commit are lost.
+        Drop a snapshot that waits because the newest commit is too recent. The trainer can then use the arena for a
+        newer snapshot. Do this as late as possible: if the trainer dies before it has taken the newer snapshot, all
+        steps since the last commit are lost.
         """
         snapshot, at, pace = self._saver.held, self._trainer.progress, self._pace
         if snapshot is None or at is None:
@@ -203,7 +204,7 @@ class Training:
         self._outputs.hold()
 
     def leave(self, now_s: float) -> None:
-        """Stop training. If the training has done no step, kill it, because it has nothing to save."""
+        """Stop training. If the training has taken no step, kill it, because it has nothing to save."""
         if self._trainer.progress is None:
             stopped_at = self._context.clock.now()
             self._trainer.kill()
@@ -222,8 +223,8 @@ class Training:
     def is_done(self, exited: Exited) -> bool:
         """
         Return True if the run is complete: the final checkpoint of the last fit() is durable, and the script has then
-        ended with exit code 0, or has hung at its end. A script that never trained, in a run without training so far,
-        is also done if it ends with exit code 0.
+        ended with exit code 0, or has hung at its end. A run whose script has never trained, in this attempt or an
+        earlier one, is also complete if the script ends with exit code 0.
         """
         trainer = self._trainer
         if trainer.finished is not None:

@@ -34,8 +34,9 @@ DEPLOYED_WITHIN = timedelta(minutes=15)
 RACES_MAX = 5
 SOUND = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
 """
-States in which a stack can be updated. In states that end with _IN_PROGRESS, a stack is being changed; these pass. In
-any other state a stack cannot be updated, so the stack is removed and made again.
+States in which a stack can be updated. In a state that ends with _IN_PROGRESS, a stack is being changed, and this
+module waits for the change to end. In any other state a stack cannot be updated, so the stack is removed and made
+again.
 """
 SCHEDULES = ("begin", "begin-again", TICK)
 _DELETED: Mapping[str, Any] = {"StackStatus": "DELETE_COMPLETE"}

@@ -59,7 +59,7 @@ class Gcp(Cloud):
 
     def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:
         project = spec.gcp.project or "PROJECT"
-        advice = "write {}, or only the name, and put the secret there: {}"
+        advice = "write {}, or only the name, and store the secret with: {}"
         yield from secrets_elsewhere(self, spec, lambda own: advice.format(own, create_command(own.name, project)))
         uri = spec.checkpoint.uri
         if not uri.startswith("gs://"):

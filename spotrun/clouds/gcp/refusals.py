@@ -102,7 +102,11 @@ def impossible_types(spec: RunSpec) -> Iterator[Unreadable]:
         yield from _no_spot(name, resources, ("gcp", "instance_types", index))
     if one and resources.accelerators is not None and one.lower().startswith(_MACHINES_APART):
         advice = "name a type with built-in GPUs, like g2-standard-8, or no type"
-        yield Unreadable(f"{one} has separate GPUs, not supported yet", advice, at=("resources", "instance_type"))
+        yield Unreadable(
+            f"{one} has separately attached GPUs, which spotrun does not support yet",
+            advice,
+            at=("resources", "instance_type"),
+        )
 
 
 def _no_spot(kind: str, resources: ResourcesSpec, at: tuple[str | int, ...]) -> Iterator[Unreadable]:

@@ -72,7 +72,7 @@ def _set_up(trainer: Any, callback: Any, state: State) -> None:
     )
     scheduler.load_state_dict(state["scheduler"])
     for group, before in zip(optimizer.param_groups, groups, strict=True):
-        group.update(before)  # the scheduler's constructor has done a step
+        group.update(before)  # the scheduler's constructor has taken a step
     trainer.lr_scheduler_configs[:] = [module_of(trainer, "utilities.types").LRSchedulerConfig(scheduler)]
     callback._swa_scheduler = scheduler
     callback._average_model = callback._average_model.to(callback._device or module.device)
