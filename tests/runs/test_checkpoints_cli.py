@@ -165,7 +165,9 @@ def test_a_bad_start_starts_no_run(sandbox: Sandbox) -> None:
     path = sandbox.folder / "bad.ckpt"
     path.write_text("not a checkpoint")
     assert "was not written by torch.save" in sandbox.call("checkpoints", "import", path, job(sandbox, "never"), code=2)
-    assert "was not written by torch.save" in sandbox.call("launch", job(sandbox, "never"), "-y", "--init-from", path, code=2)
+    assert "was not written by torch.save" in sandbox.call(
+        "launch", job(sandbox, "never"), "-y", "--init-from", path, code=2
+    )
     assert not sandbox.store.exists()
 
 

@@ -286,7 +286,7 @@ def test_training_resumes_from_the_newest_unless_that_was_skipped_by_name() -> N
     history.write(replace(event, skipped=(newer,)))
     assert [commit.number for commit in history.state.restore_candidates()] == [older], "the newer one is cut off"
     history.exited()
-    refused(history, replace(event, incarnation=2, commit=newer), "no training may resume")
+    refused(history, replace(event, incarnation=2, commit=newer), "no training is allowed to resume")
 
 
 def test_newest_is_by_entry_and_not_by_step() -> None:
@@ -305,7 +305,7 @@ def test_a_spoilt_checkpoint_is_never_resumed_from(spoilt: str) -> None:
     assert history.state.latest_commit().number == good
     history.exited()
     event = ev.ResumedFrom(attempt=history.attempt, incarnation=1, commit=bad, epoch=0, step=10)
-    refused(history, event, "no training may resume")
+    refused(history, event, "no training is allowed to resume")
 
 
 def test_only_the_current_attempt_retires_and_a_runner_after_the_end() -> None:
