@@ -115,8 +115,8 @@ class AttemptEnd:
 
     def _go(self, reason: str) -> NoReturn:
         """
-        Power off. But if the cloud is about to take the instance, and does not bill an instance that it takes, first
-        wait to be taken.
+        Power off. But if the cloud is about to reclaim this instance, and does not bill instances that it reclaims,
+        wait for it to do so before powering off.
         """
         self._trainers.close()
         await_the_cloud(self._context, self._journal.attempt)

@@ -224,8 +224,8 @@ class SigtermTimes:
 @dataclass(frozen=True)
 class StateTimes(SigtermTimes):
     """
-    The times for a command whose state is stored after the command has ended. `takes_s` is how many run seconds that
-    takes, from SIGTERM until the state is durable; None if it was never measured. `ended` is True once the command has
+    The times for a command whose state is stored after the command has ended. `takes_s` is the measured time in run
+    seconds from SIGTERM until the state is durable; None if it was never measured. `ended` is True once the command has
     ended. Then there is no process left to kill, and all remaining time is for storing.
     """
 

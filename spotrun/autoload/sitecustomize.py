@@ -92,7 +92,8 @@ def program() -> Sequence[str]:
     """
     Return the program and its arguments. The path of the instance's folder, which differs on each instance, is removed.
 
-    Different programs of a run draw different numbers, but all ranks of one program draw the same numbers.
+    The result is part of the seed of the random generators. So different programs of a run draw different random
+    numbers, but all ranks of one program draw the same ones.
     """
     words = list(getattr(sys, "orig_argv", sys.argv))
     first = sys.argv[0] if sys.argv else ""

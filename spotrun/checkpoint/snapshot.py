@@ -168,7 +168,9 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     try:
         return torch.empty(shape, dtype=dtype)
     except RuntimeError as error:  # strides of (0, 2**48, 2**48) do not fit into 64 bits
-        raise CheckpointDamaged(f"the checkpoint holds an empty tensor of shape {shape}") from error
+        raise CheckpointDamaged(
+            f"the checkpoint has a tensor without data, and its shape {shape} is not that of an empty tensor"
+        ) from error
 
 
 class _Encoder:

@@ -36,7 +36,10 @@ def estimate(
     from spotrun.estimate import report
 
     if html is not None and html.suffix in (".yaml", ".yml"):
-        raise SpecInvalid(f"--html {html} names a study, and would replace it", hint="--html estimates.html")
+        raise SpecInvalid(
+            f"--html {html} is the file of a study, which the report would overwrite",
+            hint="choose another file: --html estimates.html",
+        )
     found = [(path, _reckonable(path)) for path in studies]
     if html is not None:
         from spotrun.estimate.page import estimates_page

@@ -133,8 +133,8 @@ class _Output:
 
 def _title(state: RunState | None, name: MemberName) -> str:
     """
-    Return a title like `attempt 2: spot in local-a (sim-v100)`. An instance without an attempt has a title too, because
-    it may print before it takes over, or never take over.
+    Return a title like `attempt 2: spot in local-a (sim-v100)`. An instance without an attempt has a title too: it may
+    print output before it begins an attempt, or without ever beginning one.
     """
     from spotrun.report.tables import plain
     from spotrun.report.why import offering_text

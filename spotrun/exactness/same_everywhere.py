@@ -1,4 +1,4 @@
-"""Removes from texts what differs between any two trainings: names of instances, times and durations."""
+"""Removes the parts of a text that differ between any two trainings: names of instances, times and durations."""
 
 from __future__ import annotations
 

@@ -81,8 +81,8 @@ class JobUncertainty(msgspec.Struct, frozen=True):
 
     def believed(self, job: Job) -> Job:
         """
-        Return the job with the changeovers that its strategy assumes. To be on the safe side, a strategy assumes longer
-        changeovers than expected, as in real runs.
+        Return the job with the changeovers that its strategy assumes. As in a real run, the strategy is on the safe
+        side: it assumes that changeovers take longer than expected.
         """
         return msgspec.structs.replace(job, changeover_s=job.changeover_s * self.changeover_factor)
 

@@ -289,8 +289,8 @@ class Attendant:
         if not self._goes_on() and not self._is_known():
             self._set(self._alarm.off)
             return self._told(None, None)
-        # Set the alarm before attending to the run. So if this process is killed while it attends to the run, the alarm
-        # calls the function again.
+        # Set the alarm before attending to the run, so that it calls the function again if this process is killed
+        # meanwhile.
         self._set(lambda: self._alarm.on(again=again))
         attended = self._opened()
         if attended is None:

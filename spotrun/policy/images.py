@@ -37,8 +37,8 @@ def with_good_image(state: RunState, offering: Offering) -> Offering:
 
 def _newest_outcomes(state: RunState, region: str) -> dict[str, Launch]:
     """
-    Return, for each image used in `region`, the newest launch with it that trained or failed. Failures from before the
-    run was last resumed do not count.
+    Return, for each machine image used in `region`, the newest launch from this image that has trained or failed.
+    Failures from before the run was last resumed do not count.
     """
     failed = {launch.number for launch in since_opened(state) if stillborn(launch)}
     return {

@@ -61,7 +61,7 @@ def apply(state: RunState, entry: Entry) -> RunState:
 
 def apply_malformed(state: RunState, number: int, reason: str = "not a well-formed entry", kind: str = "?") -> RunState:
     """
-    Return the state after an object that is not an entry of this run, but is stored under the number of an entry. The
+    Return the state after reading an object that is stored under an entry's number but is not an entry of this run. The
     number is used up, and the object has no other effect.
     """
     assert number == state.next_number

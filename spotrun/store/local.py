@@ -154,7 +154,7 @@ class LocalStore:
                     hint=f"{fix}; the runs in it then continue by themselves",
                 ) from error
             raise StoreUnavailable(
-                f"{key}: {error.strerror or error}", hint="check the disk of the folder that checkpoint.uri names"
+                f"{key}: {error.strerror or error}", hint="check the disk that has the folder in checkpoint.uri"
             ) from error
 
     @contextlib.contextmanager

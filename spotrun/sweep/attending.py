@@ -215,7 +215,7 @@ class Sweeping:
         self._looked_s = time.monotonic()
         self._trouble = ""
 
-    # -- what is known ------------------------------------------------------------------------------------------------
+    # -- the record and the trials of the sweep -----------------------------------------------------------------------
 
     @property
     def _record_name(self) -> str:

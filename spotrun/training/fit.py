@@ -219,8 +219,8 @@ class Fit:
             structure = self._structure = Structure(self._framework, state, described, memory, place.epoch)
         except Misfit as misfit:
             unsupported.reject(self._agent, str(misfit), misfit.hint or self._framework.way_out)
-        # The memory of the checkpoint is freed later. The framework copies the weights itself. Optimizers and callbacks
-        # may keep the other tensors without copying them, so these must be in memory that stays.
+        # The memory of the checkpoint is freed later. The framework copies the weights, so these are safe. Optimizers
+        # and callbacks may keep the other tensors themselves, so these are copied into memory that is not freed.
         kept = revived(memory.keep({key: value for key, value in state.items() if key != WEIGHTS}))
         self._resumed_at_end = place.finished
         whole = {**revived(state), **kept}

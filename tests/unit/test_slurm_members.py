@@ -201,7 +201,7 @@ def test_first_written_member_file_counts(tmp_path: Path, clock: ManualClock) ->
 def test_a_record_that_cannot_be_read_is_no_end_of_a_member(tmp_path: Path) -> None:
     files = MemberFiles(str(tmp_path / "t-1"))
     (tmp_path / "t-1.0.ended").write_text("{")
-    with pytest.raises(CloudUnavailable, match=r"t-1\.0\.ended is not a member's record"):
+    with pytest.raises(CloudUnavailable, match=r"t-1\.0\.ended is not a valid record of a member"):
         files.ended(0)
     (tmp_path / "t-1.1.ended").mkdir()
     with pytest.raises(CloudUnavailable, match=r"t-1\.1\.ended: Is a directory"):

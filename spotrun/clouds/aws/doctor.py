@@ -161,7 +161,7 @@ class AwsDoctor:
         types = {each.instance_type for each in self._capacity.one_of_each().values()}
         return price_findings(self._region, sorted(types), self._clock.now())
 
-    # -- the rights of the caller --------------------------------------------------------------------------------
+    # -- the caller's permissions --------------------------------------------------------------------------------
 
     def _launches(self, *, rehearse: bool) -> Iterator[Finding]:
         """

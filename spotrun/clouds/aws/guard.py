@@ -79,9 +79,9 @@ def _delete(region: Region, token: str) -> None:
 
 class AwsGuards:
     """
-    Makes and deletes guards, which are schedules of EventBridge. An object of this class remembers the guards that it
-    has made, and does not make them again. If another process has made a guard already, AWS reports that the schedule
-    exists, and that counts as success.
+    Creates and deletes guards, which are EventBridge schedules. An object of this class remembers the guards that it
+    has created, and does not create them again. If another process has made a guard already, AWS reports that the
+    schedule exists, and that counts as success.
     """
 
     def __init__(self, regions: Sequence[str], clock: Clock) -> None:

@@ -256,7 +256,10 @@ class Catalog:
 
 
 def catalogs(google: Google, project: str, config: GcpConfig, clock: Clock) -> dict[str, Catalog]:
-    """Return the catalogs of all regions of `config`. They share the prices of parts, which are read once a day."""
+    """
+    Return the catalogs of all regions of `config`. They share the prices of vCPUs, memory and GPUs, which are read once
+    a day.
+    """
     parts = TtlCache(clock, PRICE_LIST_FOR_S, lambda: read_part_prices(google, config.regions))
     return {region: Catalog(google, project, region, config, clock, parts.get) for region in config.regions}
 

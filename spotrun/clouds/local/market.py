@@ -119,9 +119,9 @@ class Market:
 
         According to AWS, a recommendation can arrive before the notice, or together with it
         (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html). AWS publishes neither how many
-        recommendations come nor how early. So this market makes three assumptions: the share `recommended` of all
-        losses is preceded by a recommendation; this recommendation comes at most LEAD_MINUTES_MAX before the notice;
-        and there are as many false recommendations as true ones.
+        recommendations come nor how early. So this market makes three assumptions: a recommendation precedes the
+        fraction `recommended` of all losses; it comes at most LEAD_MINUTES_MAX before the notice; and there are as many
+        false recommendations as true ones.
         """
         loss = self.next_loss(pool, at)
         if loss is None:

@@ -59,7 +59,7 @@ def fault(answer: Answer, what: str, partition: str = "") -> CloudError | None:
 
 def require_answer(answer: Answer, what: str) -> str:
     """
-    Return the output of a program that only reads.
+    Return the output of a Slurm program that only reads.
 
     Raises:
         CloudUnavailable: the program failed. Even a message such as "invalid partition" counts as a temporary fault

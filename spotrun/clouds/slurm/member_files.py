@@ -122,7 +122,9 @@ def _reaching(path: Path) -> Iterator[None]:
             f"{path}: {error.strerror}", hint=f"check who is allowed to use {path.parent}"
         ) from error
     except msgspec.DecodeError as error:
-        raise CloudUnavailable(f"{path} is not a member's record: {error}", hint="restore it, or remove it") from error
+        raise CloudUnavailable(
+            f"{path} is not a valid record of a member: {error}", hint="restore it, or remove it"
+        ) from error
 
 
 def read_seats(commands: Commands, nodes: str) -> tuple[Seat, ...]:

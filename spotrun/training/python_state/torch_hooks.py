@@ -48,8 +48,8 @@ class TorchHooks:
 
     def changed(self, *, probe: bool) -> Iterator[UntrackedChange]:
         """
-        Yield each place at which hooks were added or removed. Without `probe`, a removed hook of a parameter is noticed
-        only if another hook was added too.
+        Yield each place at which hooks were added or removed. Without `probe`, the removal of a parameter's hook is
+        noticed only if another hook was also added.
         """
         counts, registered = list(map(len, self._lists)), RemovableHandle.next_id
         if not probe and (counts, registered) == (self._counts, self._registered):
