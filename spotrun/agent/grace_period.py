@@ -224,9 +224,11 @@ class SigtermTimes:
 @dataclass(frozen=True)
 class StateTimes(SigtermTimes):
     """
-    The times for a command whose state is stored after the command has ended. `takes_s` is the measured time in run
-    seconds from SIGTERM until the state is durable; None if it was never measured. `ended` is True once the command has
-    ended. Then there is no process left to kill, and all remaining time is for storing.
+    The times for a command whose state the agent stores after the command has ended.
+
+    `takes_s` is the measured time from SIGTERM until the state is durable, in run seconds; None if it was never
+    measured. `ended` is True once the command has ended. Then the agent has no process left to kill, and uses all
+    remaining time to store the state.
     """
 
     takes_s: float | None

@@ -1,10 +1,11 @@
 """
-Records the nights of a job: the job, the times at which it begins, and the run of each night. A night begins even if
-the user's machine is off.
+Reads and writes the record of a night. A night is a job that a function in the cloud begins at a time of day, even if
+the user's machine is off. The record contains the job, the times at which it begins, and the run of each night so far.
+The record lies in the store, next to the runs.
 
-    nights/NAME/night.json               what is installed
-    nights/NAME/work/SHA256.tar.gz       its work folder
-    nights/NAME/begun/00000017.json      the 18th night that began: when it was due, and its run
+    nights/NAME/night.json               the installed night: its job and its times
+    nights/NAME/work/SHA256.tar.gz       the work folder of its job
+    nights/NAME/begun/00000017.json      the 18th night that began: the date for which it was due, and its run
     nights/NAME/notified/…               notifications about a night that did not begin, as in a run's folder
 
 Each night that begins gets the next number. To begin a night, a process reads the numbers that exist, and then writes
@@ -53,7 +54,7 @@ SEE_WHO = f"{AGAIN}; then check who is allowed to write to that store"
 
 
 class NightStrange(StoreError):
-    """An object of a night differs from what was installed."""
+    """An object in the record of a night is not the one that `spotrun night install` has stored."""
 
 
 class BegunNight(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +98,7 @@ class NightRecord:
         self._sha256 = None if pin is None else pin.sha256
         self._signer = None if pin is None else pin.signer
         self.passed_over: tuple[int, ...] = ()
-        """The numbers of invalid objects that the last call of `newest` found after the newest valid record."""
+        """The numbers after the newest valid record under which the last call of `newest` found invalid objects."""
         self.next_number = 0
         """The first free number after the newest valid record, at the last call of `newest`."""
 
@@ -106,7 +107,7 @@ class NightRecord:
         return self._has(_NIGHT)
 
     def run_uri(self, uid: str) -> str:
-        """Return the address that a run with this uid has if a night of this name begins it."""
+        """Return the address of the folder of run `uid`, if this night begins the run."""
         return f"{self._runs_uri}/{self._name}-{uid}"
 
     def install(self, night: Night) -> None:
@@ -208,8 +209,8 @@ class NightRecord:
 
     def remove(self) -> None:
         """
-        Delete the nights of this name. The installed night is deleted first, so that a partial deletion leaves no night
-        that could begin.
+        Delete the record of this night. night.json is deleted first: without it the night cannot begin, even if the
+        deletion is interrupted after that.
         """
         persist(lambda: self.store.delete(_NIGHT))
         for each in persist(lambda: self.store.list("")):
@@ -217,7 +218,7 @@ class NightRecord:
 
 
 def names(runs_uri: str) -> list[str]:
-    """Return the names of the nights that are installed in a store of runs."""
+    """Return the names of the installed nights whose records are in the store at `runs_uri`."""
     store = open_store(runs_uri)
     listed = persist(lambda: store.list(f"{FOLDER}/"))
     found = {parts[1] for each in listed if (parts := each.key.split("/"))[2:] == [_NIGHT]}

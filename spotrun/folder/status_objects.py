@@ -86,7 +86,10 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gpu_share(self) -> float | None:
-        """The mean share of those GPUs that report a share; None if no GPU does."""
+        """
+        The share of time in which a GPU was computing: the mean of the GPUs whose driver reports this share. None if no
+        driver does.
+        """
         told = [gpu.share for gpu in self.gpus if gpu.share is not None]
         return sum(told) / len(told) if told else None
 

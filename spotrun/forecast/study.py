@@ -1,6 +1,9 @@
 """
-Studies costs and missed deadlines for all combinations of strategies, recorded markets, job lengths, deadlines and
-changeovers.
+Studies by simulation what strategies cost and how often they miss deadlines.
+
+Each strategy is simulated with all combinations of recorded markets, job lengths, deadlines and changeovers. A recorded
+market, or *record*, is a file that says at which ticks spot was available in which zones. A *tick* is a step of time;
+all ticks of a record have the same length.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ class Case(msgspec.Struct, frozen=True, order=True):
 
 class SimulatedJob(msgspec.Struct, frozen=True):
     """
-    One simulated job, started at one time of a recorded market.
+    The result of one simulation: one job under one strategy, started at one time of a recorded market.
 
     `share` is the job's cost, divided by what the job costs on on-demand alone. `losses` is None for the optimum,
     because its number of losses is not defined: several schedules may have the minimum cost and lose different numbers
@@ -75,11 +78,11 @@ class StrategyResult(msgspec.Struct, frozen=True):
 
 class Options(msgspec.Struct, frozen=True):
     """
-    The scope of a study.
+    The scope of a study: the strategies, and the jobs that each of them is simulated with.
 
     If a recorded market has no prices, the price of spot is the on-demand price divided by `price_ratio`. A recorded
-    market is divided into windows. With `every` = n, only each n-th window is used. In each window, jobs start at
-    `starts` different times.
+    market is divided into windows. With `every` = n, the study uses only each n-th window. In each window, the study
+    starts each job at up to `starts` different times.
     """
 
     strategies: tuple[str, ...]
@@ -113,8 +116,8 @@ class RecordFacts(msgspec.Struct, frozen=True):
 
 class Study(msgspec.Struct, frozen=True):
     """
-    A finished study. `digest` is the sha256 of all its simulated jobs, so that two studies of the same records and
-    options can be compared by their digests.
+    A finished study. `digest` is the sha256 of the results of all its simulations. So two studies of the same recorded
+    markets, with the same options, should have the same digest.
     """
 
     records: tuple[RecordFacts, ...]
@@ -141,10 +144,10 @@ def study(
     paths: Sequence[Path], options: Options, progressed: Callable[[int, int], None] = lambda done, of: None
 ) -> Study:
     """
-    Simulate every strategy in every case on every record.
+    Simulate every strategy in every case on every recorded market.
 
     Raises:
-        SpotrunError: a file is not a record, or all records are shorter than the deadlines.
+        SpotrunError: a file is not a recorded market, or all recorded markets are shorter than the deadlines.
     """
     records = [(path, read(path, options)) for path in paths]
     pieces = [(path, window) for path, record in records for window in range(0, len(record.up), options.every)]
@@ -200,10 +203,11 @@ def _trial(case: Case, strategy: str, job: Job, market: Ticks, first: int) -> Si
 
 def jobs(options: Options, tick_s: float, ticks: int) -> Iterator[tuple[Job, int]]:
     """
-    Yield each job once for each tick at which it starts. All start ticks are early enough for the job's deadline to be
-    within the record.
+    Yield pairs of a job and the number of a tick at which a simulation starts this job. Each job is paired with up to
+    `options.starts` ticks, which are spread evenly over the recorded market. The market has `ticks` ticks, and each job
+    starts early enough for its deadline to be within the market.
 
-    Jobs that even on-demand could not finish in time are left out.
+    Leave out the jobs that would be late even on demand, and the jobs whose deadline is longer than the whole market.
     """
     for work_s, deadline_s, changeover_s in product(options.works_s, options.deadlines_s, options.changeovers_s):
         room = ticks - ceil(deadline_s / tick_s)

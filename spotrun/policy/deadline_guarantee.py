@@ -63,14 +63,18 @@ class Keeper(msgspec.Struct, frozen=True):
 
 
 def promises(facts: Facts) -> bool:
-    """Return True if the run has a deadline and its job allows several kinds. Only such a run needs a keeper."""
+    """
+    Return True if the run has a deadline, and its job lets the run choose among several kinds of instances. Only such a
+    run needs a keeper (the kind that has to meet the deadline).
+    """
     return facts.state.created.deadline_at is not None and bool(choice(facts))
 
 
 @once
 def keeper(facts: Facts) -> Keeper | None:
     """
-    Return the keeper. Return None if the run does not need one (see `promises`), or if no kind is offered on demand.
+    Return the keeper. Return None if the run does not need a keeper (see `promises`), or if none of the job's kinds can
+    be rented on demand.
     """
     if not promises(facts):
         return None
@@ -111,11 +115,13 @@ def too_slow(facts: Facts) -> frozenset[Kind]:
 
 def is_enough(facts: Facts, offering: Offering) -> bool:
     """
-    Return True if an on-demand instance that trains does not have to be replaced. This is so if one of these is true:
+    Return True if the run can keep training on `offering`, an on-demand instance. Return False if it has to move to the
+    keeper. It can stay in each of these cases:
 
-    - it will surely be in time
-    - no other kind is more likely to be in time
-    - its kind is on trial, and there is enough time left to finish on the keeper
+    - the run needs no keeper, or it is unknown how much work is left
+    - the instance's kind is sure to finish the work in time
+    - the instance's kind is the keeper, so no other kind is more likely to be in time
+    - the instance's kind is on trial, and there is enough time left to finish the work on the keeper after the trial
     """
     kept, kind = keeper(facts), kind_of(facts, offering)
     if kept is None or kind is None or workload(facts) is None or kind == kept.kind or _z(facts, kind) >= SURE:

@@ -164,8 +164,8 @@ def clean_up(facts: Facts) -> Iterator[Action]:
 
 def strangers(facts: Facts) -> Iterator[str]:
     """
-    Yield a message for each orphan of the run that has not ended yet. The message is needed because the ledger records
-    neither an orphan's end nor its cost.
+    Yield a message for each orphan that is still alive: an instance that has the tags of this run, and is not in the
+    run's ledger. The user needs the message because the ledger records neither the cost nor the end of an orphan.
     """
     for instance in facts.world.instances:
         if instance.alive and (why := _why_strange(facts, instance)):

@@ -1,12 +1,13 @@
 """
-Decides whether to replace a training instance with an instance of another kind. There are two reasons to do so: the
-other kind is known to cost less per sample, or its cost is unknown and is to be measured.
+Decides whether a run replaces its training instance with an instance of another kind (a move). There are two reasons
+for a move: the other kind is known to cost less per sample, or its cost is unknown and the run wants to measure it.
 
-The standby starts while the old instance trains. So a move costs the standby's start and a handover. It saves money
-only until the time at which the old instance would have been lost, or would have been replaced by a spot instance.
-After that, the run would be on the best kind in any case. If both kinds were measured, a move pays if the saving until
-then exceeds the cost of the move. The saving is computed with the smallest difference between the kinds that the
-measurements allow.
+For a move, the runner launches a standby of the other kind while the old instance still trains. So a move costs the
+standby's start and a handover. It saves money only until the old instance would have ended without the move: because it
+was lost, or because a spot instance replaced it. After that, the run would be on the best kind in any case.
+
+If the speeds of both kinds were measured, a move pays if its saving until then exceeds its cost. The saving is computed
+with the smallest difference between the two kinds that the measurements allow.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ REASON = "standby: another kind of instance"
 
 
 class KindMove(msgspec.Struct, frozen=True):
+    """A move to an instance of another kind: the offering to rent, and the reason for the move."""
+
     offering: Offering
     because: str
 
 
 def move_to_another_kind(facts: Facts) -> KindMove | None:
     """
-    Return the move to make now, for which a standby is then started. Return None if the running instance should keep
-    training.
+    Return the offering of another kind to which the run should move now; the runner then launches a standby of this
+    offering. Return None if the instance that trains should continue.
     """
     current = facts.state.current
     if not choice(facts) or current is None or not _may_be_left(facts, current):
@@ -53,7 +56,8 @@ def move_to_another_kind(facts: Facts) -> KindMove | None:
 
 def _may_be_left(facts: Facts, current: Attempt) -> bool:
     """
-    Return True if the running attempt can be replaced: it is not leaving yet, and the speed of its kind was measured.
+    Return True if a move can replace the running attempt: the attempt is not about to end already, and the speed of its
+    kind was measured.
     """
     kind = kind_of(facts, facts.state.launch_of(current).intent.offering)
     return not current.leaving and kind is not None and speeds(facts)[kind].measured is not None
@@ -61,8 +65,8 @@ def _may_be_left(facts: Facts, current: Attempt) -> bool:
 
 def _work_until_lost_h(facts: Facts, here: Offering) -> float | None:
     """
-    Return how much work the running instance would still do if it were not replaced. The unit is the work that the
-    first kind does in an hour. Return None if it is unknown how much work is left.
+    Return how much work the running instance would still do if the run did not move. The unit is the work that the
+    job's first kind does in an hour. Return None if it is unknown how much work is left.
     """
     left = workload(facts)
     if left is None:
@@ -113,8 +117,8 @@ def _known_to_be_cheaper(facts: Facts, work: Work, here: Offering) -> KindMove |
 
 def _move_usd(facts: Facts, here: Offering, there: Offering) -> float:
     """
-    Return the cost of a move in USD: the start at `there`, and a handover, during which both instances are paid and
-    neither trains.
+    Return the cost of a move in USD. It consists of the start of the instance `there`, and of a handover. During the
+    handover, both instances are paid and neither trains.
     """
     handover_s = (assumptions.COMMIT + assumptions.WARM_RESTORE).total_seconds()
     to_usd, from_usd = float(there.price_usd_per_hour), float(here.price_usd_per_hour)
@@ -123,10 +127,10 @@ def _move_usd(facts: Facts, here: Offering, there: Offering) -> float:
 
 def _worth_a_trial(facts: Facts, work: Work, here: Offering) -> KindMove | None:
     """
-    Return a move to a kind that is worth a trial; None if there is none.
+    Return a move to a kind whose speed is worth measuring in a trial; None if there is no such kind.
 
-    Only an instance of the best known kind is replaced for a trial. If the instance is of another kind, the run moves
-    to the best known kind first; and if that does not pay, a trial does not either.
+    The run begins a trial only from the best kind whose speed was measured. From any other kind, it moves to that best
+    kind first. If that move does not pay, a trial does not pay either.
     """
     left_h = _work_until_lost_h(facts, here)
     if best_known(facts, work) != kind_of(facts, here) or left_h is None:

@@ -1,6 +1,6 @@
 """
-Formats, as text and as JSON, what the calls of a run's runner cost. There are such
-calls only if the runner is a function in the cloud.
+Formats, as text and as JSON, what the runner of a run costs if it is a function in the cloud. The cloud bills each call
+of the function. Only a run that a night began has such a runner; the runner on a user's machine costs nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ def in_words(found: RunnerCalls) -> str:
 
 
 def for_programs(found: RunnerCalls | None) -> dict[str, Any] | None:
-    """Return the calls and their cost in the form that `--json` prints; None if no function was called for this run."""
+    """
+    Return the calls of the runner's function, and their cost, in the form that `--json` prints. Return None if no
+    function was called for this run.
+    """
     if found is None:
         return None
     calls = found.calls

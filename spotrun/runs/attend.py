@@ -42,8 +42,8 @@ def attend(run: OpenRun, *, nightly: bool = False, background: bool = False) -> 
     Raises:
         RunEnded: the run failed, or was stopped.
         LimitExceeded: the run is complete, and the condition of `report.fail_if` holds.
-        KeyboardInterrupt, Signalled: this process no longer attends to the run. Before the error, it has printed the
-            state of the run, and the command with which the user can continue it.
+        KeyboardInterrupt, Signalled: this process no longer attends to the run. Before `attend` raises this error, it
+            prints the state of the run, and the command with which the user can continue the run.
     """
     with notifying(run, ours=nightly) as notifier:
         last = _until_the_end(run, notifier, Interrupts(run, background=background))

@@ -91,7 +91,8 @@ def is_known(run: OpenRun) -> bool:
 
 def require_known(run: OpenRun, yes: bool) -> None:
     """
-    Ask the user whether a run that is not known is their own. If the answer is yes, remember the run as known.
+    Ask the user whether the run is their own, unless it is known (see `is_known`). If the answer is yes, remember the
+    run as known, so that the next command does not ask.
 
     Raises:
         SpecInvalid: there is no terminal to ask on.

@@ -44,7 +44,7 @@ def heeding() -> Iterator[None]:
 def undisturbed() -> Iterator[None]:
     """Ignore signals and Ctrl-C in this block, so that they do not interrupt work that an earlier signal requested."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *HEEDED)}
-    # A handler that does nothing, because a process that is started in this block would inherit SIG_IGN.
+    # SIG_IGN would do too, but a process that is started in this block would inherit it. It does not inherit a handler.
     _handle([number for number, handler in before.items() if handler != signal.SIG_IGN], lambda *_: None)
     try:
         yield

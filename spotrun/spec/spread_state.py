@@ -1,8 +1,9 @@
 """
-Finds code that spreads the state of a training over its processes: FSDP, torch.distributed.checkpoint (DCP), DeepSpeed.
+Finds code that spreads the state of a training over its processes, so that each process has only a part of the state.
+FSDP, torch.distributed.checkpoint (DCP) and DeepSpeed do this.
 
-Each process stores one part of such a state. If a training runs on several instances, each part is on the disk of one
-instance, and a checkpoint of `train.state` contains the files of only one instance.
+Each process stores its own part. If a training runs on several instances, each part is on the disk of one instance. But
+a checkpoint of `train.state` contains the files of only one instance, so the other parts would be missing.
 """
 
 from __future__ import annotations
@@ -200,9 +201,10 @@ def _is_switch(name: str, envs: Mapping[str, str]) -> bool:
 
 class _Names(ast.NodeVisitor):
     """
-    Collects from a Python file the names which show that a training spreads its state (those in the constants MODULES
-    and NAMES), each with its line. Also collects the modules that the file imports, each with the number of dots before
-    a relative import.
+    Searches a Python file for signs that its training spreads its state over several processes. The signs are the names
+    in the constants MODULES and NAMES. `found` has each such name, with the number of the line on which it is used.
+
+    `imported` has the modules that the file imports, each with the number of dots before a relative import.
     """
 
     def __init__(self, tree: ast.AST) -> None:

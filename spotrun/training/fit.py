@@ -444,8 +444,8 @@ class Fit:
 
     def finish(self) -> None:
         """
-        Take a final snapshot and report the end of the training, at the first call only. No snapshot is taken if this
-        process resumed from the final snapshot and trained nothing.
+        Take the final snapshot, and report the end of the training to the agent. Only the first call does this. If this
+        process resumed from the final snapshot and trained nothing, it only reports the end.
         """
         if self._finished:
             return

@@ -66,7 +66,10 @@ class FilesTorn(Exception):
 
 
 class StateRefused(Exception):
-    """A file of a command's state is not allowed to be stored. Without that file, the whole state is useless."""
+    """
+    spotrun refuses to store a file of a command's state. So it stores nothing of the state: without that file, the
+    other files would be useless.
+    """
 
 
 class StoredFile(NamedTuple):

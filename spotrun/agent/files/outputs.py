@@ -112,7 +112,10 @@ class OutputKeeper:
         self._thread.start()
 
     def hurry(self) -> None:
-        """Survey immediately, while the training continues, because the cloud will soon take the instance."""
+        """
+        Let the thread survey the work folder immediately, because the cloud will soon take the instance. The training
+        continues meanwhile.
+        """
         self._hurried = True
         self._wake.set()
 

@@ -1,6 +1,10 @@
 """
-Makes, changes, describes and removes the CloudFormation stack of a night and the code of its function, in whatever
-state a user has left them.
+Makes, changes, describes and removes the CloudFormation stack of a night. A night is a job that a runner in the cloud
+begins at a time of day; this runner is a Lambda function, which is part of the stack. The module also uploads the code
+of the function.
+
+A user may have deleted parts of the stack by hand, or may have interrupted an earlier installation. The module then
+removes what is left of the stack, and makes the stack again.
 
 https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/view-stack-events.html
 https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateStack.html
@@ -46,14 +50,17 @@ _RIGHTS = "infra/aws/README.md, under Nights, lists the rights that installing a
 
 
 def ask(region: Region, action: str, call: Callable[[], Any]) -> Any:
-    """Call `Region.ask`, and name the missing right in the hint of an AccessDenied."""
+    """
+    Call AWS with `Region.ask`. If AWS refuses the call because the user lacks a right, the hint of the AccessDenied
+    names this right.
+    """
     with naming_the_right():
         return region.ask(action, call)
 
 
 @contextmanager
 def naming_the_right() -> Iterator[None]:
-    """Name the missing right in the hint of an AccessDenied."""
+    """If this block raises an AccessDenied, name the missing right in its hint."""
     try:
         yield
     except AccessDenied as error:
@@ -67,7 +74,7 @@ def parameters_of(stack: Mapping[str, Any]) -> dict[str, str]:
 
 
 class NightStack:
-    """The stack of the night `name`. It need not exist."""
+    """The CloudFormation stack of the night `name`. The stack does not have to exist yet."""
 
     def __init__(self, region: Region, name: str, clock: Clock) -> None:
         self._region, self._clock = region, clock
@@ -174,7 +181,7 @@ class NightStack:
         return found
 
     def missing(self) -> list[str]:
-        """Name the indispensable parts of a night that a user has deleted by hand."""
+        """Name the parts of the night's stack that do not exist any more, because a user has deleted them by hand."""
         name, region = self.name, self._region
         parts: dict[str, Callable[[], Any]] = {
             "the function": lambda: region.functions.get_function(FunctionName=name),

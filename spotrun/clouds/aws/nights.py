@@ -1,7 +1,10 @@
 """
-Nights on AWS: EventBridge Scheduler calls a Lambda function. A CloudFormation stack, night.yaml, contains everything of
-one night except the function's code. The code is sent straight to Lambda. It is not sent through the store, because
-other people may be able to write to the store.
+Installs, describes and removes nights on AWS. A night is a job that a runner in the cloud begins at a time of day, even
+if the user's machine is off. The runner is a Lambda function, which EventBridge Scheduler calls.
+
+Each night has a CloudFormation stack, made from night.yaml. The stack contains everything of the night except the
+function's code. spotrun sends the code straight to Lambda, not through the store, because other people may be able to
+write to the store.
 
 https://docs.aws.amazon.com/scheduler/latest/UserGuide/schedule-types.html
 https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateStack.html
@@ -66,15 +69,15 @@ def _times(night: Night) -> dict[str, str]:
 
 def _is_of(stack: Mapping[str, Any], store: str) -> bool:
     """
-    Return whether the stack belongs to a night of this store. Another store may have a night of the same name, and so a
-    stack of the same name.
+    Return True if the stack belongs to a night in the store `store`. A night in another store may have the same name,
+    and then its stack has the same name too.
     """
     known = parameters_of(stack).get("Store", store)
     return address.parse(known) == address.parse(store)
 
 
 class AwsNights:
-    """Nights that are called by EventBridge Scheduler and run in Lambda functions."""
+    """Installs, describes and removes the nights in one region of AWS."""
 
     def __init__(self, region: Region, clock: Clock | None = None) -> None:
         self._region = region

@@ -1,8 +1,14 @@
 """
-Nights on Google Cloud: three Cloud Scheduler jobs call a Cloud Run service, which runs only while it is called. The
-service has no image of its own: Google's Python image runs night_start.py, which fetches spotrun from the store.
+Installs, describes and removes nights on Google Cloud. A night is a job that a runner in the cloud begins at a time of
+day, even if the user's machine is off.
 
-infra/gcp/nights makes what all nights share: the account of the service, the account that calls it, and their roles.
+The runner of a night is a Cloud Run service, which computes only while it is called. Three Cloud Scheduler jobs call
+it: at the night's time, again after that in case the night could not begin, and each minute while the night's run
+lives. For the service, no container image has to be made: Google's Python image runs night_start.py, which fetches
+spotrun from the store.
+
+All nights of a project share two service accounts and the roles of these accounts. infra/gcp/nights makes them. The
+service has one of the accounts, and the Cloud Scheduler jobs call the service with the other.
 
 https://cloud.google.com/run/docs/reference/rest/v2/projects.locations.services
 https://cloud.google.com/scheduler/docs/reference/rest/v1/projects.locations.jobs
@@ -87,13 +93,16 @@ _CONNECT_S = 10.0
 
 
 def schedule(due: ScheduleTimes) -> str:
-    """Return the times in the form of unix-cron, where Sunday is 0."""
+    """Return the times of a schedule in the form of unix-cron, as Cloud Scheduler needs them. Sunday is 0."""
     days = ",".join(str((DAYS.index(day) + 1) % len(DAYS)) for day in due.days)
     return f"{','.join(map(str, due.minutes))} {due.hour} * * {days}"
 
 
 class GcpNights:
-    """Nights that Cloud Scheduler calls and Cloud Run runs. `named` is the project; None if the login determines it."""
+    """
+    Installs, describes and removes the nights in one region of a Google Cloud project. `named` is the project's name;
+    None if the project of the user's login is used.
+    """
 
     def __init__(self, region: str, clock: Clock, named: str | None = None) -> None:
         self._region = region
@@ -184,7 +193,10 @@ class GcpNights:
         return ""
 
     def remove(self, name: str, store: str, say: Callable[[str], None]) -> None:
-        """Delete the jobs before the service that they call, so that no job calls a deleted service."""
+        """
+        Remove the night `name`. Its Cloud Scheduler jobs are deleted before the service that they call, so that no job
+        calls a deleted service.
+        """
         found = self._described(name)
         if found is None:
             say(f"note: {self._region} had no service {name_of(name)}")
@@ -206,7 +218,8 @@ class GcpNights:
 
     def _archives_needed(self, store: str) -> set[str]:
         """
-        Return the file names of the archives that services use. A service fetches its archive each time it starts.
+        Return the file names of the archives that the services of nights use. A service fetches its archive from the
+        store each time it starts.
 
         Raises:
             CloudError, StoreError: a night's service or record cannot be read, so the names are unknown.
@@ -410,14 +423,14 @@ def _environment(service: Mapping[str, Any]) -> dict[str, str]:
 
 def _is_of(service: Mapping[str, Any], store: str) -> bool:
     """
-    Return whether the service belongs to a night of this store. Another store may have a night of the same name, and so
-    a service of the same name.
+    Return True if the service belongs to a night in the store `store`. A night in another store may have the same name,
+    and then its service has the same name too.
     """
     return address.parse(_environment(service)[_STORE]) == address.parse(store)
 
 
 def _is_settled(service: Mapping[str, Any] | None) -> bool:
-    """Return whether the last requested change has been carried out, or has failed."""
+    """Return True if the last change of the service is over: Cloud Run has made it, or it has failed."""
     if service is None or service.get("reconciling", False):
         return False
     return service.get("observedGeneration") == service.get("generation")

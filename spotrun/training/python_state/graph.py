@@ -338,7 +338,11 @@ class Walk:
         return self._attributes(value, self._script.set_by_libraries(type(value)))
 
     def own_parts(self, module: nn.Module) -> dict[str, Any]:
-        """Return the attributes of a module other than the trained one, without the attributes that torch adds."""
+        """
+        Return the attributes that the script has set in a torch module, and the module's flag `training`. The
+        attributes that torch and other libraries set are left out. If the module's class belongs to a library, return
+        the module's public plain attributes instead.
+        """
         parts = self._plain_of(module)
         if parts is not None:
             return parts
