@@ -15,7 +15,7 @@ Defines every failure that a user of spotrun can meet, with its exit code.
     │   ├── LedgerFlooded            another program appends too many entries, or too fast: end that program
     │   ├── LedgerVersionUnknown     another version of spotrun wrote the ledger: read it with that version
     │   └── LedgerDamaged        8   an entry is missing, moved or changed: no writer may append
-    │       └── RunGone              the run's folder was moved or deleted while a runner attended to the run
+    │       └── RunGone              the run's folder was moved or deleted while a runner took care of the run
     ├── CheckpointDamaged        6   no checkpoint can be read back intact
     ├── Unreckonable             1   a result cannot be computed from stored figures, although each is in its bounds
     ├── FiguresDiffer            1   published figures of a cost study are not reproduced

@@ -120,7 +120,8 @@ def _begin(prepared: Prepared, *, another: bool, yes: bool, detach: bool) -> Non
 def _refuse_both(nightly: bool, detach: bool) -> None:
     if nightly and detach:
         raise SpecInvalid(
-            "--nightly attends to the run in this process", hint="leave out --detach; cron does not need it"
+            "--nightly cannot be combined with --detach: it runs the runner in this process",
+            hint="leave out --detach; cron does not need it",
         )
 
 

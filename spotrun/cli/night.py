@@ -132,7 +132,7 @@ def remove(name: NightArgument, store: StoreOption = None, yes: YesOption = Fals
     if last is not None and last.ledger.refresh().terminal is None:
         say(
             f"note: {last.id} continues without a runner, and its instance ends when its time-to-live is over. "
-            f"`spotrun resume {last.typed}` attends to the run, `spotrun down {last.typed}` ends it now"
+            f"`spotrun resume {last.typed}` takes care of the run, `spotrun down {last.typed}` ends it now"
         )
     confirm(yes, f"Remove the night {name}?", default=False, declined="nothing was removed")
     nights.remove(night.name, folder, say)

@@ -314,7 +314,7 @@ def _unreadable_facts(error: SpotrunError) -> dict[str, Any]:
 
 
 def _attended(run: OpenRun) -> bool | None:
-    """Return True if a runner attends to the run, False if none does, and None if the run has ended."""
+    """Return True if a runner takes care of the run, False if none does, and None if the run has ended."""
     from spotrun.runs.open_run import attended
 
     return None if run.ledger.state.terminal is not None else attended(run)

@@ -130,7 +130,8 @@ class Nights(Protocol):
 
     def look(self, name: str) -> None:
         """
-        Call the runner once, to check that it works. If a run of the night lives, this call also attends to that run.
+        Call the runner once, to check that it works. If a run of the night lives, this call also takes care of that
+        run.
         """
 
     def begin(self, name: str, now: datetime) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
 """
-Determines which runner attends to a run. That runner regularly writes the run's runner status object as its heartbeat.
-While it is alive, no other runner writes the object. After it has died, another runner may take its place.
+Determines which runner takes care of a run. That runner regularly writes the run's runner status object as its
+heartbeat. While it is alive, no other runner writes the object. After it has died, another runner may take its place.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def lasts(status: RunnerStatus) -> timedelta:
 
 def other_runner(store: Store, clock: Clock) -> RunnerStatus | None:
     """
-    Return the live runner that attends to the run, if it is not this process; otherwise None. `clock` is the run's
+    Return the live runner that takes care of the run, if it is not this process; otherwise None. `clock` is the run's
     clock.
 
     The parent of this process does not count as another runner. If the parent is a runner, it has started this process

@@ -53,7 +53,7 @@ class Heartbeats:
 
         If a reading is due, read the heartbeats, and then write this runner's own heartbeat, which contains `message`
         and `blind`. The order matters if this machine has slept for a night: if the runner wrote its new heartbeat
-        first, every agent would seem to have been silent for the whole night. If another runner attends to the run,
+        first, every agent would seem to have been silent for the whole night. If another runner takes care of the run,
         that runner's heartbeat is used, and none is written.
 
         Raises:

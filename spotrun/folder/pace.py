@@ -24,7 +24,7 @@ class PollIntervals(NamedTuple):
 
 
 ALL_THE_TIME = PollIntervals(15.0, timedelta(minutes=2), timedelta(minutes=1))
-"""The intervals of a process that attends to its run all the time."""
+"""The intervals of a process that takes care of its run all the time."""
 BY_THE_MINUTE = PollIntervals(170.0, timedelta(seconds=200), timedelta(minutes=15))
 """
 The intervals of a runner that is not a permanent process but is called once a minute. It reads the heartbeats in every

@@ -1,1 +1,1 @@
-"""Starts a job's run every night from a function in the cloud, which then attends to the run once a minute."""
+"""Starts a job's run every night from a function in the cloud, which then takes care of the run once a minute."""

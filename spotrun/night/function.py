@@ -1,14 +1,14 @@
 """
-The function that attends to all nights of one name. It is a runner that does not run all the time: the cloud calls it,
-each time with one of these events.
+The function that takes care of all nights of one name. It is a runner that does not run all the time: the cloud calls
+it, each time with one of these events.
 
     {"kind": "begin", "due": "2026-11-27T21:00:00Z"}     a night is due: start its run, or continue an unfinished one
     {"kind": "again", "due": "2026-11-27T22:15:00Z"}     the same, every 15 minutes in the hour after; if it fails,
                                                          notify the receivers that the job names
-    {"kind": "begin", "by_hand": "2026-11-27T10:15:00"}  a person starts a night now
-    {"kind": "tick"}                                     attend to the newest run: do one tick
-    {"kind": "look"}                                     the same, and set the alarm even if it seems to be set
-    an event of EC2                                      attend to the run for longer, if the event is about an instance
+    {"kind": "begin", "by_hand": "2026-11-27T10:15:00"}  a person starts a night now {"kind": "tick"}
+    take care of the newest run: do one tick {"kind": "look"}                                     the same, and set the
+    alarm even if it seems to be set an event of EC2                                      take care of the run for
+    longer, if the event is about an instance
                                                          of it
 
 The alarm is the part of the cloud that calls the function once a minute.
@@ -128,7 +128,8 @@ class _Attended:
 
 class Attendant:
     """
-    Attends to the newest run among the nights of one name. `alarm` is for tests; by default, the cloud's alarm is used.
+    Takes care of the newest run among the nights of one name. `alarm` is for tests; by default, the cloud's alarm is
+    used.
     """
 
     def __init__(self, store: str, name: str, pin: Pin, alarm: Alarm | None = None, clock: Clock | None = None) -> None:
@@ -283,13 +284,13 @@ class Attendant:
 
     def _attend(self, *, again: bool = False, watch_s: float = 0.0) -> Answer:
         """
-        Attend to the newest run for at most `watch_s`. Stop earlier if a tick has written to the ledger and the next
+        Take care of the newest run for at most `watch_s`. Stop earlier if a tick has written to the ledger and the next
         tick has found nothing to write.
         """
         if not self._goes_on() and not self._is_known():
             self._set(self._alarm.off)
             return self._told(None, None)
-        # Set the alarm before attending to the run, so that it calls the function again if this process is killed
+        # Set the alarm before taking care of the run, so that it calls the function again if this process is killed
         # meanwhile.
         self._set(lambda: self._alarm.on(again=again))
         attended = self._opened()
@@ -322,7 +323,9 @@ class Attendant:
         return nights_of(self._pin.night).addresses(places)
 
     def _set(self, act: Callable[[], None]) -> None:
-        """Set the alarm if possible. Without the alarm, the function still attends to the run whenever it is called."""
+        """
+        Set the alarm if possible. Without the alarm, the function still takes care of the run whenever it is called.
+        """
         try:
             act()
         except CloudError as error:
@@ -330,7 +333,7 @@ class Attendant:
 
     def _hear(self, event: Mapping[str, Any]) -> Answer:
         """
-        Attend to the run if EC2's event is about one of its instances. An event about another run's instance has no
+        Take care of the run if EC2's event is about one of its instances. An event about another run's instance has no
         effect.
         """
         instance_id = str(event.get("detail", {}).get("instance-id", ""))
@@ -366,7 +369,7 @@ class Attendant:
 
     def _goes_on(self) -> bool:
         """
-        Return True if the run that this process attends to is unfinished. As long as it is, no other night starts a
+        Return True if the run that this process takes care of is unfinished. As long as it is, no other night starts a
         newer run: see `_unfinished`.
         """
         if self._attended is None:
@@ -387,7 +390,7 @@ class Attendant:
 
     def _leave(self) -> None:
         """
-        Stop attending to the run and turn the alarm off, because the run is over.
+        Stop taking care of the run and turn the alarm off, because the run is over.
 
         Another process may begin a night at the same time and set the alarm just before this method turns it off. So
         after turning the alarm off, this method checks for a newer night, and sets the alarm again if there is one.

@@ -124,12 +124,12 @@ class Installation:
 def left_alone(begun: Sequence[NumberedNight], runs: Sequence[OpenRun]) -> list[str]:
     """
     Return a note if a run of this night's name is unfinished. The function that is about to be installed has a new pin,
-    so it will not attend to that run. The run is that of the newest record in `begun`, if it is one of `runs`.
+    so it will not take care of that run. The run is that of the newest record in `begun`, if it is one of `runs`.
     """
     newest = {each.begun.run for each in begun[-1:]}
     return [
-        f"{run.id} is not finished, and the function that is installed now has not made it, so it will not attend to "
-        f"this run: `spotrun resume {run.typed}` continues the run, `spotrun down {run.typed}` ends it"
+        f"{run.id} is not finished, and the function that is installed now has not made it, so it will not take care "
+        f"of this run: `spotrun resume {run.typed}` continues the run, `spotrun down {run.typed}` ends it"
         for run in runs
         if run.created.uid in newest and run.ledger.refresh().terminal is None
     ]

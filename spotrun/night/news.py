@@ -2,7 +2,7 @@
 Sends the notifications of a night's run to the receivers that the job names. Notifications are sent during calls of the
 night's function, because no process runs between two calls.
 
-If there is something to report, a call first attends to the run, and then takes a few seconds longer to send the
+If there is something to report, a call first takes care of the run, and then takes a few seconds longer to send the
 notifications. Otherwise it sends no request. A notification that was not delivered is tried again in the next call. It
 is given up after as many tries as with any other runner.
 """

@@ -269,8 +269,8 @@ def _why_no_spot_helps(facts: Facts, spot: list[Offering]) -> str:
 
 def _cheaper_than_on_demand(facts: Facts, on_demand: Offering) -> Offering | None:
     """
-    Return a spot offering to use while the preferred kinds have no spot. Its kind costs more than the preferred kinds,
-    but the work has to cost less on this offering than on `on_demand`. Return None if there is no such offering.
+    Return a spot offering of a more expensive kind, to use while no preferred kind has spot capacity. The work must
+    cost less on this offering than on `on_demand`. Return None if there is no such offering.
     """
     work, limit = spot_work(facts), on_demand_work(facts)[on_demand]
     dearer = (found for found in spot_now(facts) if is_of_dearer_kind(facts, found))

@@ -16,11 +16,11 @@ from spotrun.run.state import Launch, RunState
 
 
 def attended_to(run: str, state: RunState, runner: str = "a runner") -> str:
-    """Describe in one line a run that a runner attends to. `run` is what users type for the run."""
+    """Describe in one line a run that a runner takes care of. `run` is what users type for the run."""
     if state.stop_requested:
         return f"{run} has a stop request, and {runner} is stopping it. `spotrun down {run}` ends it now"
     return (
-        f"{run} has not ended ({status_word(state)}), and {runner} attends to it. "
+        f"{run} has not ended ({status_word(state)}), and {runner} takes care of it. "
         f"`spotrun logs {run} -f` shows it, `spotrun stop {run}` ends it"
     )
 
@@ -47,7 +47,7 @@ def left_alone(run: str, state: RunState) -> str:
         what = f"{run} has a stop request, but no runner that stops it"
         advice = f"`spotrun down {run}` ends it now"
     else:
-        what = f"{run} has not ended, and no runner attends to it"
+        what = f"{run} has not ended, and no runner takes care of it"
         advice = f"{_carried_on(run, state.created)}`spotrun down {run}` ends it now"
     return f"{what}. {_running(state)}. {advice}"
 

@@ -1,1 +1,1 @@
-"""Creates a run, and attends to it: observes, decides, acts and records until it has ended."""
+"""Creates a run, and takes care of it: observes, decides, acts and records until it has ended."""

@@ -98,7 +98,7 @@ class Runner:
         )
 
     def run(self, watch: Callable[[Tick], None]) -> Tick:
-        """Attend to the run until it has ended and has no more instances. Call `watch` with each tick."""
+        """Take care of the run until it has ended and has no more instances. Call `watch` with each tick."""
         while True:
             for tick in self.ticks():
                 watch(tick)
@@ -149,7 +149,7 @@ class Runner:
         Observe, decide, act and record once. If the cloud or the store cannot be read, do nothing (promise I6).
 
         Raises:
-            LedgerDamaged, KeyMissing: no runner can attend to this run any more.
+            LedgerDamaged, KeyMissing: no runner can take care of this run any more.
             RunGone: the run's folder was moved or deleted, and its instances were ended.
             AccessDenied: the cloud refuses the credentials, and has accepted no call of this runner so far. Instances
                 and agents continue without a runner. After the first accepted call, a refusal is not raised: it may be

@@ -1,4 +1,4 @@
-"""Attends to a run in the foreground, for launch and resume."""
+"""Takes care of a run in the foreground, for launch and resume."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from spotrun.spec.model import RunSpec
 
 def attend(run: OpenRun, *, nightly: bool = False, background: bool = False) -> None:
     """
-    Attend to the run as its runner until it ends, then show its bill. After a nightly run, send its summary.
+    Take care of the run as its runner until it ends, then show its bill. After a nightly run, send its summary.
     `background` is True if this process has no terminal.
 
     Raises:
-        RunEnded: the run failed, or was stopped.
-        LimitExceeded: the run is complete, and the condition of `report.fail_if` holds.
-        KeyboardInterrupt, Signalled: this process no longer attends to the run. Before `attend` raises this error, it
+        RunEnded: the run failed, or was stopped. LimitExceeded: the run is complete, and the condition of
+        `report.fail_if` holds. KeyboardInterrupt, Signalled: this process no longer takes care of the run. Before
+        `attend` raises this error, it
             prints the state of the run, and the command with which the user can continue the run.
     """
     with notifying(run, ours=nightly) as notifier:

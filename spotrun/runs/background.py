@@ -1,4 +1,6 @@
-"""Starts a runner in the background, and waits until the new process reports that it has begun to attend to the run."""
+"""
+Starts a runner in the background, and waits until the new process reports that it has begun to take care of the run.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ LOG_TAIL_BYTES = 500
 
 def leave_behind(run: OpenRun) -> None:
     """
-    Start a detached runner for a run that this machine knows (see known.py), and wait until it reports that it attends
-    to the run.
+    Start a detached runner for a run that this machine knows (see known.py), and wait until it reports that it takes
+    care of the run.
 
     Raises:
         SpotrunError: the runner ended, or did not report for ATTENDS_WITHIN_S, or its log cannot be written.
@@ -45,7 +47,8 @@ def leave_behind(run: OpenRun) -> None:
     log = what.log
     with contextlib.suppress(BrokenPipeError):
         print(
-            f"a background runner attends to {run.id} ({log}); see `spotrun status` and `spotrun logs {run.typed} -f`"
+            f"a background runner takes care of {run.id} ({log}); see `spotrun status` and "
+            f"`spotrun logs {run.typed} -f`"
         )
 
 

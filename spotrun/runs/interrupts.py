@@ -6,9 +6,9 @@ with which the user can continue or end the run.
     SIGTERM   stop, within STOP_WITHIN_S
     SIGHUP    detach: a runner in the background takes over
 
-If another runner attends to the run too, Ctrl-C and signals end only this process, and the run continues. If the run is
-already stopping, a second Ctrl-C or signal ends this process at once. The agent on the instance does not depend on this
-process: it still tries to save a last checkpoint.
+If another runner takes care of the run too, Ctrl-C and signals end only this process, and the run continues. If the run
+is already stopping, a second Ctrl-C or signal ends this process at once. The agent on the instance does not depend on
+this process: it still tries to save a last checkpoint.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from spotrun.runs.signals import Signalled, undisturbed
 STOP_WITHIN_S = 60.0
 """Maximum seconds of system time for a stop: less than 90, because systemd sends SIGKILL 90 s after SIGTERM."""
 ANSWER_WITHIN_S = 20.0
-"""Maximum seconds of system time for an answer. No runner attends to the run while the question is open."""
+"""Maximum seconds of system time for an answer. No runner takes care of the run while the question is open."""
 Interrupt = KeyboardInterrupt | Signalled
 
 
@@ -155,7 +155,7 @@ def what_is_left(run: OpenRun) -> str:
 
 
 def _attends_elsewhere(run: OpenRun) -> RunnerStatus | None:
-    """Return another runner that attends to the run; None if there is none, or the store cannot be read now."""
+    """Return another runner that takes care of the run; None if there is none, or the store cannot be read now."""
     try:
         return other_runner(run.store, run.clock)
     except StoreError:

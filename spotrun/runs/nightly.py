@@ -34,11 +34,11 @@ from spotrun.spec.model import RunSpec
 
 def attend_tonight(spec: RunSpec, start: Path | None, prepare: Callable[[], Prepared]) -> None:
     """
-    Attend to the newest nightly run of `spec` if it has not finished. Otherwise create a new one with `prepare`, and
-    attend to it until it ends.
+    Take care of the newest nightly run of `spec` if it has not finished. Otherwise create a new one with `prepare`, and
+    take care of it until it ends.
 
     Raises:
-        NightUnderWay: another process already attends to a nightly run of this job.
+        NightUnderWay: another process already takes care of a nightly run of this job.
         RunEnded, LimitExceeded: as for `attend`.
     """
     with one_at_a_time(spec):
@@ -66,7 +66,7 @@ def attend_tonight(spec: RunSpec, start: Path | None, prepare: Callable[[], Prep
 @contextlib.contextmanager
 def one_at_a_time(spec: RunSpec) -> Iterator[None]:
     """
-    Hold the lock for the nightly runs with this job's name in this store, so that only one process attends to them.
+    Hold the lock for the nightly runs with this job's name in this store, so that only one process takes care of them.
 
     Raises:
         NightUnderWay: another process on this machine holds the lock.
@@ -91,7 +91,7 @@ def _unfinished(run: OpenRun) -> bool:
     Return True if the nightly run has not finished and can be continued.
 
     Raises:
-        NightUnderWay: another runner attends to it.
+        NightUnderWay: another runner takes care of it.
     """
     state = run.ledger.refresh()
     if state.terminal is None and attended(run):

@@ -1,4 +1,4 @@
-"""Sends a run's notifications to the receivers that its job names, while a command attends to the run."""
+"""Sends a run's notifications to the receivers that its job names, while a command takes care of the run."""
 
 from __future__ import annotations
 

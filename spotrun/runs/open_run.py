@@ -60,7 +60,7 @@ LISTED_MAX = 10
 
 
 class OpenRun:
-    """An existing run, with everything that a command needs to read it or attend to it."""
+    """An existing run, with everything that a command needs to read it or take care of it."""
 
     def __init__(self, uri: str, writer: str) -> None:
         self.store: Store = open_store(uri)

@@ -51,7 +51,7 @@ def removable(run: OpenRun) -> Removable:
     Return what is known about a run that can be removed.
 
     Raises:
-        StillThere: the run has not ended, a runner attends to it, or one of its instances may still exist.
+        StillThere: the run has not ended, a runner takes care of it, or one of its instances may still exist.
         StoreError: the run cannot be read.
         CloudError: the cloud does not answer whether all of its instances have ended.
     """
@@ -68,7 +68,7 @@ def removable(run: OpenRun) -> Removable:
             f"{run.id} has running instances: {', '.join(alive)}", hint=f"`spotrun down {run.typed}` ends them"
         )
     if attended(run):
-        raise StillThere(f"a runner still attends to {run.id}", hint="try again in a minute")
+        raise StillThere(f"a runner still takes care of {run.id}", hint="try again in a minute")
     parent, _, folder = run.uri.rpartition("/")
     store = open_store(parent or "/")
     objects = objects_of(store, folder)

@@ -115,8 +115,8 @@ class NamedSweep:
 
     def request_stop(self) -> None:
         """
-        Record that the sweep is to stop, so that no further trial begins. The process that attends to the sweep reads
-        this record.
+        Record that the sweep is to stop, so that no further trial begins. The process that takes care of the sweep
+        reads this record.
         """
         self.keep(replace(self.record, stopped_by=who()))
 

@@ -1,5 +1,6 @@
 """
-Attends to a sweep. This process has one thread for the runner of each run, and a loop that begins and stops the runs.
+Takes care of a sweep. This process has one thread for the runner of each run, and a loop that begins and stops the
+runs.
 
 The state of a trial is read from the ledger of its run. So another process can take over the sweep at any time.
 """
@@ -75,7 +76,7 @@ LEAVE_WITHIN_S = 30.0
 
 
 class _Left(Exception):
-    """The exception that ends a runner's thread, because this process stops attending to the sweep."""
+    """The exception that ends a runner's thread, because this process stops taking care of the sweep."""
 
 
 class Attendant:
@@ -102,7 +103,7 @@ class Attendant:
 
     def start(self) -> None:
         """
-        Start a thread that attends to the run. Do nothing if such a thread is running already, or if the trial has
+        Start a thread that takes care of the run. Do nothing if such a thread is running already, or if the trial has
         ended and costs nothing more.
         """
         if self.seen().settled or self.attends:
@@ -146,7 +147,7 @@ class Attendant:
 
     def seen(self) -> TrialProgress:
         """
-        Return the progress of the trial according to its ledger. If an error has ended the thread that attended to the
+        Return the progress of the trial according to its ledger. If an error has ended the thread that took care of the
         run, report the trial as failed. Then also report its whole budget as spent, because the run may still spend it.
         """
         state = self.run.ledger.state
@@ -197,7 +198,7 @@ class SweepJob(NamedTuple):
 
 
 class Sweeping:
-    """Attends to a sweep in this process."""
+    """Takes care of a sweep in this process."""
 
     def __init__(self, sweep: NamedSweep, wanted: SweepJob, runs: Sequence[OpenRun]) -> None:
         """Take over the `runs` that have already begun. They are in the order of their trials."""
@@ -242,13 +243,14 @@ class Sweeping:
 
     def attend(self, *, background: bool) -> bool:
         """
-        Attend to the sweep until it is over. Return False if the user wants a process in the background to take over.
+        Take care of the sweep until it is over. Return False if the user wants a process in the background to take
+        over.
 
         Raises:
             SpecInvalid: no trial logs the metric.
             RunEnded: the sweep was stopped, or no trial is complete.
             LedgerDamaged, SpotrunError: a trial could not begin (see `_begin`); this process stops attending.
-            KeyboardInterrupt, Signalled: this process stops attending to the sweep.
+            KeyboardInterrupt, Signalled: this process stops taking care of the sweep.
         """
         stopped_by_signal: Interrupt | None = None
         try:

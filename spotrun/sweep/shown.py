@@ -16,7 +16,7 @@ from spotrun.sweep.rungs import SweepPlan, trials_of
 
 def sweep_shown(sweep: NamedSweep) -> SweepShown:
     """
-    Return the current state of the sweep. No process needs to attend to the sweep for this.
+    Return the current state of the sweep. No process needs to take care of the sweep for this.
 
     Raises:
         SpecInvalid: an older spotrun began the sweep and did not record the sweep's budget.

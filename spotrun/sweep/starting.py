@@ -74,7 +74,7 @@ class SweepFlags(NamedTuple):
 class Outcome(NamedTuple):
     """
     The result of `spotrun sweep`: the report to show, and the error with which the command ends. Both are None if
-    another process now attends to the sweep.
+    another process now takes care of the sweep.
     """
 
     shown: SweepShown | None
@@ -93,8 +93,8 @@ def attended(
     spec_path: Path, arguments: Sequence[str], wish: SweepFlags, *, yes: bool, detach: bool, background: bool
 ) -> Outcome:
     """
-    Begin the sweep, or continue it if it exists already. Then attend to it until it is over, or start a process in the
-    background that attends to it.
+    Begin the sweep, or continue it if it exists already. Then take care of it until it is over, or start a process in
+    the background that takes care of it.
 
     Raises:
         SpecInvalid: the sweep is not possible as requested; nothing was rented.
@@ -124,7 +124,7 @@ def attended(
 
 
 def _attended(sweeping: Sweeping, *, background: bool) -> Outcome | None:
-    """Attend to the sweep. Return None if a process in the background attends to it from now on."""
+    """Take care of the sweep. Return None if a process in the background takes care of it from now on."""
     try:
         is_over = sweeping.attend(background=background)
     except SpotrunError as error:
@@ -134,7 +134,7 @@ def _attended(sweeping: Sweeping, *, background: bool) -> Outcome | None:
 
 def _busy(name: str) -> SpotrunError:
     return SpotrunError(
-        f"another process on this machine attends to the sweep {name}",
+        f"another process on this machine takes care of the sweep {name}",
         hint=f"see `spotrun status {name}`; `spotrun stop {name}` stops it",
     )
 
@@ -431,7 +431,7 @@ def _lock_path(asked: RequestedSweep) -> Path:
 
 
 def _leave_behind(sweep: NamedSweep) -> None:
-    """Start the same command in the background, where it attends to the sweep."""
+    """Start the same command in the background, where it takes care of the sweep."""
     name, place = sweep.record.name, address.parse(sweep.store.uri)
     log = Path(place) / FOLDER / f"{name}.log" if isinstance(place, str) else log_named(f"sweep-{name}")
     words = [word for word in sys.argv[1:] if word not in ("-d", "--detach", "-y", "--yes", "--foreground")]
@@ -440,4 +440,4 @@ def _leave_behind(sweep: NamedSweep) -> None:
     what = Background(f"the background process of the sweep {name}", log, f"spotrun stop {sweep.typed}", os.getcwd())
     what.start(words, otherwise="repeat the command")
     with contextlib.suppress(BrokenPipeError):
-        print(f"a background process attends to {name} ({log}); see `spotrun status {sweep.typed}`")
+        print(f"a background process takes care of {name} ({log}); see `spotrun status {sweep.typed}`")

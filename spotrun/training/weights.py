@@ -197,8 +197,9 @@ def copy_missing(module: nn.Module, weights: Weights) -> None:
 
 def copies(modules: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """
-    Find the parts that can be added by copying. For each of `modules` that is missing in `now`, return the name of a
-    part with the same structure, if there is one. Parts inside a copied part are not listed.
+    Find the missing modules that can be recreated by copying an existing one. For each module that is in `modules` but
+    not in `now`, return the name of an existing module with the same structure, if there is one. Submodules of a copied
+    module are not listed, because they are copied with it.
     """
     there, builds = _builds(now), _builds(modules)
     found: dict[str, str] = {}

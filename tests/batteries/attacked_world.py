@@ -40,7 +40,7 @@ OFFERED = {replace(each, price_usd_per_hour=Decimal(0)) for each in (*ZONES.valu
 class AttackedWorld:
     """
     An hour's work with a budget, in some worlds with a deadline; the owner asks for a stop at a random moment of three
-    hours. Beside it is another run, with an instance, which nobody attends to. `size` instances train together.
+    hours. Beside it is another run, with an instance, which nobody takes care of. `size` instances train together.
     """
 
     def __init__(self, seed: int, *, owned: bool = True, budget_usd: Decimal = BUDGET_USD, size: int = 1) -> None:

@@ -29,7 +29,7 @@ def attack(seed: int, size: int = 1) -> str:
         AttackedWorld(seed, budget_usd=size * BUDGET_USD, size=size).attack()
     except AssertionError as error:
         return str(error)
-    except Exception as error:  # noqa: BLE001 - a runner that an attacker has ended attends to nothing
+    except Exception as error:  # noqa: BLE001 - a runner that an attacker has ended takes care of nothing
         return f"the runner ended: {error!r}"
     return ""
 

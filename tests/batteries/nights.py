@@ -1,5 +1,6 @@
 """
-Battery: 200 nights of a job with no machine of its user, and what may go wrong with the function that attends to them.
+Battery: 200 nights of a job with no machine of its user, and what may go wrong with the function that takes care of
+them.
 
     make battery NAME=nights            # or: python -m tests.batteries.nights [NIGHTS [SEED [aws|gcp]]]
 

@@ -45,7 +45,7 @@ class GangRun:
         return self._ledger.refresh()
 
     def until(self, reached: Callable[[RunState], object], runner: Runner | None = None) -> None:
-        """A runner attends to it until it has come to that."""
+        """A runner takes care of it until it has come to that."""
         attends = runner or self.runner()
 
         def seen() -> bool:

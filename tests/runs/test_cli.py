@@ -211,7 +211,7 @@ def test_a_run_is_stopped_by_ctrl_c_and_carried_on_by_resume(sandbox: Sandbox) -
 
 
 def test_a_detached_run_goes_on_while_it_is_watched_and_chaos_interrupts_it(sandbox: Sandbox) -> None:
-    assert "a background runner attends to" in sandbox.call(
+    assert "a background runner takes care of" in sandbox.call(
         "launch", sandbox.job("away", args="--epochs, '8', --step-s, '0.05'"), "-y", "-d"
     )
     eventually(lambda: _training(sandbox, "away"), within_s=90)

@@ -216,7 +216,7 @@ def test_from_the_first_typo_to_the_first_report(sandbox: Sandbox, project: Path
             terminal.type(answer)
             terminal.until("Type stop or detach.")
         terminal.type("d\n")
-        assert "a background runner attends to" in terminal.ended(0)
+        assert "a background runner takes care of" in terminal.ended(0)
     assert not sandbox.state("first").stop_requested
 
     # A second launch of that name says that one is running. Enter does not begin another.
@@ -233,7 +233,7 @@ def test_from_the_first_typo_to_the_first_report(sandbox: Sandbox, project: Path
     eventually(lambda: not runners(sandbox))
     assert "unattended" in spotrun("status").out
     said = spotrun("launch", "job.yaml", "--dry-run")
-    assert "no runner attends to it. Still running, as far as is known: i-" in said.err
+    assert "no runner takes care of it. Still running, as far as is known: i-" in said.err
     assert "`spotrun resume first-" in said.err
 
     # The terminal is closed. A runner in the background takes over, and its log says why.

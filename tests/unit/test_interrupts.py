@@ -135,7 +135,7 @@ def test_second_runner_that_gets_a_signal_leaves_the_run_to_the_first(
     assert not stopped(run)
     assert left_behind == []
     said = capsys.readouterr().err
-    assert said.count(f"the runner in process {INIT} on {host} attends to it") == 2
+    assert said.count(f"the runner in process {INIT} on {host} takes care of it") == 2
     assert said.count(f"`spotrun stop {run.id}` ends it") == 2
     assert "no runner" not in said
 
@@ -228,7 +228,7 @@ def test_a_background_runner_that_cannot_begin_leaves_word_of_what_goes_on(
     with pytest.raises(SpotrunError):
         Interrupts(run, background=False).answer(receive(signal.SIGHUP))
     log = Path(run.uri, "runner.log").read_text()
-    assert f"ended immediately. {run.id} has not ended, and no runner attends to it. Still running" in log
+    assert f"ended immediately. {run.id} has not ended, and no runner takes care of it. Still running" in log
     assert f"`spotrun resume {run.id}` continues it" in log
 
 
@@ -310,7 +310,7 @@ def test_stop_that_the_store_refuses_is_reported(
             answers.answer(receive(number))
         said = capsys.readouterr().err
         assert "the stop could not be written (the disk is gone)" in said
-        assert "no runner attends to it. Still running" in said
+        assert "no runner takes care of it. Still running" in said
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -319,7 +319,7 @@ def test_a_verb_that_looks_once_says_what_is_left(
 ) -> None:
     with pytest.raises((Signalled, KeyboardInterrupt)), told(run):
         raise receive(number)
-    assert f"{run.id} has not ended, and no runner attends to it. Still running" in capsys.readouterr().err
+    assert f"{run.id} has not ended, and no runner takes care of it. Still running" in capsys.readouterr().err
 
 
 def test_a_signal_that_the_parent_ignores_stays_ignored_and_others_are_dropped_where_they_would_disturb() -> None:

@@ -60,7 +60,7 @@ def spec(job: Path, runs: Path) -> RunSpec:
 
 
 def put_entry(run_folder: Path, created: RunCreated) -> str:
-    """A run of another writer, which nobody attends to."""
+    """A run of another writer, which nobody takes care of."""
     first = Entry(number=0, run=created.uid, nonce="theirs", at=START, writer="theirs", event=created)
     store = LocalStore(run_folder)
     assert store.put_if_absent(key_of(0), encode_entry(first))
@@ -72,7 +72,7 @@ def put_entry(run_folder: Path, created: RunCreated) -> str:
 
 @pytest.fixture
 def attended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The runs that a sweep's threads would attend to."""
+    """The runs that a sweep's threads would take care of."""
     found = list[str]()
     monkeypatch.setattr(Attendant, "start", lambda self: found.append(self.run.id))
     return found

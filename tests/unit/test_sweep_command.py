@@ -133,7 +133,7 @@ def test_a_set_up_is_copied_whole_and_once(store: MemoryStore, tmp_path: Path) -
 
 @pytest.fixture
 def begun(job: Path) -> NamedSweep:
-    """A sweep of two trials of which the first has begun, and nobody attends to it."""
+    """A sweep of two trials of which the first has begun, and nobody takes care of it."""
     store = open_store(str(job.parent / "runs"))
     wanted = {"--grid": ["lr=1e-3,3e-4"], "--sample": None, "--seed": 0, "the job": ""}
     record = replace(RECORD, name="net", trials=2, wanted=wanted, budget_usd=Decimal(40), metric="val_loss")

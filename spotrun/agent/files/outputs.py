@@ -256,7 +256,7 @@ class _Storing:
 
     def store(self, pause: Callable[[], None], *, ending: bool) -> None:
         """
-        Survey the files, send the new ones, and write an entry that names the list.
+        Survey the files, send the new ones, store a list of all files, and write an entry that refers to the list.
 
         Raises:
             StoreError: not all files could be stored; nothing was recorded.

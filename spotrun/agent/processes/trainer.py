@@ -244,8 +244,8 @@ class Trainer:
 
     def begin_fit(self, start: Start) -> None:
         """
-        Begin another fit() in the same process. If this fit() starts from an image, set `final` to None, because the
-        fit() may make further steps, and its final commit is not known yet.
+        Begin another fit() in the same process. If it starts from the image of a checkpoint, set `final` to None: this
+        fit() may train further, so the commit in `final` may not be its last one.
         """
         self._drop_image()
         self._start, self._image = start, start.image

@@ -1,5 +1,5 @@
 """
-Makes the archive of the function that attends to nights on AWS.
+Makes the archive of the function that takes care of nights on AWS.
 
     make function          # or: python -m spotrun.clouds.aws.function_zip build/function.zip
 
