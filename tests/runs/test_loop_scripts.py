@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import random
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,13 +16,6 @@ from tests.support.trainings.trainers import Zygote
 
 SCRIPTS = ROOT / "tests/support/trainings/loop_scripts"
 NAMES = sorted(path.stem for path in SCRIPTS.glob("*.py") if path.stem not in ("__init__", "world"))
-
-
-@pytest.fixture(scope="module")
-def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
-    zygote = Zygote(tmp_path_factory.mktemp("zygote"))
-    yield zygote
-    zygote.close()
 
 
 def job_of(name: str) -> dict[str, object]:

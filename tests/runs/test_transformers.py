@@ -6,7 +6,7 @@ training in peace. The contract of frameworks has the kills at each boundary.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from tests.support.repository import EXAMPLES, ROOT
 from tests.support.trainings.agent import Agent
 from tests.support.trainings.comparison import assert_same
 from tests.support.trainings.trainers import Zygote
-from tests.support.trainings.zygote import TRANSFORMERS
 
 SCRIPTS = ROOT / "tests" / "batteries" / "of_transformers"
 BY_EPOCH = {"eval_strategy": "epoch", "logging_strategy": "epoch"}
@@ -68,13 +67,6 @@ KINDS: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["start:0:6", "start:2:0"],
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
-    zygote = Zygote(tmp_path_factory.mktemp("zygote"), TRANSFORMERS)
-    yield zygote
-    zygote.close()
 
 
 def job_of(**job: Any) -> dict[str, Any]:
