@@ -73,6 +73,52 @@ def job_of(**job: Any) -> dict[str, Any]:
     return {"package": "transformers", **job}
 
 
+TOGETHER: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "a plateau, evaluated at an epoch's end, sorted by length, read by a worker that stays": (
+        {
+            "own_data": True,
+            "arguments": {
+                "lr_scheduler_type": "reduce_lr_on_plateau",
+                "train_sampling_strategy": "group_by_length",
+                "dataloader_num_workers": 1,
+                "dataloader_persistent_workers": True,
+                **BY_EPOCH,
+            },
+        },
+        ["start:0:4", "validation:0:8", "start:2:1"],
+    ),
+    "autocast, ends within an epoch, begins with an evaluation": (
+        {
+            "arguments": {
+                "bf16": True,
+                "include_num_input_tokens_seen": "no",
+                "max_grad_norm": 0.1,
+                "max_steps": 13,
+                "eval_on_start": True,
+                "eval_steps": 5,
+            }
+        },
+        ["start:0:6", "validation:1:2", "train_end"],
+    ),
+    "a stream, and accumulation that does not divide it": (
+        KINDS["a stream, and accumulation that does not divide it"][0],
+        ["start:0:7", "start:1:0", "validation:3:6"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TOGETHER)
+def test_a_training_of_many_kinds_that_is_killed_ends_with_the_bits_of_one_in_peace(
+    zygote: Zygote, tmp_path: Path, kind: str
+) -> None:
+    """What a training of `KINDS` has is in one of these too, and in those whose traces are compared below."""
+    job, kills = TOGETHER[kind]
+    straight = Agent(zygote, job_of(**job), tmp_path / "straight").run()
+    agent = Agent(zygote, job_of(**job), tmp_path / "killed", every_steps=1)
+    assert_same(straight, agent.run(kills))
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_training_that_is_killed_ends_with_the_bits_of_one_in_peace(
     zygote: Zygote, tmp_path: Path, kind: str
@@ -94,9 +140,9 @@ def traced(zygote: Zygote, folder: Path, job: dict[str, Any], kills: Sequence[st
 @pytest.mark.parametrize(
     ("kind", "data"),
     [
-        ("the best of them, stopped early", {"own_generators": True}),
+        pytest.param("the best of them, stopped early", {"own_generators": True}, marks=pytest.mark.nightly),
         ("the best of them, stopped early", {"own_generators": True, "own_data": True}),
-        ("a stream, and accumulation that does not divide it", {}),
+        pytest.param("a stream, and accumulation that does not divide it", {}, marks=pytest.mark.nightly),
     ],
 )
 def test_the_trace_of_a_training_is_the_same_after_kills(
