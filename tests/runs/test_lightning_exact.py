@@ -257,7 +257,6 @@ TRAININGS = {
 
 
 IN_WORKERS = {"workers": 2, "persistent": True}
-TWO_RANKS = {"ranks": 2, "samples": 80, "trainer": {"devices": 2, "strategy": "ddp"}}
 TOGETHER = {
     "accumulation, plateau, workers, validation twice an epoch, what callbacks keep": (
         {
@@ -354,8 +353,8 @@ TOGETHER = {
         },
         ["batch:0:3", "start:1:0", "start:3:1"],
     ),
-    "torchdata's StatefulDataLoader in a worker, max_steps at an epoch's end": (
-        {"torchdata": True, "workers": 1, "trainer": {"max_steps": 16, "max_epochs": -1}},
+    "torchdata's StatefulDataLoader, max_steps at an epoch's end": (
+        {"torchdata": True, "trainer": {"max_steps": 16, "max_epochs": -1}},
         ["batch:0:3", "validation:0:8"],
     ),
     "torchdata's, of an IterableDataset with a state in a worker": (
@@ -406,8 +405,9 @@ TOGETHER = {
     ),
     "two processes, the second of which has seen enough, and which shuffle a whole stream": (
         {
-            **TWO_RANKS,
-            "trainer": TWO_RANKS["trainer"] | {"max_epochs": 7},
+            "ranks": 2,
+            "samples": 80,
+            "trainer": {"devices": 2, "strategy": "ddp", "max_epochs": 7},
             "loader": "stream",
             "scheduler": "epoch",
             "variant": "ranks that see other values",
