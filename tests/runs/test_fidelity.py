@@ -120,7 +120,7 @@ def test_a_world_of_a_forecast_has_its_first_start_and_its_later_ones(later: flo
 @pytest.mark.parametrize(
     ("deadline", "lives"),
     [
-        (("--deadline", "3h"), "2"),
+        pytest.param(("--deadline", "3h"), "2", marks=pytest.mark.checks("benchmarks/fidelity", "spotrun/forecast")),
         pytest.param(("--deadline", "3h"), "4", marks=pytest.mark.nightly),
         pytest.param((), "4", marks=pytest.mark.nightly),
     ],

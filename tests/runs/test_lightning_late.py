@@ -13,7 +13,7 @@ from tests.support.trainings.comparison import assert_same
 from tests.support.trainings.late import LATE
 
 PLACES = ["batch:0:2", "batch:0:6", "epoch_end:0", "start:1:0", "batch:1:3", "validation:1:8", "batch:2:2", "train_end"]
-FEW = ["batch:0:6", "start:1:0", "batch:2:2"]
+FEW = ["batch:0:6", "batch:2:2"]
 REPRESENTATIVES = (
     "teacher in on_train_batch_start",
     "groups in on_train_epoch_end",

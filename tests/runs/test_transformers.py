@@ -231,7 +231,7 @@ def test_two_processes_are_resumed_together(zygote: Zygote, tmp_path: Path) -> N
     assert_same(straight, agent.run(["start:0:2", "validation:0:2", "start:1:1"]))
 
 
-@pytest.mark.parametrize("name", ["checkpointing", "seq2seq"])
+@pytest.mark.parametrize("name", [pytest.param("checkpointing", marks=pytest.mark.nightly), "seq2seq"])
 def test_nothing_of_a_whole_script_is_named_as_lost(zygote: Zygote, tmp_path: Path, name: str) -> None:
     """With `exact: require` that would end it. Its Trainer and the settings of its model are among its variables."""
     work = tmp_path / "work"
