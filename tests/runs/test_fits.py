@@ -66,7 +66,11 @@ def test_each_fit_finds_and_leaves_what_it_would_have_without_a_kill(
 @pytest.mark.parametrize(
     ("name", "kills"),
     [
-        ("one_trainer", ["1:batch:0:3", "after:1", "2:start:2:0", "2:batch:3:1", "tested:2"]),
+        pytest.param(
+            "one_trainer",
+            ["1:batch:0:3", "after:1", "2:start:2:0", "2:batch:3:1", "tested:2"],
+            marks=pytest.mark.nightly,
+        ),
         (
             "two_trainers",
             ["1:train_end", "2:start:0:0", "2:start:0:0", "2:batch:0:3", "after:2"],

@@ -37,7 +37,6 @@ REPRESENTATIVES = (
     "the same in workers",
     "a schedule that asks how long training takes",
     "batches that a hook lets grow",
-    "samples that a hook weighs",
     "epochs that a hook cuts short",
     "a sampler that never stops and has a length",
     "a dataset that is its own iterator",

@@ -23,7 +23,6 @@ REPRESENTATIVES = (
     "average that comes",
     "lookahead of both",
     "sharpness aware",
-    "tied in a batch",
     "gates that change",
 )
 """One of each thing that may be built, and each hook that may do it at least once."""

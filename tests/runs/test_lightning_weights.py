@@ -30,10 +30,22 @@ TRAININGS = {
 }
 
 
-@pytest.mark.parametrize(
-    "kills", [PLACE, pytest.param(PLACES, marks=pytest.mark.nightly)], ids=["a place", "all places"]
+REPRESENTATIVES = (
+    "averages of the module are saved as the weights",
+    "state_dict gives only the adapters of a backbone",
+    "a hook throws away what a finished model does not need",
+    "hooks of the start write to the weights",
+    "a pruned model goes back to its first weights",
+    "buffers grow, and a parameter comes",
+    "hyper-parameters change with the steps",
 )
-@pytest.mark.parametrize("name", TRAININGS)
+
+
+@pytest.mark.parametrize(
+    ("name", "kills"),
+    [pytest.param(name, PLACE, id=name) for name in REPRESENTATIVES]
+    + [pytest.param(name, PLACES, id=f"{name}, all places", marks=pytest.mark.nightly) for name in TRAININGS],
+)
 def test_a_killed_training_goes_on_with_the_weights_that_it_had(zygote, tmp_path, name, kills):
     job = TRAININGS[name] | {"patient": True}
     straight = Agent(zygote, job, tmp_path / "straight").run()
