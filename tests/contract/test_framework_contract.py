@@ -29,6 +29,7 @@ TRAININGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "accumulation, validation within it": ({}, {"accumulate_grad_batches": 3, "val_check_interval": 0.5}),
     "a stream with a state": ({"loader": "stateful stream", "scheduler": "epoch"}, {}),
 }
+OF_EACH_KIND = [f"start:0:{BATCHES - 3}", f"batch:0:{BATCHES}", f"validation:0:{BATCHES}", "start:1:0", "train_end"]
 EVERY_BOUNDARY = [
     place
     for epoch in (0, 1)
@@ -62,6 +63,19 @@ def trained(result: dict[str, Any]) -> list[Any]:
     return [line for line in map(json.loads, result["trace"]) if line[0] == "train"]
 
 
+@pytest.mark.parametrize("name", TRAININGS)
+def test_a_kill_at_a_boundary_of_each_kind_changes_no_bit(
+    zygote: Zygote, tmp_path: Path, package: str, name: str
+) -> None:
+    """Of a training that accumulates gradients those are enough that are within them, or within an epoch."""
+    job, options = TRAININGS[name]
+    job = job_of(package, job, **options)
+    straight = Agent(zygote, job, tmp_path / "straight").run()
+    kills = OF_EACH_KIND if name == "as usual" else ["start:0:5"]
+    assert_same(straight, Agent(zygote, job, tmp_path / "killed", every_steps=1).run(kills))
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", TRAININGS)
 def test_a_kill_at_each_boundary_of_two_epochs_changes_no_bit(
     zygote: Zygote, tmp_path: Path, package: str, name: str

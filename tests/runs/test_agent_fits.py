@@ -62,7 +62,7 @@ def test_a_kill_in_a_later_fit_repeats_no_step_of_those_before(start: Start) -> 
     assert retired, "although only the newest one is kept"
 
 
-@pytest.mark.parametrize("before", [2, 3])
+@pytest.mark.parametrize("before", [2, pytest.param(3, marks=pytest.mark.nightly)])
 def test_a_kill_between_two_fits_does_no_step_again(start: Start, before: int) -> None:
     run = start({"fits": 3, "acts": {f"fit {before}": "kill"}})
     run.launch().powers_off()
@@ -125,6 +125,7 @@ def test_a_script_that_ends_before_the_fit_that_it_was_in_is_not_done(start: Sta
     assert "ended with exit code 0 before fit() was done" in ended.detail
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_cross_validation_that_is_lost_in_each_fold_writes_what_one_in_peace_does(sandbox: Sandbox) -> None:

@@ -31,6 +31,19 @@ print(first, random.random(), numpy.random.rand(), torch.rand(1).item(), numpy.r
 PURE = "import random; print(random.random())"
 
 
+DRAWS_AND_LOADS = (
+    DRAWS
+    + """
+class Drawn(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, n):
+        return torch.tensor([random.random(), numpy.random.rand(), torch.rand(1).item()], dtype=torch.float64)
+print(*[x for batch in torch.utils.data.DataLoader(Drawn(), 1, num_workers=2) for x in batch[0].tolist()])
+"""
+)
+
+
 def variables(run: str = "run", given: dict[str, str] | None = None, **environment: str) -> dict[str, str]:
     inherited = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     environment = {**inherited, **(given or {}), **environment}
@@ -54,10 +67,29 @@ def said(
     return done.stdout + done.stderr
 
 
-def test_generators_of_a_program_that_seeds_nothing_are_those_of_the_run(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def drawn_twice(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
+    """What a program draws and what its workers draw, each time that it is run."""
+    folder = tmp_path_factory.mktemp("draws")
+    return [said(folder, DRAWS_AND_LOADS).splitlines() for _ in range(2)]
+
+
+def test_generators_of_a_program_that_seeds_nothing_are_those_of_the_run(drawn_twice: list[list[str]]) -> None:
+    once, again = (drawn for drawn, _ in drawn_twice)
+    assert len(set(once.split())) == 5
+    assert again == once
+
+
+def test_another_run_has_other_generators(tmp_path: Path) -> None:
+    code = "import random, numpy\nprint(random.random())\nprint(numpy.random.rand())"
+    one, other = (said(tmp_path, code, environment=variables(run)).splitlines() for run in ("run", "another run"))
+    assert not {*one} & {*other}
+    assert said(tmp_path, code).splitlines() == one
+
+
+@pytest.mark.nightly
+def test_another_run_has_another_generator_of_torch(tmp_path: Path) -> None:
     once = said(tmp_path, DRAWS)
-    assert len(once.split()) == 5
-    assert said(tmp_path, DRAWS) == once
     assert said(tmp_path, DRAWS, environment=variables("another run")) != once
 
 
@@ -132,19 +164,10 @@ def test_processes_that_import_numpy_after_a_fork_draw_each_its_own(tmp_path: Pa
     assert said(tmp_path, code) == once
 
 
-def test_workers_that_load_data_draw_the_same_each_time_and_each_its_own(tmp_path: Path) -> None:
-    code = """
-        import random, numpy, torch
-        class Drawn(torch.utils.data.Dataset):
-            def __len__(self):
-                return 4
-            def __getitem__(self, n):
-                return torch.tensor([random.random(), numpy.random.rand(), torch.rand(1).item()], dtype=torch.float64)
-        print(*[x for batch in torch.utils.data.DataLoader(Drawn(), 1, num_workers=2) for x in batch[0].tolist()])
-    """
-    once = said(tmp_path, code)
+def test_workers_that_load_data_draw_the_same_each_time_and_each_its_own(drawn_twice: list[list[str]]) -> None:
+    once, again = (loaded for _, loaded in drawn_twice)
     assert len(set(once.split())) == 12, once
-    assert said(tmp_path, code) == once
+    assert again == once
 
 
 def test_spawned_processes_have_numbers_of_their_own(tmp_path: Path) -> None:
@@ -253,19 +276,25 @@ def test_install_function_is_called_with_its_module_after_the_import(tmp_path: P
     assert broken.startswith("9\nspotrun: hydra.core.utils is used without spotrun's hooks: AttributeError")
 
 
+ASKS_FOR_HOOKS = """
+    from accelerate import Accelerator
+    from lightning_fabric import Fabric
+    from transformers import Trainer
+    print(*(hasattr(Fabric.setup, "is_watched_by_spotrun"), hasattr(Accelerator.prepare, "is_watched_by_spotrun")))
+    print(hasattr(Trainer.train, "asks_its_agent"))
+"""
+
+
 def test_script_that_imports_a_framework_gets_its_hooks(tmp_path: Path) -> None:
-    code = """
-        from accelerate import Accelerator
-        from lightning_fabric import Fabric
-        from transformers import Trainer
-        print(*(hasattr(Fabric.setup, "is_watched_by_spotrun"), hasattr(Accelerator.prepare, "is_watched_by_spotrun")))
-        print(hasattr(Trainer.train, "asks_its_agent"))
-    """
-    told = said(tmp_path, code, environment=of_a_training())
+    told = said(tmp_path, ASKS_FOR_HOOKS, environment=of_a_training())
     assert told.splitlines()[:2] == ["True True", "True"]
     assert told.count("spotrun: ") == 1, "of those that a training by another one imports nothing is said"
     assert "a training by a Trainer of transformers is saved and resumed" in told
-    assert said(tmp_path, code, environment=variables()).splitlines()[:2] == ["False False", "False"]
+
+
+@pytest.mark.nightly
+def test_script_that_is_no_training_gets_no_hooks(tmp_path: Path) -> None:
+    assert said(tmp_path, ASKS_FOR_HOOKS, environment=variables()).splitlines()[:2] == ["False False", "False"]
 
 
 def test_each_install_function_exists() -> None:

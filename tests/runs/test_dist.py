@@ -40,6 +40,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> list[list[Path]]:
     return [first, sorted(second.iterdir())]
 
 
+OF_MAKE_DIST = pytest.mark.checks("tests/support/dist.py", "pyproject.toml")
+
+
+@OF_MAKE_DIST
 def test_two_builds_of_a_commit_are_the_same_bytes(built: list[list[Path]]) -> None:
     (sdist, wheel), (other_sdist, other_wheel) = ([*sorted(each, key=lambda path: path.suffix)] for each in built)
     assert sdist.name == other_sdist.name == f"spotrun-{__version__}.tar.gz"
@@ -54,6 +58,7 @@ def test_two_builds_of_a_commit_are_the_same_bytes(built: list[list[Path]]) -> N
     assert {"pyproject.toml", "README.md", "LICENSE", "spotrun/boot/lock.txt", "spotrun/commit.txt"} <= names
 
 
+@OF_MAKE_DIST
 def test_the_wheel_can_be_read_by_everybody_and_names_its_commit(built: list[list[Path]], tmp_path: Path) -> None:
     wheel = next(path for path in built[0] if path.suffix == ".whl")
     with zipfile.ZipFile(wheel) as archive:

@@ -15,8 +15,9 @@ from tests.support.doc_pages import blocks, prints
 from tests.support.repository import ROOT
 
 WITHIN_S = 400
-TROUBLE = pytest.param("troubleshooting", marks=pytest.mark.first_hour)
-GUIDES = ("cost", "deadlines", "plan", "estimate", "checkpoints", "results", TROUBLE)
+NIGHTLY = [pytest.param(page, marks=pytest.mark.nightly) for page in ("cost", "checkpoints", "results")]
+TROUBLE = pytest.param("troubleshooting", marks=[pytest.mark.first_hour, pytest.mark.nightly])
+GUIDES = ("deadlines", "plan", "estimate", *NIGHTLY, TROUBLE)
 """These use the run of the quickstart."""
 SHORT_IMPORTS = ROOT / "tests" / "support" / "short_imports"
 """Their trainings and rehearsals start a dozen Pythons, each of which it spares three seconds."""

@@ -18,6 +18,7 @@ from spotrun.spec.file import load_spec
 from tests.support.repository import EXAMPLES
 
 SCRIPT = EXAMPLES / "resnet50.py"
+OF_AN_EXAMPLE = pytest.mark.checks("examples")
 
 
 def loaded(path: Path) -> ModuleType:
@@ -98,6 +99,7 @@ def test_images_become_one_logit_for_each_class(example: ModuleType, size: int):
         assert network(torch.randn(2, 3, size, size)).shape == (2, 10)
 
 
+@OF_AN_EXAMPLE
 def test_a_few_steps_on_one_batch_reduce_its_loss(example: ModuleType):
     train_loader, _ = example.make_loaders(image_size=32, batch_size=16, workers=0)
     x_BCHW, label_B = next(iter(train_loader))
@@ -133,6 +135,7 @@ def test_the_script_knows_nothing_of_spotrun():
     assert "spotrun" not in code
 
 
+@OF_AN_EXAMPLE
 def test_the_script_explains_itself_and_leaves_nothing_behind(tmp_path: Path):
     shown = subprocess.run(
         [sys.executable, SCRIPT, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True

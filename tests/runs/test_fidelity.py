@@ -27,7 +27,7 @@ from tests.support.world import TickMarket
 HOUR_S = 3600.0
 JOB = Job(2 * HOUR_S, 3.5 * HOUR_S, 360.0, 195.0, 3.0)
 LIFE_S, AWAY_S = 2400.0, 1200.0
-WORLDS = 6
+OF_A_BENCHMARK = pytest.mark.checks("benchmarks/fidelity")
 
 
 def rough(seed: int, zones: tuple[str, ...]) -> Ticks:
@@ -43,16 +43,27 @@ def _turn(has: bool, rng: random.Random) -> bool:
     return rng.random() > JOB.tick_s / LIFE_S if has else rng.random() < JOB.tick_s / AWAY_S
 
 
-@pytest.mark.parametrize("zones", [("a",), ("a", "b")], ids=["1 zone", "2 zones"])
-def test_the_runner_costs_little_more_than_the_ticks_say_and_is_not_late_either(zones: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("zones", "worlds"),
+    [
+        pytest.param(("a",), 6, marks=pytest.mark.nightly),
+        pytest.param(("a", "b"), 6, marks=pytest.mark.nightly),
+        (("a",), 2),
+        (("a", "b"), 2),
+    ],
+    ids=["1 zone", "2 zones", "1 zone, few", "2 zones, few"],
+)
+def test_the_runner_costs_little_more_than_the_ticks_say_and_is_not_late_either(
+    zones: tuple[str, ...], worlds: int
+) -> None:
     """
     The bound of what `simulate` and `plan` say, in points of the on-demand bill: 6 on average, 30 in one job.
     """
-    found = [twins(rough(seed, zones), zones, JOB, "ours", seed) for seed in range(WORLDS)]
+    found = [twins(rough(seed, zones), zones, JOB, "ours", seed) for seed in range(worlds)]
     bill = on_demand_bill(JOB)
     off = [float(result.instances_usd) / bill - ticks.cost_usd / bill for ticks, result in found]
-    assert sum(result.losses for _, result in found) >= WORLDS, "these markets take nothing back"
-    assert [result.missed for _, result in found] == [False] * WORLDS
+    assert sum(result.losses for _, result in found) >= worlds, "these markets take nothing back"
+    assert [result.missed for _, result in found] == [False] * worlds
     assert abs(fmean(off)) < 0.06
     assert max(map(abs, off)) < 0.30
 
@@ -69,6 +80,7 @@ def traces(tmp_path: Path) -> Path:
     return write_record(tmp_path / "zone.json", ([1] * 9 + [0] * 3) * 12)
 
 
+@OF_A_BENCHMARK
 def test_jobs_are_spread_over_a_record_and_repeat(traces: Path) -> None:
     options = Options(("ours", "greedy"), (HOUR_S,), (2 * HOUR_S, 3 * HOUR_S), (360.0,))
     first, again = (fidelity([traces], options, 2) for _ in range(2))
@@ -80,6 +92,7 @@ def test_jobs_are_spread_over_a_record_and_repeat(traces: Path) -> None:
     assert all(each.runner_late == 0 for each in first)
 
 
+@OF_A_BENCHMARK
 def test_command_shows_the_runner_next_to_the_ticks(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("study", "--traces", traces, "--work", "1h", "--deadline", "2h", "--jobs", "1")
     said = called(capsys, *words)
@@ -104,20 +117,27 @@ def test_a_world_of_a_forecast_has_its_first_start_and_its_later_ones(later: flo
     assert sum(spent_s) + told.setup_s[0] * told.unpack == pytest.approx(later * JOB.changeover_s)
 
 
-@pytest.mark.parametrize("deadline", [("--deadline", "3h"), ()])
+@pytest.mark.parametrize(
+    ("deadline", "lives"),
+    [
+        pytest.param(("--deadline", "3h"), "2", marks=pytest.mark.checks("benchmarks/fidelity", "spotrun/forecast")),
+        pytest.param(("--deadline", "3h"), "4", marks=pytest.mark.nightly),
+        pytest.param((), "4", marks=pytest.mark.nightly),
+    ],
+)
 def test_the_runner_itself_lives_the_lifetimes_of_the_forecast(
-    sandbox: Sandbox, deadline: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    sandbox: Sandbox, deadline: tuple[str, ...], lives: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = (sandbox.job("later"), "--work", "1h", *deadline, "--lifetimes", "4", "--seed", "2")
+    words = (sandbox.job("later"), "--work", "1h", *deadline, "--lifetimes", lives, "--seed", "2")
     facts = sandbox.call_json("plan", *words)
-    lived = ByRunner(**json.loads(called(capsys, "plan", *words, "--lived", "4", "--json")))
+    lived = ByRunner(**json.loads(called(capsys, "plan", *words, "--lived", lives, "--json")))
     (row,) = [each for each in facts["forecasts"] if (each["strategy"], each["market"]) == ("ours", "all zones")]
-    assert (lived.strategy, lived.market, lived.lifetimes, lived.unfinished) == ("ours", "all zones", 4, 0)
+    assert (lived.strategy, lived.market, lived.lifetimes, lived.unfinished) == ("ours", "all zones", int(lives), 0)
     assert lived.ticks_usd == row["cost_mean_usd"]
     assert lived.runner_usd == pytest.approx(lived.ticks_usd, rel=0.1)
     assert lived.runner_finish_s == pytest.approx(lived.ticks_finish_s, rel=0.1)
     assert lived.missed == (0 if deadline else None)
-    assert called(capsys, "plan", *words, "--lived", "4").strip() == lived_in_words(lived)
+    assert called(capsys, "plan", *words, "--lived", lives).strip() == lived_in_words(lived)
 
 
 def test_the_runner_lives_no_lifetime_that_is_not_forecast(

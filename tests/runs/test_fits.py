@@ -35,6 +35,9 @@ OF_STEPS = [place for place in IN_EACH if place != "2:batch:1:1"] + ["after:2"]
 
 
 @pytest.mark.parametrize(
+    "every", [pytest.param(1, marks=pytest.mark.nightly), 3], ids=["all places", "each third place"]
+)
+@pytest.mark.parametrize(
     ("name", "kills", "fits"),
     [
         ("one_trainer", OF_ONE, 2),
@@ -45,12 +48,12 @@ OF_STEPS = [place for place in IN_EACH if place != "2:batch:1:1"] + ["after:2"]
     ],
 )
 def test_each_fit_finds_and_leaves_what_it_would_have_without_a_kill(
-    zygote: Zygote, tmp_path: Path, name: str, kills: list[str], fits: int | None
+    zygote: Zygote, tmp_path: Path, name: str, kills: list[str], fits: int | None, every: int
 ) -> None:
     straight = Agent(zygote, job(name), tmp_path / "straight")
     straight.run()
     agent = Agent(zygote, job(name), tmp_path / "killed", every_steps=1)
-    agent.run(kills)
+    agent.run(kills[every // 2 :: every])
     wanted, found = results(straight), results(agent)
     assert len(wanted) == (fits or len(wanted)) > 1
     assert len(found) == len(wanted)
@@ -63,7 +66,11 @@ def test_each_fit_finds_and_leaves_what_it_would_have_without_a_kill(
 @pytest.mark.parametrize(
     ("name", "kills"),
     [
-        ("one_trainer", ["1:batch:0:3", "after:1", "2:start:2:0", "2:batch:3:1", "tested:2"]),
+        pytest.param(
+            "one_trainer",
+            ["1:batch:0:3", "after:1", "2:start:2:0", "2:batch:3:1", "tested:2"],
+            marks=pytest.mark.nightly,
+        ),
         (
             "two_trainers",
             ["1:train_end", "2:start:0:0", "2:start:0:0", "2:batch:0:3", "after:2"],

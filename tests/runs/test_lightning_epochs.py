@@ -13,6 +13,7 @@ from tests.support.trainings.agent import Agent
 from tests.support.trainings.comparison import assert_same
 
 PLACES = ["batch:0:3", "epoch_end:0", "start:1:0", "batch:1:3", "epoch_end:1", "batch:2:2", "start:3:1", "batch:3:3"]
+FEW = ["start:1:0", "batch:2:2"]
 FOUR = {"max_epochs": 4}
 FIVE_BATCHES = FOUR | {"limit_train_batches": 5}
 EPOCHS = {
@@ -32,13 +33,28 @@ EPOCHS = {
 }
 
 
-@pytest.mark.parametrize("name", EPOCHS)
-def test_epochs_that_are_not_alike_go_on_as_they_would_have(zygote, tmp_path, name):
+REPRESENTATIVES = (
+    "the same in workers",
+    "a schedule that asks how long training takes",
+    "batches that a hook lets grow",
+    "epochs that a hook cuts short",
+    "a sampler that never stops and has a length",
+    "a dataset that is its own iterator",
+    "a dataset that never stops, in a worker",
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "kills"),
+    [pytest.param(name, FEW, id=name) for name in REPRESENTATIVES]
+    + [pytest.param(name, PLACES, id=f"{name}, all places", marks=pytest.mark.nightly) for name in EPOCHS],
+)
+def test_epochs_that_are_not_alike_go_on_as_they_would_have(zygote, tmp_path, name, kills):
     loader, trainer = EPOCHS[name]
     job = {"scheduler": "epoch", "patient": True, "trainer": trainer} | loader
     straight = Agent(zygote, job, tmp_path / "straight").run()
     agent = Agent(zygote, job, tmp_path / "killed", every_steps=1)
-    assert_same(straight, agent.run(PLACES))
+    assert_same(straight, agent.run(kills))
 
 
 def test_an_epoch_has_as_many_batches_as_it_would_have_had(zygote, tmp_path):

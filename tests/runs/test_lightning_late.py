@@ -13,6 +13,19 @@ from tests.support.trainings.comparison import assert_same
 from tests.support.trainings.late import LATE
 
 PLACES = ["batch:0:2", "batch:0:6", "epoch_end:0", "start:1:0", "batch:1:3", "validation:1:8", "batch:2:2", "train_end"]
+FEW = ["batch:0:6", "batch:2:2"]
+REPRESENTATIVES = (
+    "teacher in on_train_batch_start",
+    "groups in on_train_epoch_end",
+    "backbone finetuning",
+    "exchanged with its schedule",
+    "layers that come",
+    "average that comes",
+    "lookahead of both",
+    "sharpness aware",
+    "gates that change",
+)
+"""One of each thing that may be built, and each hook that may do it at least once."""
 CANNOT = {"stubborn": "Stubborn cannot load its state: KeyError: 'momentum'"}
 AT_THE_END = "layer in on_train_end"
 COME_OR_GO = {
@@ -24,12 +37,20 @@ COME_OR_GO = {
 }
 
 
-@pytest.mark.parametrize("variant", [name for name in LATE if name not in CANNOT | COME_OR_GO and name != AT_THE_END])
-def test_late_built_modules_are_there_after_a_resume(zygote, tmp_path, variant):
+@pytest.mark.parametrize(
+    ("variant", "kills"),
+    [pytest.param(name, FEW, id=name) for name in REPRESENTATIVES]
+    + [
+        pytest.param(name, PLACES, id=f"{name}, all places", marks=pytest.mark.nightly)
+        for name in LATE
+        if name not in CANNOT | COME_OR_GO and name != AT_THE_END
+    ],
+)
+def test_late_built_modules_are_there_after_a_resume(zygote, tmp_path, variant, kills):
     job = {"variant": variant, "patient": True, "scheduler": "epoch"}
     straight = Agent(zygote, job, tmp_path / "straight").run()
     agent = Agent(zygote, job, tmp_path / "killed", every_steps=1)
-    assert_same(straight, agent.run(PLACES))
+    assert_same(straight, agent.run(kills))
     ended = agent.result()
     assert agent.run() == ended, "nothing is left to train, and all is there"
 

@@ -14,6 +14,7 @@ from tests.support.trainings.agent import Agent
 from tests.support.trainings.comparison import assert_same
 
 PLACES = ["batch:0:3", "epoch_end:0", "start:1:1", "validation:1:8", "batch:2:2", "train_end"]
+PLACE = ["start:1:1"]
 
 TRAININGS = {
     "averages of a callback are saved as the weights": {"variant": "average as weights"},
@@ -29,12 +30,27 @@ TRAININGS = {
 }
 
 
-@pytest.mark.parametrize("name", TRAININGS)
-def test_a_killed_training_goes_on_with_the_weights_that_it_had(zygote, tmp_path, name):
+REPRESENTATIVES = (
+    "averages of the module are saved as the weights",
+    "state_dict gives only the adapters of a backbone",
+    "a hook throws away what a finished model does not need",
+    "hooks of the start write to the weights",
+    "a pruned model goes back to its first weights",
+    "buffers grow, and a parameter comes",
+    "hyper-parameters change with the steps",
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "kills"),
+    [pytest.param(name, PLACE, id=name) for name in REPRESENTATIVES]
+    + [pytest.param(name, PLACES, id=f"{name}, all places", marks=pytest.mark.nightly) for name in TRAININGS],
+)
+def test_a_killed_training_goes_on_with_the_weights_that_it_had(zygote, tmp_path, name, kills):
     job = TRAININGS[name] | {"patient": True}
     straight = Agent(zygote, job, tmp_path / "straight").run()
     agent = Agent(zygote, job, tmp_path / "killed", every_steps=1)
-    assert_same(straight, agent.run(PLACES))
+    assert_same(straight, agent.run(kills))
     ended = agent.result()
     assert agent.run() == ended, "nothing is left to train, and the weights are there"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,6 @@ from tests.support.trainings.agent import Agent
 from tests.support.trainings.trainers import Zygote
 
 SCRIPT = str(ROOT / "tests/support/trainings/refused_loops.py")
-
-
-@pytest.fixture(scope="module")
-def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
-    zygote = Zygote(tmp_path_factory.mktemp("zygote"))
-    yield zygote
-    zygote.close()
 
 
 @pytest.mark.parametrize(

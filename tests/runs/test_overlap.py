@@ -33,10 +33,10 @@ GAVE_UP = "something writes to weights between optimizer steps"
     ("job", "overlaps", "gives_up"),
     [
         ({}, True, False),
-        ({"overlap_from": (1 << 40, 0)}, False, False),
+        pytest.param({"overlap_from": (1 << 40, 0)}, False, False, marks=pytest.mark.nightly),
         ({"overlap_from": (0, 1 << 40)}, False, False),
         ({"manual": True, "scheduler": "epoch"}, False, False),
-        ({"writes": "counted", "writes_in": range(8)}, False, True),
+        pytest.param({"writes": "counted", "writes_in": range(8)}, False, True, marks=pytest.mark.nightly),
         ({"writes": "hidden", "writes_in": range(8)}, False, True),
         ({"writes": "counted", "writes_in": [2]}, False, True),
     ],

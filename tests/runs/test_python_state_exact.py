@@ -15,6 +15,7 @@ from tests.support.trainings.comparison import assert_same
 from tests.support.trainings.trainers import Zygote
 
 SCRIPT = str(Path(state_script.__file__))
+FEW = ["start:0:5", "epoch_end:0", "batch:1:5"]
 OF_TWO = ["batch:0:3", "start:1:0", "validation:1:4", "batch:2:2", "train_end"]
 KILLS = [
     "batch:0:3", "start:0:5", "batch:0:6", "validation:0:8", "epoch_end:0", "start:1:0", "batch:1:2", "batch:1:5",
@@ -26,11 +27,13 @@ KILLS = [
 @pytest.mark.parametrize(
     ("job", "kills"),
     [
-        ({}, KILLS),
-        ({"workers": 1}, KILLS),
-        ({"ranks": 2, "trainer": {"devices": 2, "strategy": "ddp"}}, OF_TWO),
+        pytest.param({}, KILLS, marks=pytest.mark.nightly),
+        pytest.param({"workers": 1}, KILLS, marks=pytest.mark.nightly),
+        pytest.param({"ranks": 2, "trainer": {"devices": 2, "strategy": "ddp"}}, OF_TWO, marks=pytest.mark.nightly),
+        ({"workers": 1}, FEW),
+        ({"ranks": 2, "trainer": {"devices": 2, "strategy": "ddp"}}, ["start:1:0"]),
     ],
-    ids=["as it is", "a worker", "two processes"],
+    ids=["as it is", "a worker", "two processes", "a worker, few places", "two processes, a place"],
 )
 def test_python_objects_of_a_script_are_carried(
     zygote: Zygote, tmp_path: Path, job: dict[str, Any], kills: list[str]

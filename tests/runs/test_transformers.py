@@ -6,7 +6,7 @@ training in peace. The contract of frameworks has the kills at each boundary.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from tests.support.repository import EXAMPLES, ROOT
 from tests.support.trainings.agent import Agent
 from tests.support.trainings.comparison import assert_same
 from tests.support.trainings.trainers import Zygote
-from tests.support.trainings.zygote import TRANSFORMERS
 
 SCRIPTS = ROOT / "tests" / "batteries" / "of_transformers"
 BY_EPOCH = {"eval_strategy": "epoch", "logging_strategy": "epoch"}
@@ -70,17 +69,56 @@ KINDS: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
-    zygote = Zygote(tmp_path_factory.mktemp("zygote"), TRANSFORMERS)
-    yield zygote
-    zygote.close()
-
-
 def job_of(**job: Any) -> dict[str, Any]:
     return {"package": "transformers", **job}
 
 
+TOGETHER: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "a plateau, evaluated at an epoch's end, sorted by length, read by a worker that stays": (
+        {
+            "own_data": True,
+            "arguments": {
+                "lr_scheduler_type": "reduce_lr_on_plateau",
+                "train_sampling_strategy": "group_by_length",
+                "dataloader_num_workers": 1,
+                "dataloader_persistent_workers": True,
+                **BY_EPOCH,
+            },
+        },
+        ["start:0:4", "validation:0:8", "start:2:1"],
+    ),
+    "autocast, ends within an epoch, begins with an evaluation": (
+        {
+            "arguments": {
+                "bf16": True,
+                "include_num_input_tokens_seen": "no",
+                "max_grad_norm": 0.1,
+                "max_steps": 13,
+                "eval_on_start": True,
+                "eval_steps": 5,
+            }
+        },
+        ["start:0:6", "validation:1:2", "train_end"],
+    ),
+    "a stream, and accumulation that does not divide it": (
+        KINDS["a stream, and accumulation that does not divide it"][0],
+        ["start:0:7", "start:1:0", "validation:3:6"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TOGETHER)
+def test_a_training_of_many_kinds_that_is_killed_ends_with_the_bits_of_one_in_peace(
+    zygote: Zygote, tmp_path: Path, kind: str
+) -> None:
+    """What a training of `KINDS` has is in one of these too, and in those whose traces are compared below."""
+    job, kills = TOGETHER[kind]
+    straight = Agent(zygote, job_of(**job), tmp_path / "straight").run()
+    agent = Agent(zygote, job_of(**job), tmp_path / "killed", every_steps=1)
+    assert_same(straight, agent.run(kills))
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_training_that_is_killed_ends_with_the_bits_of_one_in_peace(
     zygote: Zygote, tmp_path: Path, kind: str
@@ -102,9 +140,9 @@ def traced(zygote: Zygote, folder: Path, job: dict[str, Any], kills: Sequence[st
 @pytest.mark.parametrize(
     ("kind", "data"),
     [
-        ("the best of them, stopped early", {"own_generators": True}),
+        pytest.param("the best of them, stopped early", {"own_generators": True}, marks=pytest.mark.nightly),
         ("the best of them, stopped early", {"own_generators": True, "own_data": True}),
-        ("a stream, and accumulation that does not divide it", {}),
+        pytest.param("a stream, and accumulation that does not divide it", {}, marks=pytest.mark.nightly),
     ],
 )
 def test_the_trace_of_a_training_is_the_same_after_kills(
@@ -193,7 +231,7 @@ def test_two_processes_are_resumed_together(zygote: Zygote, tmp_path: Path) -> N
     assert_same(straight, agent.run(["start:0:2", "validation:0:2", "start:1:1"]))
 
 
-@pytest.mark.parametrize("name", ["checkpointing", "seq2seq"])
+@pytest.mark.parametrize("name", [pytest.param("checkpointing", marks=pytest.mark.nightly), "seq2seq"])
 def test_nothing_of_a_whole_script_is_named_as_lost(zygote: Zygote, tmp_path: Path, name: str) -> None:
     """With `exact: require` that would end it. Its Trainer and the settings of its model are among its variables."""
     work = tmp_path / "work"

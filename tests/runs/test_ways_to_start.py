@@ -27,7 +27,7 @@ from tests.support.repository import JOBS
 
 WHOLE = (JOBS / "fitted.py").read_text()
 SHORT = "import fast_imports\n"
-"""What spares each of these trainers three seconds. One imports all, and its weights have to be those of the others."""
+"""What spares each of these trainers three seconds. `make nightly` has one that imports all, with the same weights."""
 STEPS = 30
 STEPS_OF_TWO = 16
 CLI = """
@@ -116,8 +116,9 @@ def check(run: AgentRun) -> Node:
     return node
 
 
-def test_undisturbed_script_completes(begin: Any) -> None:
-    run = begin({"script": "fitted.py"}, fitted__py=WHOLE)
+@pytest.mark.parametrize("imports", [SHORT, pytest.param("", marks=pytest.mark.nightly)], ids=["fast", "all"])
+def test_undisturbed_script_completes(begin: Any, imports: str) -> None:
+    run = begin({"script": "fitted.py"}, fitted__py=imports + WHOLE)
     run.launch().powers_off(120)
     EXPECTED.add(result(run))
     assert len(EXPECTED) == 1
@@ -127,15 +128,18 @@ def test_a_module(begin: Any) -> None:
     check(begin({"module": "fitted"}))
 
 
+@pytest.mark.nightly
 def test_a_shell_script(begin: Any) -> None:
     run = begin({"run": "bash make.sh"}, make__sh=MAKES)
     check(run)
 
 
+@pytest.mark.nightly
 def test_lightning_cli(begin: Any) -> None:
     check(begin({"script": "cli.py", "args": ["fit", "--model.lr=0.1"]}, cli__py=CLI))
 
 
+@pytest.mark.nightly
 def test_hydra_keeps_the_name_of_its_folder(begin: Any) -> None:
     run = begin({"script": "app.py"}, app__py=HYDRA)
     check(run)
@@ -145,6 +149,7 @@ def test_hydra_keeps_the_name_of_its_folder(begin: Any) -> None:
     assert first.endswith(f"{started:outputs/%Y-%m-%d/%H-%M-%S}")
 
 
+@pytest.mark.nightly
 def test_accelerate_launch(begin: Any) -> None:
     command = "accelerate launch --cpu --num_processes 1 --num_machines 1 --mixed_precision no fitted.py"
     check(begin({"run": f"{Path(sys.executable).parent}/{command}"}))
@@ -154,11 +159,13 @@ def test_an_environment_of_its_own_that_has_nothing_of_ours(begin: Any, own_pyth
     check(begin({"run": f"{own_python} fitted.py"}))
 
 
+@pytest.mark.nightly
 def test_uv_run(begin: Any, own_python: Path) -> None:
     uv = shutil.which("uv", path=str(Path(sys.executable).parent))
     check(begin({"run": f"{uv} run --offline --no-project --python {own_python} python fitted.py"}))
 
 
+@pytest.mark.nightly
 def test_torchrun_on_two_processes(begin: Any) -> None:
     command = f"{sys.executable} -m torch.distributed.run --standalone --nproc_per_node 2 ddp.py"
     run = begin({"run": command}, ddp__py=DDP)
@@ -174,6 +181,7 @@ def test_two_trainings_in_a_command_are_refused(begin: Any) -> None:
     assert "a separate job" in ended.detail
 
 
+@pytest.mark.nightly
 def test_isolated_python_trains_by_the_socket_path_alone(begin: Any) -> None:
     """Lightning's entry point does not need the shim, and the path of the socket is enough."""
     run = begin({"run": "python -I -c \"import sys; sys.path.insert(0, '.'); import fitted; fitted.train()\""})

@@ -1,10 +1,12 @@
 """
-One rank of a training with DDP, which a test compares with one that goes on from the middle of it.
+Ranks of trainings with DDP, which a test compares: one training from its first step, and others that go on from the
+middle of it.
 
-    python ddp_process.py RANK RANKS PORT FOLDER [STEP]
+    python ddp_process.py RANKS FOLDER PORT:STEP[:plainly]...
 
-Each step's gradients go into FOLDER/RANK.txt. With STEP it begins there, from the state that the one before has left,
-and with its buckets unless `plainly` follows.
+Ranks are forked, so that torch is imported once. Each step's gradients go into
+FOLDER/RANK-STEP[-plainly].txt. One that begins at another STEP than 0 does so from the state that the one before has
+left, and with its buckets unless `plainly` follows.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import sys
 from pathlib import Path
 
 import torch
+import torch._dynamo  # which each rank would import at its first step
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -50,6 +53,18 @@ def main(rank: int, ranks: int, port: str, folder: Path, begins: int, *, plainly
     (folder / f"{rank}-{begins}{'-plainly' if plainly else ''}.txt").write_text("\n".join(lines))
 
 
+def fork_ranks(ranks: int, folder: Path, training: str) -> None:
+    port, begins, *more = training.split(":")
+    children = []
+    for rank in range(ranks):
+        if (pid := os.fork()) == 0:
+            main(rank, ranks, port, folder, int(begins), plainly=bool(more))
+            os._exit(0)
+        children.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * ranks
+
+
 if __name__ == "__main__":
-    place, of, at, where, *more = sys.argv[1:]
-    main(int(place), int(of), at, Path(where), int(more[0]) if more else 0, plainly="plainly" in more)
+    of, where, *trainings = sys.argv[1:]
+    for each in trainings:
+        fork_ranks(int(of), Path(where), each)

@@ -53,6 +53,11 @@ class Zygote:
         self._answers = self._sock.makefile("r")
         assert self._answers.readline() == "ready\n"
 
+    def imports(self, *modules: str) -> None:
+        """Import these too, for a test whose trainers would do so one after the other."""
+        self._sock.sendall(json.dumps({"import": modules}).encode() + b"\n")
+        assert self._answers.readline() == "0\n"
+
     def start(self, job: dict, address: str | None, log: Path) -> int:
         """`address` is the path of its agent's socket."""
         self._sock.sendall(json.dumps({"job": job, "log": str(log), "address": address}).encode() + b"\n")

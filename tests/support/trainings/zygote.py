@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Iterable
 from typing import NoReturn
 
 from spotrun import trainer_link
@@ -46,12 +47,9 @@ OTHERS = {
 
 
 def _serve(sock: socket.socket, more: list[str]) -> None:
-    for module in (*IMPORTED, *more):
-        importlib.import_module(module)
+    _import((*IMPORTED, *more))
     importlib.import_module("torch").set_num_threads(1)  # threads would not survive the fork
     Script.of_this_process().modules  # noqa: B018  (the paths of all modules stay resolved)
-    gc.collect()
-    gc.freeze()  # what was imported is not looked at again in each fork
     sock.sendall(b"ready\n")
     unread = b""
     while data := sock.recv(1 << 16):
@@ -59,8 +57,21 @@ def _serve(sock: socket.socket, more: list[str]) -> None:
         while b"\n" in unread:
             line, unread = unread.split(b"\n", 1)
             request = json.loads(line)
-            answer = _wait(request["wait"]) if "wait" in request else _fork(request, sock)
-            sock.sendall(f"{answer}\n".encode())
+            sock.sendall(f"{_answer(request, sock)}\n".encode())
+
+
+def _answer(request: dict, sock: socket.socket) -> int:
+    if "import" in request:
+        _import(request["import"])
+        return 0
+    return _wait(request["wait"]) if "wait" in request else _fork(request, sock)
+
+
+def _import(modules: Iterable[str]) -> None:
+    for module in modules:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # what was imported is not looked at again in each fork
 
 
 def _fork(request: dict, sock: socket.socket) -> int:
