@@ -4,8 +4,8 @@ A pytest plugin: collects once, then runs the tests in forked processes.
     pytest -p tests.support.forked --forks 2 tests/unit
 
 Importing what the tests need takes most of a minute of processor time; pytest-xdist would spend it in each worker. Each
-process takes one test file after another, so that no process waits while files are left. The files that need the most
-processor time begin first: one that began last would keep one process busy while the others have nothing left.
+process takes one test file after another, so that no process waits while files are left. The files that take longest
+begin first: one that began last would keep one process busy while the others have nothing left.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.processor_time import read_times
+from tests.support.processor_time import Times, read_times
 
 _NUMBER = struct.Struct("=H")
 """A file's number, in the pipe from which all processes read. A pipe takes at least 4,096 bytes: 2,048 files."""
@@ -39,7 +39,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         return None
     files = [list(items) for _, items in itertools.groupby(session.items, key=lambda item: item.path)]
     times = read_times()
-    files.sort(key=lambda items: -times.get(items[0].nodeid.partition("::")[0], 0.0))
+    files.sort(key=lambda items: -times.get(items[0].nodeid.partition("::")[0], Times()).wall_s)
     queue_read, queue_write = os.pipe()
     os.write(queue_write, b"".join(map(_NUMBER.pack, range(len(files)))))
     os.close(queue_write)

@@ -32,7 +32,7 @@ NOISE_S = 3.0
 """Seconds that a module may need more than its share, whatever its size."""
 _PROPERTY = "processor_s"
 _TICKS = os.sysconf("SC_CLK_TCK")
-_HEAD = "# Seconds of processor time of each test module. `make shares` measures them anew and rewrites this file.\n"
+_HEAD = "# Seconds of each test module: processor time, and with waits. `make shares` rewrites this file.\n"
 
 
 class _Process(NamedTuple):
@@ -43,6 +43,16 @@ class _Process(NamedTuple):
     parent: int
     used_s: float
     """User and system time of the process, and of its children that have ended and were awaited."""
+
+
+class Times(NamedTuple):
+    """The seconds that a test module needs: of processors, and from its beginning to its end."""
+
+    processor_s: float = 0.0
+    wall_s: float = 0.0
+
+    def plus(self, processor_s: float, wall_s: float) -> Times:
+        return Times(self.processor_s + processor_s, self.wall_s + wall_s)
 
 
 class ProcessTree:
@@ -139,31 +149,29 @@ class _Shares:
 
     def __init__(self, config: pytest.Config) -> None:
         self._mode = config.getoption("--shares")
-        self._used_s: defaultdict[str, float] = defaultdict(float)
+        self._times: defaultdict[str, Times] = defaultdict(Times)
         self._over: list[str] = []
         self._grown: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "teardown":
-            used = dict(report.user_properties).get(_PROPERTY, 0.0)
-            assert isinstance(used, float | int)
-            self._used_s[report.nodeid.partition("::")[0]] += used
+        used = dict(report.user_properties).get(_PROPERTY, 0.0) if report.when == "teardown" else 0.0
+        assert isinstance(used, float | int)
+        name = report.nodeid.partition("::")[0]
+        self._times[name] = self._times[name].plus(used, report.duration)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if self._mode == "write":
-            write_times(self._used_s)
+            write_times(self._times)
         elif self._mode == "check":
-            self._grown, self._over = compare(self._used_s, read_times())
+            self._grown, self._over = compare(_processor(self._times), _processor(read_times()))
             if self._over and exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        total_s = sum(self._used_s.values())
-        if not total_s:
-            return
+        total_s = sum(_processor(self._times).values())
         terminalreporter.section("processor time", "-")
-        terminalreporter.line(f"{total_s / 60:.1f} minutes in {len(self._used_s)} modules")
+        terminalreporter.line(f"{total_s / 60:.1f} minutes in {len(self._times)} modules")
         for line in [*self._grown, *self._over]:
             terminalreporter.line(line)
 
@@ -188,14 +196,18 @@ def compare(used_s: Mapping[str, float], committed_s: Mapping[str, float]) -> tu
     return grown, over
 
 
-def read_times() -> dict[str, float]:
-    """Return the committed seconds of each module."""
-    lines = (line for line in TIMES.read_text().splitlines() if not line.startswith("#"))
-    return {name: float(seconds) for seconds, name in map(str.split, lines)}
+def _processor(times: Mapping[str, Times]) -> dict[str, float]:
+    return {name: each.processor_s for name, each in times.items()}
 
 
-def write_times(used_s: Mapping[str, float]) -> None:
-    """Commit these seconds, of the modules that ran; those of modules that still exist but did not run are kept."""
-    times = {name: seconds for name, seconds in (read_times() | dict(used_s)).items() if (ROOT / name).exists()}
-    rows = sorted(times.items(), key=lambda item: (-round(item[1], 1), item[0]))
-    TIMES.write_text(_HEAD + "".join(f"{seconds:8.1f}  {name}\n" for name, seconds in rows))
+def read_times() -> dict[str, Times]:
+    """Return the committed times of each module."""
+    rows = (line.split() for line in TIMES.read_text().splitlines() if not line.startswith("#"))
+    return {name: Times(float(processor_s), float(wall_s)) for processor_s, wall_s, name in rows}
+
+
+def write_times(measured: Mapping[str, Times]) -> None:
+    """Commit these times, of the modules that ran; those of modules that still exist but did not run are kept."""
+    times = {name: each for name, each in (read_times() | dict(measured)).items() if (ROOT / name).exists()}
+    rows = sorted(times.items(), key=lambda row: (-round(row[1].wall_s, 1), row[0]))
+    TIMES.write_text(_HEAD + "".join(f"{each.processor_s:8.1f} {each.wall_s:8.1f}  {name}\n" for name, each in rows))
