@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -107,7 +108,7 @@ def test_a_start_of_two_members_has_five_entries_and_a_commit_one(start: Start):
         assert (rank, world, step) == (0, 2, commit.step)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.nightly), 1])
 def test_a_notice_costs_no_step(start: Start, victim: int):
     run = start(step_s=0.2)
     nodes = run.launch_members(2)
@@ -123,7 +124,7 @@ def test_a_notice_costs_no_step(start: Start, victim: int):
     assert run.state.commit(drained.final_commit).event.final
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_remaining_member_trains_on_with_a_new_member(start: Start, victim: int):
     run = start()
     nodes = run.launch_members(2)
@@ -215,7 +216,7 @@ def test_two_of_three_members_are_lost_at_once(start: Start):
     assert gangs(run)[1][0] == "1.1"
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.nightly), 1])
 def test_a_trainer_that_is_killed_is_started_again_on_all_members(start: Start, victim: int):
     run = start()
     nodes = run.launch_members(2)
@@ -229,7 +230,7 @@ def test_a_trainer_that_is_killed_is_started_again_on_all_members(start: Start, 
     assert redone(run) <= 2 * EVERY
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_an_agent_that_is_killed_goes_on_in_its_attempt(start: Start, victim: int):
     run = start()
     nodes = run.launch_members(2)
@@ -283,7 +284,7 @@ def test_a_member_that_the_others_do_not_reach_is_named_although_it_reaches_the_
     assert run.seen(ev.TrainerExited) == [], "it was not the script"
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.nightly), 1])
 def test_mistake_of_a_script_is_reported_with_its_member(start: Start, rank: int):
     run = start(fail_at={str(rank): 8})
     nodes = run.launch_members(2)
@@ -423,6 +424,23 @@ def test_a_script_of_lightning_trains_the_same_bits_when_its_lead_is_lost(lightn
     assert set(lines(run)) == set(lines(calm))
 
 
+def test_two_processes_on_each_of_two_members_share_each_epoch(lightning: Start):
+    """Members are as many ranks as they have accelerators."""
+    run = lightning("calm", "--samples", "96", "--devices", "2", accelerators="A100:2")
+    goes_calmly(run)
+    (attempt,) = run.seen(ev.AttemptStarted)
+    assert attempt.gang is not None
+    assert attempt.gang.world == 4
+    assert run.wait_for(ev.RunCompleted).step == 6
+    for epoch in ("0", "1"):
+        batches = [
+            json.loads(line[line.index("[") : line.index("]") + 1]) for line in lines(run) if line.split()[1] == epoch
+        ]
+        assert len(batches) == 4 * 3
+        assert sorted(sample for batch in batches for sample in batch) == list(range(96))
+
+
+@pytest.mark.nightly
 def test_two_processes_on_each_of_two_members_train_the_same_bits_when_one_is_lost(lightning: Start):
     """Members are as many ranks as they have accelerators."""
     samples = ("--samples", "192", "--devices", "2")
@@ -435,6 +453,7 @@ def test_two_processes_on_each_of_two_members_train_the_same_bits_when_one_is_lo
     assert set(lines(run)) == set(lines(calm))
 
 
+@pytest.mark.nightly
 def test_a_script_that_says_another_number_of_nodes_is_refused(lightning: Start):
     run = lightning("refused", "--num-nodes", "1")
     nodes = run.launch_members(2)

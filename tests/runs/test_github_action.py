@@ -86,7 +86,7 @@ def test_a_night_is_trained_summed_up_and_judged(sandbox: Sandbox, job: Path) ->
     assert flow.step(SUMMARY).returncode == 0
     run = flow.known["steps.summary.outputs.run"]
     assert re.fullmatch(r"tonight-[0-9a-f]{10}", run)
-    report = sandbox.call_json("report", run)
+    report = sandbox.ask_json("report", run)
     assert flow.known["steps.summary.outputs.cost-usd"] == report["total"]["cost_usd"]
     summary = flow.summary.read_text()
     assert summary.startswith("## The night of tonight\n````text\n")

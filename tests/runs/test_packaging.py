@@ -89,7 +89,7 @@ def test_the_wheel_registers_the_command_and_both_lightning_factories(wheel: Pat
     }
 
 
-@pytest.mark.parametrize("trainer", ["pytorch_lightning", "lightning.pytorch"])
+@pytest.mark.parametrize("trainer", ["pytorch_lightning", pytest.param("lightning.pytorch", marks=pytest.mark.nightly)])
 def test_every_trainer_asks_the_installed_wheel_for_callbacks(installed: Path, trainer: str):
     """Lightning finds the factory under the name of its own group, and outside of spotrun gets nothing from it."""
     ask = (

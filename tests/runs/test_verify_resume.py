@@ -111,6 +111,7 @@ def test_a_script_with_several_fits_is_killed_in_each_of_them() -> None:
     assert seen["batches_redone"] == sum(kill["step"] - kill["resumed_from"] for kill in seen["kills"])
 
 
+@pytest.mark.nightly
 def test_a_job_in_yaml_is_verified_with_its_own_arguments_and_left_to_look_at(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(
@@ -125,6 +126,7 @@ def test_a_job_in_yaml_is_verified_with_its_own_arguments_and_left_to_look_at(tm
     assert left_running(tmp_path) == []
 
 
+@pytest.mark.nightly
 def test_a_script_that_owns_its_loop_is_compared_alike() -> None:
     found = verify_json(JOBS / "own_loop.py", "--kills", 2)
     assert found["identical"]
@@ -177,6 +179,7 @@ def test_a_loss_from_an_unseeded_source_is_found_and_named() -> None:
     assert "before any interruption" in found["likely_cause"]
 
 
+@pytest.mark.nightly
 def test_an_order_from_the_clock_is_found_and_named_for_people() -> None:
     done = verify(JOBS / "wayward.py", "--kills", 1, "--", "--how", "order", code=NOT_IDENTICAL)
     assert done.stdout.startswith("not identical: the first difference is in the sample ids at epoch 1, batch 1")
