@@ -204,6 +204,7 @@ def test_member_reports_once_that_only_the_files_of_the_lead_are_kept(start: Sta
     assert "of-rank-1.txt of this member" in run.log(nodes[1])
 
 
+@pytest.mark.nightly
 def test_two_of_three_members_are_lost_at_once(start: Start):
     run = start(size=3)
     nodes = run.launch_members(3)

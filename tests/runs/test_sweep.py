@@ -31,6 +31,21 @@ def epochs(sandbox: Sandbox, name: str) -> int:
     return 0 if found is None else sum(len(run.ledger.refresh().epochs) for run in found.runs())
 
 
+@pytest.mark.timeout(600)
+def test_a_sweep_trains_all_trials_within_its_budget_and_names_the_best(sandbox: Sandbox) -> None:
+    job = sandbox.job("calm", args="--epochs, '2', --step-s, '0'", extra=KNOWN)
+    output = sandbox.call("sweep", job, *TWO, "--budget", BUDGET, "--reduction-factor", 0, "-y", "--json")
+    found = json.loads(output[output.index("{\n") :])
+    assert [row["state"] for row in found["rows"]] == ["completed"] * 2
+    assert found["best"] == found["rows"][0]["run"]
+    assert Decimal(0) < Decimal(found["cost_usd"]) <= BUDGET
+    one, other = the_sweep(sandbox, "calm-sweep").runs()
+    assert one.spec.train.args[4:] != other.spec.train.args[4:] != ()
+    assert final_tensors(one) != final_tensors(other)
+    assert sandbox.left_running() == []
+
+
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_sweep_through_kills_gives_each_trial_the_bits_of_an_undisturbed_one(sandbox: Sandbox) -> None:
