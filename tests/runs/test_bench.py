@@ -142,6 +142,6 @@ def test_instances_of_a_killed_bench_end_soon_by_themselves_and_at_once_by_down(
         lives = timedelta(seconds=launch.intent.time_to_live_s)
         assert timedelta(minutes=4) < lives <= timedelta(minutes=5), "two minutes, and three for its last word"
         assert ends_at - launch.recorded.billed_from <= lives + timedelta(seconds=5)
-        assert f"`spotrun down {run.id}` ends it" in " ".join(toys.call("status", run.id).split())
-        toys.call("down", run.id, "-y")
+        assert f"`spotrun down {run.id}` ends it" in " ".join(toys.ask("status", run.id).split())
+        toys.ask("down", run.id, "-y")
     assert toys.left_running() == []

@@ -136,6 +136,7 @@ def test_remaining_member_trains_on_with_a_new_member(start: Start, victim: int)
     assert run.seen(ev.TrainerExited) == []
 
 
+@pytest.mark.nightly
 def test_the_lead_saves_what_it_has_in_memory_before_the_attempt_ends(start: Start):
     """Commits are 30 s apart; a snapshot that waits for that is saved as soon as no newer one can follow."""
     run = start(scale=1.0)

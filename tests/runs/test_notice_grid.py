@@ -86,7 +86,7 @@ def _started(
     line = stack.enter_context(FaultProxy(server.endpoint, Narrow(cell.mb_per_s * MB * SCALE)))
     server.reach(monkeypatch, line.url)
     folder.mkdir()
-    job = {"steps": 1_000_000, "epoch_steps": 1_000_000, "payload_bytes": int(cell.size_mb * MB)}
+    job = {"steps": 1_000_000, "epoch_steps": 1_000_000, "step_s": 0.1, "payload_bytes": int(cell.size_mb * MB)}
     run = AgentRun(folder, job, runs_uri=server.new_prefix(), scale=SCALE)
     stack.callback(run.close)
     return run, run.launch()
