@@ -37,6 +37,20 @@ def _short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPOTRUN_REST_FLOOR_S", "0.15")
 
 
+def test_torchrun_on_each_member_meets_the_others(tmp_path: Path) -> None:
+    says = "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)"
+    run = AgentRun(tmp_path, train={"run": f"exec {TORCHRUN} says.py"}, files={"says.py": says}, num_nodes=2)
+    try:
+        nodes = run.launch_members(2)
+        for node in nodes:
+            node.powers_off(WITHIN_S)
+        run.wait_for(ev.RunCompleted)
+        for rank, node in enumerate(nodes):
+            assert f"rank {rank} of 2" in run.log(node)
+    finally:
+        run.close()
+
+
 @pytest.mark.slow
 @pytest.mark.nightly
 def test_two_ranks_of_torchrun_end_like_two_bare_processes_although_member_1_was_lost(
