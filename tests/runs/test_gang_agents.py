@@ -107,7 +107,7 @@ def test_a_start_of_two_members_has_five_entries_and_a_commit_one(start: Start):
         assert (rank, world, step) == (0, 2, commit.step)
 
 
-@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.nightly), 1])
+@pytest.mark.parametrize("victim", [0, 1])
 def test_a_notice_costs_no_step(start: Start, victim: int):
     run = start(step_s=0.2)
     nodes = run.launch_members(2)
