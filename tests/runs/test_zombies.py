@@ -187,7 +187,7 @@ def check(store: MemoryStore, zombie_attempt: int, seed: str) -> None:
 
 # -- real processes, on a real S3 server ---------------------------------------------------------------------------
 
-ENDLESS = {"steps": 1_000_000, "epoch_steps": 1000, "step_s": 0.005}
+ENDLESS = {"steps": 1_000_000, "epoch_steps": 1000, "step_s": 0.02}
 MOMENTS = ("training", "uploading")
 ASLEEP = (("agent",), ("agent", "trainer"), ("trainer", "agent"))
 """In the order in which they wake up. Without its agent a trainer can write nothing."""
