@@ -103,7 +103,7 @@ def test_three_nights_by_the_same_line_of_which_the_second_was_cut_off(sandbox: 
 
     runs = sandbox.ask_json("compare", "nightly", "--last", "3")["runs"]
     assert [(run["state"], run["epochs"]) for run in runs] == [("completed", 3)] * 3
-    table = sandbox.ask("compare", "nightly", "--last", "3")
+    table = sandbox.call("compare", "nightly", "--last", "3")
     assert "Trend of the last 3, the oldest first:" in table
     assert re.search(r"cost per epoch: \$\S+, \$\S+, \$\S+ \([+-]\d+%\)", table)
 
