@@ -230,7 +230,7 @@ def test_a_script_that_ends_well_without_a_final_checkpoint_has_not_completed(st
 def test_a_plain_command_that_hangs_is_ended_and_one_that_computes_is_not(
     start: Start, tmp_path: Path, little_patience: dict[str, Any]
 ):
-    silent_but_busy = "python -c 'import time; end = time.monotonic() + 6\nwhile time.monotonic() < end: pass'"
+    silent_but_busy = "python -c 'import time; end = time.monotonic() + 4.5\nwhile time.monotonic() < end: pass'"
     command = f"test -e {tmp_path}/once && exec {silent_but_busy}; touch {tmp_path}/once; sleep 1000"
     run = start(train={"run": command}, **little_patience)
     run.launch().powers_off()
@@ -290,7 +290,7 @@ def training_behind(
 ) -> Iterator[tuple[AgentRun, Node]]:
     """A run without an end; `more` is for its trainer, and `spec` for itself."""
     spec = more.pop("spec", {})
-    job = {"steps": 100_000, "epoch_steps": 100_000} | more
+    job = {"steps": 100_000, "epoch_steps": 100_000, "step_s": 0.1} | more
     with FaultProxy(server.endpoint, fate) as line:
         server.reach(patch, line.url)
         run = AgentRun(folder, job, runs_uri=server.new_prefix(), **spec)
@@ -419,7 +419,7 @@ def test_a_trainer_that_hangs_while_a_snapshot_is_sent_does_not_wait_for_room(
 ):
     held = Held("-0-0")
     with training_behind(
-        held, tmp_path, servers("s3"), monkeypatch, acts={"step 50": "hang"}, spec=little_patience
+        held, tmp_path, servers("s3"), monkeypatch, acts={"step 50": "hang"}, step_s=0.02, spec=little_patience
     ) as (run, node):
         eventually(held.under_way.is_set, 60)
         eventually(lambda: "no sign of life" in run.log(node), 30)
@@ -569,7 +569,7 @@ def test_a_run_is_not_complete_before_what_it_need_not_keep_is_deleted_however_s
         return faults.late(1) if request.method == "DELETE" or "delete" in request.query else faults.none
 
     spec = {"checkpoint": {"every": "30s", "keep_last": 2}}
-    job = {"steps": 150, "epoch_steps": 30, "spec": spec}
+    job = {"steps": 150, "epoch_steps": 30, "step_s": 0.02, "spec": spec}
     with training_behind(fate, tmp_path, servers("s3"), monkeypatch, **job) as (run, node):
         node.powers_off()
         left = {stored.key.rpartition("/")[0] for stored in run.store.list("checkpoints/")}
@@ -601,6 +601,7 @@ def test_a_checkpoint_with_nan_is_kept_and_never_resumed_from(start: Start):
     assert resumed.step < 60
 
 
+@pytest.mark.nightly
 def test_a_real_lightning_training_survives_a_kill_and_a_notice(start: Start, tmp_path: Path):
     run = start(
         train={"script": "quick.py", "args": ["--epochs", "8"]},

@@ -36,7 +36,7 @@ def rows_of(output: str) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize("share", [0.6, 0.0])
+@pytest.mark.parametrize("share", [0.6, pytest.param(0.0, marks=pytest.mark.nightly)])
 def test_the_wait_for_data_is_measured_and_the_verdict_is_right(sandbox: Sandbox, share: float):
     """The script says how long it waited: a busy machine may wait longer than planted. What does not fit is a row."""
     job, into = waiting(sandbox, share)
@@ -116,7 +116,7 @@ def test_two_are_measured_at_once_within_one_budget_and_shown_as_they_were_asked
     assert toys.left_running() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.nightly)])
 def test_a_signal_ends_all_that_are_measured_at_once(toys: Sandbox, number: signal.Signals):
     bench = toys.start("bench", on_toys(toys), "--batch", "4,8", "--max-parallel", 2, "--steps", 100_000, "--yes")
     runs = two_instances(toys, bench)
@@ -142,6 +142,6 @@ def test_instances_of_a_killed_bench_end_soon_by_themselves_and_at_once_by_down(
         lives = timedelta(seconds=launch.intent.time_to_live_s)
         assert timedelta(minutes=4) < lives <= timedelta(minutes=5), "two minutes, and three for its last word"
         assert ends_at - launch.recorded.billed_from <= lives + timedelta(seconds=5)
-        assert f"`spotrun down {run.id}` ends it" in " ".join(toys.call("status", run.id).split())
-        toys.call("down", run.id, "-y")
+        assert f"`spotrun down {run.id}` ends it" in " ".join(toys.ask("status", run.id).split())
+        toys.ask("down", run.id, "-y")
     assert toys.left_running() == []

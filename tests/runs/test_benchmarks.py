@@ -14,6 +14,7 @@ import pytest
 from benchmarks import downtime, stall
 from tests.support.repository import ROOT
 
+pytestmark = pytest.mark.checks("benchmarks")
 SHORT_IMPORTS = ROOT / "tests" / "support" / "short_imports"
 WITHIN_S = 480
 """It takes a minute beside four other trainings on two cores."""

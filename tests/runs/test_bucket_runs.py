@@ -16,6 +16,7 @@ ARGS = "--epochs, '3', --step-s, '0.05'"
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("bucket", [pytest.param("s3", marks=pytest.mark.nightly), "gs"], indirect=True)
 def test_a_run_in_a_bucket_is_the_run_in_a_folder(sandbox: Sandbox, bucket: RunningServer) -> None:
     sandbox.call("launch", sandbox.job("calm", args=ARGS, scale=60), "-y")
     quiet = sandbox.trace_by_step()
@@ -31,7 +32,7 @@ def test_a_run_in_a_bucket_is_the_run_in_a_folder(sandbox: Sandbox, bucket: Runn
     assert sandbox.trace_by_step() == quiet
     assert final_tensors(open_run("far", uri)) == final_tensors(sandbox.run("calm"))
     assert "whole" in sandbox.call("checkpoints", "verify", "far", "--store", uri)
-    assert [run["state"] for run in sandbox.call_json("status", "--store", uri)] == ["completed"]
+    assert [run["state"] for run in sandbox.ask_json("status", "--store", uri)] == ["completed"]
     assert sandbox.left_running() == []
 
     bucket.download(uri, sandbox.folder / "copy")
@@ -47,4 +48,4 @@ def assert_the_run_reads_alike(sandbox: Sandbox, uri: str, copy: str) -> None:
     assert state == far.ledger.refresh()
     for commit in state.restore_candidates():
         verify(near.store, commit)
-    assert sandbox.call_json("report", "far", "--store", copy) == sandbox.call_json("report", "far", "--store", uri)
+    assert sandbox.ask_json("report", "far", "--store", copy) == sandbox.ask_json("report", "far", "--store", uri)

@@ -1,4 +1,4 @@
-"""Two real trainings on a real S3 server, each through 5 to 20 SIGKILLs. `make battery NAME=chaos` runs 200 (T4)."""
+"""Real trainings on a real S3 server, each through 5 to 20 SIGKILLs. `make battery NAME=chaos` runs 200 (T4)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from tests.support.object_stores import RunningServer
 from tests.support.process_signals import Uploads
 from tests.support.sandbox import Sandbox
 
-SEEDS = (1, 2)
+SEED = 7
+"""Of five kills: one of each victim, and one more of an instance."""
+MORE_SEEDS = (1, 2)
 """Side by side: a training waits for a third of its time, for boots and for the moments of its kills."""
 
 
@@ -26,7 +28,9 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> chaos.Straight:
 
 @pytest.mark.slow
 @pytest.mark.timeout(chaos.RUN_WITHIN_S)
+@pytest.mark.parametrize("seeds", [(SEED,), pytest.param(MORE_SEEDS, marks=pytest.mark.nightly)], ids=str)
 def test_trainings_through_kills_are_the_one_without(
+    seeds: tuple[int, ...],
     wanted: chaos.Straight,
     servers: Callable[[str], RunningServer],
     tmp_path: Path,
@@ -34,9 +38,15 @@ def test_trainings_through_kills_are_the_one_without(
 ) -> None:
     server = servers("s3")
     server.reach(monkeypatch)
-    trainings = (partial(chaos.one, tmp_path / str(seed), server.new_prefix(), seed, wanted) for seed in SEEDS)
-    outcomes = chaos.side_by_side(len(SEEDS), trainings)
-    assert {outcome.seed: outcome.wrong for outcome in outcomes} == dict.fromkeys(SEEDS, ())
+    trainings = (partial(chaos.one, tmp_path / str(seed), server.new_prefix(), seed, wanted) for seed in seeds)
+    outcomes = chaos.side_by_side(len(seeds), trainings)
+    assert {outcome.seed: outcome.wrong for outcome in outcomes} == dict.fromkeys(seeds, ())
+
+
+def test_the_kills_of_one_training_hit_all_victims() -> None:
+    kills = chaos.plan(SEED)
+    assert {kill.target for kill in kills} == set(chaos.VICTIMS)
+    assert {kill.in_upload for kill in kills} == {True, False}
 
 
 def test_half_of_the_kills_wait_for_an_upload() -> None:

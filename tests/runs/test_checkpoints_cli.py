@@ -30,6 +30,7 @@ STEPS = 24
 WIDTH = 64
 READ_BY_LIGHTNING = """
 import sys
+import fast_imports
 import pytorch_lightning as pl, torch
 from torch.utils.data import DataLoader
 from tiny import Net, Noisy
@@ -83,15 +84,15 @@ def test_an_exported_checkpoint_is_lightnings_and_a_run_that_begins_from_it_goes
     assert saved["global_step"] == middle
     assert "spotrun" not in saved
     run_by_lightning(out)
-    assert "exists already" in sandbox.call("checkpoints", "export", "first", out, code=2)
-    sandbox.call("checkpoints", "export", "first", out, "--force")
+    assert "exists already" in sandbox.ask("checkpoints", "export", "first", out, code=2)
+    sandbox.ask("checkpoints", "export", "first", out, "--force")
     assert torch.load(out, weights_only=True)["global_step"] == STEPS, "without a step, the newest"
-    assert f", {STEPS}" in sandbox.call("checkpoints", "export", "first", "--step", 9999, out, "--force", code=3)
-    sandbox.call("checkpoints", "export", "first", "--step", middle, out, "--force")
+    assert f", {STEPS}" in sandbox.ask("checkpoints", "export", "first", "--step", 9999, out, "--force", code=3)
+    sandbox.ask("checkpoints", "export", "first", "--step", middle, out, "--force")
 
     # It is interrupted too: the second attempt resumes from its own checkpoint, and not from the file.
     script = "{when: epoch 2 at 80%, then: interrupt, notice: none}"
-    made = sandbox.call("checkpoints", "import", out, job(sandbox, "second", script=script))
+    made = sandbox.ask("checkpoints", "import", out, job(sandbox, "second", script=script))
     assert f"begins from step {middle}" in made
     assert sandbox.state("second").launches == {}, "nothing is rented by an import"
     sandbox.call("resume", "second")
@@ -151,9 +152,9 @@ def test_a_file_of_an_older_torch_is_refused_with_what_to_do(tmp_path: Path) -> 
 
 def test_an_export_into_a_folder_that_is_not_there_says_so_before_it_reads_anything(sandbox: Sandbox) -> None:
     missing = sandbox.folder / "missing"
-    told = sandbox.call("checkpoints", "export", "any", missing / "out.ckpt", code=2)
+    told = sandbox.ask("checkpoints", "export", "any", missing / "out.ckpt", code=2)
     assert f"there is no folder {missing}" in told
-    assert "is a folder" in sandbox.call("checkpoints", "export", "any", sandbox.folder, "--force", code=2)
+    assert "is a folder" in sandbox.ask("checkpoints", "export", "any", sandbox.folder, "--force", code=2)
 
 
 def test_file_that_cannot_be_written_is_one_error() -> None:
@@ -164,8 +165,8 @@ def test_file_that_cannot_be_written_is_one_error() -> None:
 def test_a_bad_start_starts_no_run(sandbox: Sandbox) -> None:
     path = sandbox.folder / "bad.ckpt"
     path.write_text("not a checkpoint")
-    assert "was not written by torch.save" in sandbox.call("checkpoints", "import", path, job(sandbox, "never"), code=2)
-    assert "was not written by torch.save" in sandbox.call(
+    assert "was not written by torch.save" in sandbox.ask("checkpoints", "import", path, job(sandbox, "never"), code=2)
+    assert "was not written by torch.save" in sandbox.ask(
         "launch", job(sandbox, "never"), "-y", "--init-from", path, code=2
     )
     assert not sandbox.store.exists()
@@ -210,10 +211,10 @@ def test_an_ended_run_is_pruned_to_what_is_wanted_for_the_price_of_the_entries(s
     (attempt,) = run.ledger.refresh().attempts
     run.store.put(f"checkpoints/{attempt}-0-99/part-0000", b"of an upload that was cut short")
     steps, before = usable_steps(sandbox, "full"), objects(sandbox, "full")
-    bill = sandbox.call_json("report", "full")["total"]["cost_usd"]
+    bill = sandbox.ask_json("report", "full")["total"]["cost_usd"]
     assert len(steps) >= 3
 
-    told = sandbox.call("checkpoints", "prune", "full", "--keep", 1, "--dry-run")
+    told = sandbox.ask("checkpoints", "prune", "full", "--keep", 1, "--dry-run")
     assert f"{len(steps) - 1} checkpoints" in told
     assert "would be deleted" in told
     assert objects(sandbox, "full") == before
@@ -223,18 +224,18 @@ def test_an_ended_run_is_pruned_to_what_is_wanted_for_the_price_of_the_entries(s
     assert usable_steps(sandbox, "full") == [STEPS]
     final = sandbox.state("full").restore_candidates()[0]
     assert {key.rpartition("/")[0] for key in objects(sandbox, "full")} == {final.event.prefix}
-    assert "whole" in sandbox.call("checkpoints", "verify", "full")
+    assert "whole" in sandbox.ask("checkpoints", "verify", "full")
     requests = (len(steps) - 1) * Decimal("0.005") / 1000
-    assert Decimal(sandbox.call_json("report", "full")["total"]["cost_usd"]) == Decimal(bill) + requests
-    assert "0 checkpoints, 0 objects" in sandbox.call("checkpoints", "prune", "full", "--keep", 1)
-    assert "0 checkpoints, 0 objects" in sandbox.call("checkpoints", "prune", "full")
+    assert Decimal(sandbox.ask_json("report", "full")["total"]["cost_usd"]) == Decimal(bill) + requests
+    assert "0 checkpoints, 0 objects" in sandbox.ask("checkpoints", "prune", "full", "--keep", 1)
+    assert "0 checkpoints, 0 objects" in sandbox.ask("checkpoints", "prune", "full")
 
 
 def test_a_run_that_goes_on_is_pruned_by_its_own_agent(sandbox: Sandbox) -> None:
     sandbox.call("launch", job(sandbox, "busy", epochs=500), "-y", "-d")
     eventually(lambda: sandbox.store.exists() and len(usable_steps(sandbox, "busy")) >= 4, within_s=90)
-    assert "would delete" in sandbox.call("checkpoints", "prune", "busy", "--keep", 1, "--dry-run")
-    assert "its agent will keep 1" in sandbox.call("checkpoints", "prune", "busy", "--keep", 1)
+    assert "would delete" in sandbox.ask("checkpoints", "prune", "busy", "--keep", 1, "--dry-run")
+    assert "its agent will keep only 1" in sandbox.ask("checkpoints", "prune", "busy", "--keep", 1)
     asked = sandbox.state("busy").prune
     assert asked is not None
 
@@ -256,8 +257,8 @@ def test_a_run_that_goes_on_is_pruned_by_its_own_agent(sandbox: Sandbox) -> None
     with pytest.raises(EntryRefused, match="only after the run's end"):
         pruning.prune(Overtaken(run), run.store, CheckpointSpec(keep_last=1))
     assert usable_steps(sandbox, "busy") == kept
-    assert "whole" in sandbox.call("checkpoints", "verify", "busy")
-    sandbox.call("down", "busy", "-y")
+    assert "whole" in sandbox.ask("checkpoints", "verify", "busy")
+    sandbox.ask("down", "busy", "-y")
 
 
 def entries(sandbox: Sandbox, name: str) -> list[ev.Entry]:

@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from fractions import Fraction
 
@@ -50,7 +49,7 @@ def test_a_bad_file_gives_every_problem_with_its_line_and_starts_nothing(sandbox
 
 def test_dry_run_ticks_what_the_first_decision_requests(sandbox: Sandbox) -> None:
     def ticked(*options: str) -> str:
-        output = sandbox.call("launch", sandbox.job("dry"), "--dry-run", *options)
+        output = sandbox.ask("launch", sandbox.job("dry"), "--dry-run", *options)
         return next(line for line in output.splitlines() if line.startswith("✓"))
 
     assert " spot " in ticked()
@@ -58,16 +57,16 @@ def test_dry_run_ticks_what_the_first_decision_requests(sandbox: Sandbox) -> Non
     assert "on-demand" in ticked("--deadline", "8h"), "the work is unknown, so it begins on demand"
     small = sandbox.job("small")
     small.write_text(small.read_text() + "budget: {max_usd: 0.001}\n")
-    assert "raise budget.max_usd" in sandbox.call("launch", small, "-y", code=2)
+    assert "raise budget.max_usd" in sandbox.ask("launch", small, "-y", code=2)
     assert not sandbox.store.exists()
 
 
 def test_flags_that_exclude_one_another_are_refused(sandbox: Sandbox) -> None:
-    assert "exclude" in sandbox.call("launch", sandbox.job("both"), "-y", "--spot", "--on-demand", code=2)
+    assert "exclude" in sandbox.ask("launch", sandbox.job("both"), "-y", "--spot", "--on-demand", code=2)
 
 
 def test_a_dry_run_shows_the_offerings_with_the_choice_ticked_and_rents_nothing(sandbox: Sandbox) -> None:
-    output = sandbox.call("launch", sandbox.job("dry"), "--dry-run")
+    output = sandbox.ask("launch", sandbox.job("dry"), "--dry-run")
     assert output.count("✓") == 1
     assert "simulated" in output
     assert not sandbox.store.exists()
@@ -81,9 +80,9 @@ def test_a_run_lies_where_the_flag_says_else_the_file_else_the_environment(
     checkpoint = sandbox.folder / "made.ckpt"
     torch.save({"state_dict": {}, "pytorch-lightning_version": "2.6.6", "epoch": 0, "global_step": 0}, checkpoint)
     monkeypatch.setenv("SPOTRUN_STORE", str(sandbox.folder / "environment"))
-    sandbox.call("checkpoints", "import", checkpoint, written)
-    sandbox.call("checkpoints", "import", checkpoint, silent)
-    sandbox.call("checkpoints", "import", checkpoint, silent, "--store", sandbox.folder / "flag")
+    sandbox.ask("checkpoints", "import", checkpoint, written)
+    sandbox.ask("checkpoints", "import", checkpoint, silent)
+    sandbox.ask("checkpoints", "import", checkpoint, silent, "--store", sandbox.folder / "flag")
     assert sorted(path.name[:7] for path in sandbox.store.iterdir()) == ["keys", "written"]
     for place in ("environment", "flag"):
         assert sorted(path.name[:6] for path in (sandbox.folder / place).iterdir()) == ["keys", "silent"]
@@ -96,19 +95,25 @@ def test_without_a_terminal_launch_asks_for_the_flag_instead_of_hanging(sandbox:
 def test_unavailable_accelerator_is_refused_before_anything_starts(sandbox: Sandbox) -> None:
     path = sandbox.job("none")
     path.write_text(path.read_text().replace("V100:1", "TPU9:8"))
-    assert "V100:1" in sandbox.call("launch", path, "-y", code=2)
+    assert "V100:1" in sandbox.ask("launch", path, "-y", code=2)
 
 
 def test_an_unknown_run_is_a_letter_and_not_a_traceback(sandbox: Sandbox) -> None:
-    for words in (("report", "ghost"), ("stop", "ghost"), ("logs", "ghost"), ("events", "ghost"), ("resume", "ghost")):
-        output = sandbox.call(*words, code=3)
+    for verb, say in (
+        ("report", sandbox.call),
+        ("stop", sandbox.ask),
+        ("logs", sandbox.ask),
+        ("events", sandbox.ask),
+        ("resume", sandbox.ask),
+    ):
+        output = say(verb, "ghost", code=3)
         assert output.startswith("error: no run 'ghost'")
         assert "Traceback" not in output
 
 
 def test_status_of_an_empty_store_says_how_to_begin(sandbox: Sandbox) -> None:
     assert "spotrun launch" in sandbox.call("status")
-    assert sandbox.call_json("status") == []
+    assert sandbox.ask_json("status") == []
 
 
 def test_the_doctor_finds_this_machine_well(sandbox: Sandbox) -> None:
@@ -124,10 +129,8 @@ def test_run_of_another_version_is_shown_as_such_and_hides_no_other(sandbox: San
         open_store(str(sandbox.folder / "shared" / f"demo-{uid}")).put(key_of(0), ev.encode_entry(written))
     shared = ("--store", sandbox.folder / "shared")
     for verb in ("report", "stop"):
-        assert "use the spotrun that the run was launched with" in sandbox.call(
-            verb, "demo-0123456789", *shared, code=5
-        )
-    rows = {row["run"]: row["state"] for row in sandbox.call_json("status", *shared)}
+        assert "use the spotrun that the run was launched with" in sandbox.ask(verb, "demo-0123456789", *shared, code=5)
+    rows = {row["run"]: row["state"] for row in sandbox.ask_json("status", *shared)}
     assert rows == {"demo-9876543210": "created", "demo-0123456789": "unreadable"}
 
 
@@ -138,20 +141,20 @@ def test_a_plain_command_runs_to_its_end_and_is_billed(sandbox: Sandbox) -> None
         f"checkpoint: {{uri: '{sandbox.store}'}}\nlocal: {{time_scale: 60, boot: 10s}}\n"
     )
     sandbox.call("launch", path, "-y")
-    assert "hello from the job" in sandbox.call("logs", "plain")
-    decisions = sandbox.call("why", "plain").splitlines()
+    assert "hello from the job" in sandbox.ask("logs", "plain")
+    decisions = sandbox.ask("why", "plain").splitlines()
     assert "asked for: spot where possible" in decisions[0]
     assert "first launch: the cheapest of" in decisions[1]
     assert "run completed: its command succeeded" in decisions[-2]
     assert decisions[-1] == "Times are run time, 60 times as fast as the wall clock."
-    found = sandbox.call_json("why", "plain")
+    found = sandbox.ask_json("why", "plain")
     assert [each["kind"] for each in found["decisions"]][:2] == ["wish", "spot"]
     assert found["next"] is None
-    assert sandbox.call_json("status")[0]["state"] == "completed"
-    assert float(sandbox.call_json("report", "plain")["total"]["cost_usd"]) > 0
-    sandbox.call("report", "plain", "--fail-if", "cost_usd > 1000")
-    assert "and > 0 is a failure" in sandbox.call("report", "plain", "--fail-if", "cost_usd > 0", code=10)
-    assert "try: did you mean cost_usd?" in sandbox.call("report", "plain", "--fail-if", "cost_us > 0", code=2)
+    assert sandbox.ask_json("status")[0]["state"] == "completed"
+    assert float(sandbox.ask_json("report", "plain")["total"]["cost_usd"]) > 0
+    sandbox.ask("report", "plain", "--fail-if", "cost_usd > 1000")
+    assert "and > 0 is a failure" in sandbox.ask("report", "plain", "--fail-if", "cost_usd > 0", code=10)
+    assert "try: did you mean cost_usd?" in sandbox.ask("report", "plain", "--fail-if", "cost_us > 0", code=2)
 
 
 def test_a_job_with_a_limit_of_its_own_ends_with_10_where_its_run_is_over_it(sandbox: Sandbox) -> None:
@@ -161,21 +164,21 @@ def test_a_job_with_a_limit_of_its_own_ends_with_10_where_its_run_is_over_it(san
         "local: {time_scale: 60, boot: 10s}\nreport: {fail_if: cost_usd > 0 and interruptions < 1}\n"
     )
     assert "interruptions is 0, and < 1 is a failure" in sandbox.call("launch", path, "-y", code=10)
-    assert sandbox.call_json("status")[0]["state"] == "completed"
-    assert "and < 1 is a failure" in sandbox.call("resume", "dear", code=10)
+    assert sandbox.ask_json("status")[0]["state"] == "completed"
+    assert "and < 1 is a failure" in sandbox.ask("resume", "dear", code=10)
 
 
 def test_the_last_runs_of_a_name_are_compared_the_oldest_first(sandbox: Sandbox) -> None:
     ids = [open_run(prepare_run(load_spec(sandbox.job("night"), {}, ""), "test").create(), None).id for _ in range(3)]
     prepare_run(load_spec(sandbox.job("day"), {}, ""), "test").create()
-    assert [run["run"] for run in sandbox.call_json("compare", "night", "--last", "2")["runs"]] == ids[1:]
-    assert [run["run"] for run in sandbox.call_json("compare", "night", "--last", "7")["runs"]] == ids
-    assert ids[0] in sandbox.call("compare", "night", "--last", "7", "--md")
+    assert [run["run"] for run in sandbox.ask_json("compare", "night", "--last", "2")["runs"]] == ids[1:]
+    assert [run["run"] for run in sandbox.ask_json("compare", "night", "--last", "7")["runs"]] == ids
+    assert ids[0] in sandbox.ask("compare", "night", "--last", "7", "--md")
     page = sandbox.folder / "nights.html"
-    assert sandbox.call("compare", "night", "--last", "7", "--html", page) == f"wrote {page}\n"
+    assert sandbox.ask("compare", "night", "--last", "7", "--html", page) == f"wrote {page}\n"
     assert "Trend of the last 3" in page.read_text()
-    assert "no run" in sandbox.call("compare", "ghost", "--last", "7", code=3)
-    assert "--last 7 night" in sandbox.call("compare", "night", "day", "--last", "7", code=2)
+    assert "no run" in sandbox.ask("compare", "ghost", "--last", "7", code=3)
+    assert "--last 7 night" in sandbox.ask("compare", "night", "day", "--last", "7", code=2)
 
 
 def test_a_failing_script_fails_the_run_with_its_last_words_and_is_not_tried_for_ever(sandbox: Sandbox) -> None:
@@ -238,7 +241,7 @@ def test_a_resume_after_the_end_sees_to_the_instance_that_no_runner_saw_go(sandb
     assert all(launch.gone for launch in sandbox.state("alone").launches.values())
     ours, clouds = instance_dollars(sandbox, "alone")
     assert abs(ours - clouds) < Fraction(1, 10**6)
-    assert "is complete" in sandbox.call("resume", "alone")
+    assert "is complete" in sandbox.ask("resume", "alone")
 
 
 def test_a_resume_says_that_it_trains_the_script_of_the_launch(sandbox: Sandbox) -> None:
@@ -277,9 +280,8 @@ def test_tick_carries_a_run_on_without_any_runner(sandbox: Sandbox) -> None:
     launch = sandbox.start("launch", sandbox.job("ticked", args="--epochs, '1', --step-s, '0'"), "-y")
     eventually(lambda: list(sandbox.store.glob("ticked-*/ledger/00000001.json")), within_s=60)
     launch.kill()
-    deadline = time.monotonic() + 120
-    while "completed" not in sandbox.call("tick", "ticked"):
-        assert time.monotonic() < deadline
+    sandbox.call("tick", "ticked")
+    eventually(lambda: "completed" in sandbox.ask("tick", "ticked"), within_s=120)
     assert sandbox.state("ticked").terminal is not None
 
 

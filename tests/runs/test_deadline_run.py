@@ -24,17 +24,17 @@ def test_a_real_run_moves_to_spot_once_its_work_is_known_and_is_done_in_time(san
     assert bought == [CapacityType.ON_DEMAND, CapacityType.SPOT]
     assert sandbox.left_running() == []
 
-    (row,) = sandbox.call_json("status")
+    (row,) = sandbox.ask_json("status")
     assert row["deadline_at"] == state.created.deadline_at.isoformat()
     assert row["deadline_lost"] is False
 
     # A plan of the same job knows from this run how long the work is.
-    plan = sandbox.call_json("plan", job, "--deadline", "9h", "--lifetimes", "10")
+    plan = sandbox.ask_json("plan", job, "--deadline", "9h", "--lifetimes", "10")
     assert plan["epochs"] == EPOCHS
     assert 10 < plan["work_s"] < 10_800
 
 
 def test_a_launch_that_not_even_on_demand_could_finish_is_refused(sandbox: Sandbox) -> None:
     job = sandbox.job("hopeless", extra="policy: {deadline: 1h, expected_work: 1h}\n")
-    assert "cannot be met even on demand" in sandbox.call("launch", job, "-y", code=2)
+    assert "cannot be met even on demand" in sandbox.ask("launch", job, "-y", code=2)
     assert not sandbox.store.exists()

@@ -36,6 +36,7 @@ def test_boring_model_of_the_lightning_package_runs_unchanged(sandbox: Sandbox, 
     assert sandbox.left_running() == []
 
 
+@pytest.mark.nightly
 def test_the_transformer_of_the_demos_runs_unchanged(sandbox: Sandbox, tmp_path: Path) -> None:
     work = tmp_path / "work"
     (work / "data").mkdir(parents=True)

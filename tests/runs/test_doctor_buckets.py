@@ -73,7 +73,7 @@ def test_a_launch_into_such_a_store_is_refused_before_anything_is_rented(
     with FaultProxy(bucket.endpoint, lambda _: faults.without_condition(signed_anew)) as line:
         bucket.reach(monkeypatch, line.url)
         uri = bucket.new_prefix()
-        output = sandbox.call("launch", sandbox.job("unsafe"), "-y", "--store", uri, code=StoreError.exit_code)
+        output = sandbox.ask("launch", sandbox.job("unsafe"), "-y", "--store", uri, code=StoreError.exit_code)
     assert "cannot hold a ledger" in output
     assert "If-None-Match" in output
     bucket.reach(monkeypatch)

@@ -315,12 +315,12 @@ def _each_verb_wrong(spotrun: Spotrun) -> None:
 
 
 def _narrow_and_plain() -> None:
-    """60 columns; and a locale without a letter beyond ASCII."""
-    for more in ({"COLUMNS": "60"}, {"LC_ALL": "C", "LANG": "C", "PYTHONIOENCODING": "ascii"}):
-        for verb in ("status", "report", "why"):
-            words = [*SPOTRUN, verb, *(["first"] if verb != "status" else [])]
-            done = subprocess.run(words, env={**os.environ, **more}, stdin=subprocess.DEVNULL, capture_output=True)
-            assert (done.returncode, done.stderr) == (0, b""), (more, verb)
+    """60 columns, in a locale without a letter beyond ASCII."""
+    more = {"COLUMNS": "60", "LC_ALL": "C", "LANG": "C", "PYTHONIOENCODING": "ascii"}
+    for verb in ("status", "report", "why"):
+        words = [*SPOTRUN, verb, *(["first"] if verb != "status" else [])]
+        done = subprocess.run(words, env={**os.environ, **more}, stdin=subprocess.DEVNULL, capture_output=True)
+        assert (done.returncode, done.stderr) == (0, b""), verb
 
 
 def _without_its_store(sandbox: Sandbox, spotrun: Spotrun) -> None:
@@ -342,6 +342,7 @@ demo.main()
 
 
 @pytest.mark.slow
+@pytest.mark.checks("examples")
 @pytest.mark.timeout(DEMO_WITHIN_S + 60)
 def test_the_demo_survives_four_interruptions_and_each_notice_has_its_standby(sandbox: Sandbox) -> None:
     command = [sys.executable, "-c", DEMO]

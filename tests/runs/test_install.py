@@ -15,6 +15,7 @@ from tests.support.locks import BOOT, CPU_BUILD, CUDA, EXAMPLES, TORCH
 from tests.support.repository import ROOT
 from tests.support.small_wheels import WRONG, only_from, small_wheel
 
+pytestmark = pytest.mark.checks("Makefile", "tests/support/locks.py", "tests/support/small_wheels.py")
 PROJECT = """[build-system]
 requires = ["setuptools"]
 build-backend = "setuptools.build_meta"

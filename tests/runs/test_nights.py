@@ -93,7 +93,7 @@ def test_three_nights_by_the_same_line_of_which_the_second_was_cut_off(sandbox: 
     assert "a nightly run of nightly is still in progress" in sandbox.call(*line, code=11)
     cut_off.send_signal(signal.SIGKILL)
     cut_off.communicate()
-    sandbox.call("chaos", "nightly", "--no-notice")
+    sandbox.ask("chaos", "nightly", "--no-notice")
     gate.unlink()
 
     carried_on = sandbox.call(*line)
@@ -101,7 +101,7 @@ def test_three_nights_by_the_same_line_of_which_the_second_was_cut_off(sandbox: 
     assert nights(sandbox) == 2
     sandbox.call(*line)
 
-    runs = sandbox.call_json("compare", "nightly", "--last", "3")["runs"]
+    runs = sandbox.ask_json("compare", "nightly", "--last", "3")["runs"]
     assert [(run["state"], run["epochs"]) for run in runs] == [("completed", 3)] * 3
     table = sandbox.call("compare", "nightly", "--last", "3")
     assert "Trend of the last 3, the oldest first:" in table
@@ -125,8 +125,8 @@ def plain(job: Path) -> None:
 def test_night_over_its_limit_exits_with_10_and_a_detached_night_is_refused(sandbox: Sandbox, job: Path) -> None:
     plain(job)
     job.write_text(job.read_text().replace("usd_per_epoch > 2", "cost_usd > 0"))
-    assert "leave out --detach" in sandbox.call("launch", job, "--nightly", "-d", code=2)
-    assert "✓" in sandbox.call("launch", job, "--nightly", "--dry-run")
+    assert "leave out --detach" in sandbox.ask("launch", job, "--nightly", "-d", code=2)
+    assert "✓" in sandbox.ask("launch", job, "--nightly", "--dry-run")
     assert not list(sandbox.store.glob("nightly-*"))
     assert "and > 0 is a failure" in sandbox.call("launch", job, "--nightly", code=10)
 
@@ -141,7 +141,7 @@ def test_a_night_that_was_stopped_is_put_in_order_and_a_new_one_begins(sandbox: 
     state = old.ledger.refresh()
     assert state.terminal is not None
     assert state.terminal.outcome == "stopped"
-    assert sorted(row["state"] for row in sandbox.call_json("status")) == ["completed", "stopped"]
+    assert sorted(row["state"] for row in sandbox.ask_json("status")) == ["completed", "stopped"]
     told = [json.loads(news)["run"] for news in (sandbox.folder / "nights.jsonl").read_text().splitlines()]
     assert told[0] == old.id
     assert len(told) == 2
@@ -181,7 +181,7 @@ def test_a_run_that_a_living_runner_attends_to_is_left_to_it(sandbox: Sandbox, j
     assert not attended(run)
     sign_of_life(os.getpid(), os.uname().nodename)
     assert attended(run)
-    assert "is still in progress" in sandbox.call("launch", job, "--nightly", code=11)
+    assert "is still in progress" in sandbox.ask("launch", job, "--nightly", code=11)
     sign_of_life(2**22 + 1, os.uname().nodename)
     assert not attended(run), "no such process is left on this machine"
     sign_of_life(2**22 + 1, "elsewhere")
@@ -242,5 +242,5 @@ def test_the_workflow_is_one_that_github_takes(tmp_path: Path) -> None:
 
 def test_a_deadline_too_close_to_begin_with_is_refused_before_anything_is_created(sandbox: Sandbox, job: Path) -> None:
     job.write_text(job.read_text().replace("expected_work: 20m", "expected_work: 23h"))
-    assert "cannot be met even on demand" in sandbox.call("launch", job, "--nightly", code=2)
+    assert "cannot be met even on demand" in sandbox.ask("launch", job, "--nightly", code=2)
     assert not list(sandbox.store.glob("nightly-*"))

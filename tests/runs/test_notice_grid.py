@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 
 import pytest
@@ -61,16 +61,21 @@ class Outcome:
 
 
 CELLS = [Cell(*values) for values in product(SIZES_MB, RATES_MB_PER_S, NOTICES_S)]
+PAIRWISE = [Cell(5, 2.5, 120), Cell(5, 1 / 8, 30), Cell(20, 2.5, 30), Cell(20, 1 / 8, 120)]
+"""Each two values of two of the three are together in one of these."""
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "cells", [pytest.param(PAIRWISE, id="pairwise"), pytest.param(CELLS, id="all", marks=pytest.mark.nightly)]
+)
 def test_the_step_that_survives_is_the_one_that_was_told(
-    tmp_path: Path, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch
+    cells: list[Cell], tmp_path: Path, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = servers("s3")
-    with ExitStack() as stack, ThreadPoolExecutor(len(CELLS)) as pool:
-        runs = [_started(stack, server, monkeypatch, tmp_path / str(n), cell) for n, cell in enumerate(CELLS)]
-        outcomes = list(pool.map(_taken_away, CELLS, *zip(*runs, strict=True)))
+    with ExitStack() as stack, ThreadPoolExecutor(len(cells)) as pool:
+        runs = [_started(stack, server, monkeypatch, tmp_path / str(n), cell) for n, cell in enumerate(cells)]
+        outcomes = list(pool.map(_taken_away, cells, *zip(*runs, strict=True)))
     for outcome in outcomes:
         _check(outcome)
 
@@ -81,7 +86,7 @@ def _started(
     line = stack.enter_context(FaultProxy(server.endpoint, Narrow(cell.mb_per_s * MB * SCALE)))
     server.reach(monkeypatch, line.url)
     folder.mkdir()
-    job = {"steps": 1_000_000, "epoch_steps": 1_000_000, "payload_bytes": int(cell.size_mb * MB)}
+    job = {"steps": 1_000_000, "epoch_steps": 1_000_000, "step_s": 0.1, "payload_bytes": int(cell.size_mb * MB)}
     run = AgentRun(folder, job, runs_uri=server.new_prefix(), scale=SCALE)
     stack.callback(run.close)
     return run, run.launch()
@@ -124,3 +129,6 @@ def test_the_grid_has_all_kinds() -> None:
         (120, None),
         (120, False),
     }
+    assert {cell.fits for cell in PAIRWISE} == {True, False, None}
+    for one, other in combinations(("size_mb", "mb_per_s", "notice_s"), 2):
+        assert len({(getattr(cell, one), getattr(cell, other)) for cell in PAIRWISE}) == 4

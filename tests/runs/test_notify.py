@@ -480,7 +480,7 @@ def test_a_run_whose_runner_is_killed_tells_each_thing_and_waits_for_no_bad_list
         launch = sandbox.start("launch", job, "-y")
         eventually(lambda: "started" in good.events, within_s=90)
         (sandbox.folder / "go").touch()
-        sandbox.call("chaos", "told", "--no-notice")  # while the runner that is killed has a command under way
+        sandbox.ask("chaos", "told", "--no-notice")  # while the runner that is killed has a command under way
         eventually(lambda: "interrupted" in good.events, within_s=90)
         launch.send_signal(signal.SIGKILL)
         launch.communicate()

@@ -30,8 +30,8 @@ def test_of_forty_canaries_none_is_in_the_ledger_the_logs_or_anything_that_is_sh
     page = sandbox.folder / "report.html"
     shown = sandbox.call("launch", path, "-y", code=4)
     logs = sandbox.call("logs", "leaky")
-    shown += logs + sandbox.call("events", "leaky", "--json") + sandbox.call("why", "leaky") + sandbox.call("status")
-    sandbox.call("report", "leaky", "--html", page)
+    shown += logs + sandbox.ask("events", "leaky", "--json") + sandbox.ask("why", "leaky") + sandbox.ask("status")
+    sandbox.ask("report", "leaky", "--html", page)
     stored = "".join(file.read_text(errors="replace") for file in sandbox.store.rglob("*") if file.is_file())
     everything = shown + page.read_text() + stored
     assert "plain words" in logs

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.repository import JOBS
 from tests.support.repository import ROOT as REPOSITORY
 
 
@@ -93,12 +94,12 @@ def test_the_wheel_registers_the_command_and_both_lightning_factories(wheel: Pat
 def test_every_trainer_asks_the_installed_wheel_for_callbacks(installed: Path, trainer: str):
     """Lightning finds the factory under the name of its own group, and outside of spotrun gets nothing from it."""
     ask = (
-        f"from {trainer} import Trainer; import spotrun, sys; print(spotrun.__file__);"
+        f"import fast_imports; from {trainer} import Trainer; import spotrun, sys; print(spotrun.__file__);"
         "trainer = Trainer(logger=False, enable_checkpointing=False);"
         "assert 'spotrun.lightning.factory' in sys.modules;"
         "assert not [c for c in trainer.callbacks if type(c).__module__.startswith('spotrun')]"
     )
-    assert str(installed) in run(sys.executable, "-W", "ignore", "-c", ask, PYTHONPATH=str(installed))
+    assert str(installed) in run(sys.executable, "-W", "ignore", "-c", ask, PYTHONPATH=f"{installed}:{JOBS}")
 
 
 def test_the_installed_wheel_runs_on_its_own(installed: Path):

@@ -255,7 +255,9 @@ def torch_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("torch_lock")
-@pytest.mark.parametrize("setup", [None, "python -c 'import stone' && echo once >> $COUNTER"])
+@pytest.mark.parametrize(
+    "setup", [pytest.param(None, marks=pytest.mark.nightly), "python -c 'import stone' && echo once >> $COUNTER"]
+)
 def test_pytorch_is_installed_once_a_run_and_unpacked_afterwards(
     machines: Callable[..., Machines], setup: str | None
 ) -> None:
@@ -267,11 +269,20 @@ def test_pytorch_is_installed_once_a_run_and_unpacked_afterwards(
         assert said(node, "python", "-c", "import stone, msgspec; print(stone.VALUE)") == "1"
 
 
+@pytest.mark.nightly
 def test_another_pytorch_is_another_pack(machines: Callable[..., Machines], torch_lock: Path) -> None:
     run = machines()
     run.one_that_packs()
     torch_lock.write_text(f"# a newer spotrun\n{torch_lock.read_text()}")
     assert prepare(run.another()).how == "run"
+
+
+def test_another_pytorch_is_another_key(torch_lock: Path) -> None:
+    facts = {"setup": "pip install x", "envs": {}, "workdir": "0" * 64, "accelerators": ""}
+    before = key_of(facts)
+    assert key_of(facts) == before
+    torch_lock.write_text(f"# a newer spotrun\n{torch_lock.read_text()}")
+    assert key_of(facts) != before
 
 
 def test_a_pytorch_with_another_digest_is_not_the_users_fault(

@@ -37,7 +37,22 @@ def _short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPOTRUN_REST_FLOOR_S", "0.15")
 
 
+def test_torchrun_on_each_member_meets_the_others(tmp_path: Path) -> None:
+    says = "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)"
+    run = AgentRun(tmp_path, train={"run": f"exec {TORCHRUN} says.py"}, files={"says.py": says}, num_nodes=2)
+    try:
+        nodes = run.launch_members(2)
+        for node in nodes:
+            node.powers_off(WITHIN_S)
+        run.wait_for(ev.RunCompleted)
+        for rank, node in enumerate(nodes):
+            assert f"rank {rank} of 2" in run.log(node)
+    finally:
+        run.close()
+
+
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_two_ranks_of_torchrun_end_like_two_bare_processes_although_member_1_was_lost(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,7 +151,7 @@ def gang(tmp_path: Path) -> Iterator[Gang]:
 COUNTS = "for n in 1 2 3; do gate $n; mkdir -p out; echo $n > out/n; echo wrote $n; done"
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_members_begin_with_one_commit_and_not_with_what_they_have_written_since(gang: Gang, victim: int) -> None:
     """Each of them saves on its own disk, as many trainings do that start on several nodes."""
     run = gang(3, COUNTS)
@@ -152,7 +167,7 @@ def test_members_begin_with_one_commit_and_not_with_what_they_have_written_since
     assert [run.begins(node)[-1] for node in nodes] == ["1", "1", "1"]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.nightly), 1])
 def test_all_members_begin_with_one_commit_after_the_command_of_one_has_failed(gang: Gang, rank: int) -> None:
     """Alone, a command that has failed once goes on with its files as they stand."""
     fails = f"test $SPOTRUN_NODE_RANK != {rank} || test -e $FAILED || {{ touch $FAILED; exit 3; }}"

@@ -122,23 +122,23 @@ def test_the_command_line_knows_what_has_no_steps(sandbox: Sandbox) -> None:
     assert "identical by content: 1 file is the same" in sandbox.call("verify-resume", job, "--kills", "1")
     said = sandbox.call("launch", job, "-y")
     assert "starts from the beginning after each interruption" not in said
-    rows = sandbox.call_json("checkpoints", "ls", "simulate")
+    rows = sandbox.ask_json("checkpoints", "ls", "simulate")
     assert [(row["size_bytes"], row["files"]["files"], row["final"]) for row in rows] == [(0, 1, True)]
-    assert "2 bytes" in sandbox.call("checkpoints", "ls", "simulate")
-    assert sandbox.call_json("checkpoints", "verify", "simulate")["ok"]
-    assert "has no weights" in sandbox.call("checkpoints", "export", "simulate", sandbox.folder / "a.ckpt", code=2)
-    sandbox.call("fetch", "simulate", "--to", sandbox.folder / "got")
+    assert "2 bytes" in sandbox.ask("checkpoints", "ls", "simulate")
+    assert sandbox.ask_json("checkpoints", "verify", "simulate")["ok"]
+    assert "has no weights" in sandbox.ask("checkpoints", "export", "simulate", sandbox.folder / "a.ckpt", code=2)
+    sandbox.ask("fetch", "simulate", "--to", sandbox.folder / "got")
     assert (sandbox.folder / "got/out/n").read_text() == "7\n"
-    assert sandbox.call_json("status", "simulate")[0]["keeps_nothing"] is False
+    assert sandbox.ask_json("status", "simulate")[0]["keeps_nothing"] is False
 
 
 def test_command_without_a_state_gets_a_forecast_of_repeated_work(sandbox: Sandbox) -> None:
     job = sandbox.folder / "plain.yaml"
     job.write_text(f"name: plain\nrun: sleep 1\ncheckpoint: {{uri: '{sandbox.store}'}}\n")
-    assert "train: {state: [out/]}" in sandbox.call("launch", job, "--dry-run")
-    said = sandbox.call("plan", job, "--work", "4h", "--lifetimes", "2")
+    assert "train: {state: [out/]}" in sandbox.ask("launch", job, "--dry-run")
+    said = sandbox.ask("plan", job, "--work", "4h", "--lifetimes", "2")
     assert "repeats 2d01h of work" in said.replace("\n", " ") or "of work" in said
-    facts = sandbox.call_json("plan", job, "--work", "4h", "--lifetimes", "2")
+    facts = sandbox.ask_json("plan", job, "--work", "4h", "--lifetimes", "2")
     assert facts["repeats"]["expected_rework_s"] == pytest.approx(178_552, rel=0.01)
     job.write_text(job.read_text() + "train: {state: [out/]}\n")
-    assert sandbox.call_json("plan", job, "--work", "4h", "--lifetimes", "2")["repeats"] is None
+    assert sandbox.ask_json("plan", job, "--work", "4h", "--lifetimes", "2")["repeats"] is None

@@ -63,7 +63,7 @@ def test_a_run_loses_three_instances_and_ends_as_if_nothing_had_happened(sandbox
     assert final_tensors(sandbox.run("stormy")) == final_tensors(sandbox.run("calm"))
 
     # The bill: each completed epoch has its share, and the shares add up to the whole. Nothing is left running.
-    bill = sandbox.call_json("report", "stormy")
+    bill = sandbox.ask_json("report", "stormy")
     parts = [*bill["epochs"], bill["unfinished"]]
     assert len(bill["epochs"]) == EPOCHS
     assert sum(Decimal(part["cost_usd"]) for part in parts) == Decimal(bill["total"]["cost_usd"]) > 0

@@ -31,6 +31,21 @@ def epochs(sandbox: Sandbox, name: str) -> int:
     return 0 if found is None else sum(len(run.ledger.refresh().epochs) for run in found.runs())
 
 
+@pytest.mark.timeout(600)
+def test_a_sweep_trains_all_trials_within_its_budget_and_names_the_best(sandbox: Sandbox) -> None:
+    job = sandbox.job("calm", args="--epochs, '2', --step-s, '0'", extra=KNOWN)
+    output = sandbox.call("sweep", job, *TWO, "--budget", BUDGET, "--reduction-factor", 0, "-y", "--json")
+    found = json.loads(output[output.index("{\n") :])
+    assert [row["state"] for row in found["rows"]] == ["completed"] * 2
+    assert found["best"] == found["rows"][0]["run"]
+    assert Decimal(0) < Decimal(found["cost_usd"]) <= BUDGET
+    one, other = the_sweep(sandbox, "calm-sweep").runs()
+    assert one.spec.train.args[4:] != other.spec.train.args[4:] != ()
+    assert final_tensors(one) != final_tensors(other)
+    assert sandbox.left_running() == []
+
+
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_sweep_through_kills_gives_each_trial_the_bits_of_an_undisturbed_one(sandbox: Sandbox) -> None:
@@ -50,7 +65,7 @@ def test_a_sweep_through_kills_gives_each_trial_the_bits_of_an_undisturbed_one(s
 
     assert [row["state"] for row in found["rows"]] == ["completed"] * 2
     assert found["best"] == found["rows"][0]["run"]
-    assert sum(row["interruptions"] for row in sandbox.call_json("status", "rough-sweep")) >= 1
+    assert sum(row["interruptions"] for row in sandbox.ask_json("status", "rough-sweep")) >= 1
     assert Decimal(0) < Decimal(found["cost_usd"]) <= BUDGET
     undisturbed = the_sweep(sandbox, "calm-sweep").runs()
     for rough, quiet in zip(the_sweep(sandbox, "rough-sweep").runs(), undisturbed, strict=True):
@@ -67,9 +82,9 @@ def test_the_name_of_a_sweep_stands_for_all_of_its_runs(sandbox: Sandbox) -> Non
     attending = sandbox.start(*command)
     eventually(lambda: epochs(sandbox, "many-sweep") >= 1, within_s=200)
     eventually(lambda: len(the_sweep(sandbox, "many-sweep").runs()) == 2, within_s=120)
-    assert len(sandbox.call_json("status", "many-sweep")) == 2
-    assert "2 of 3 trials of the sweep many-sweep have begun" in sandbox.call("status", "many-sweep")
-    assert "another process on this machine attends" in sandbox.call(*command, code=1)
+    assert len(sandbox.ask_json("status", "many-sweep")) == 2
+    assert "2 of 3 trials of the sweep many-sweep have begun" in sandbox.ask("status", "many-sweep")
+    assert "another process on this machine attends" in sandbox.ask(*command, code=1)
     assert "no further trial begins" in sandbox.call("stop", "many-sweep")
     output, _ = attending.communicate(timeout=120)
     assert attending.returncode == 4, output
@@ -81,7 +96,7 @@ def test_the_name_of_a_sweep_stands_for_all_of_its_runs(sandbox: Sandbox) -> Non
     assert attending.poll() is None, attending.communicate()
     attending.send_signal(signal.SIGKILL)
     attending.communicate()
-    assert "many-sweep is down" in sandbox.call("down", "many-sweep", "-y")
+    assert "many-sweep is down" in sandbox.ask("down", "many-sweep", "-y")
     assert sandbox.left_running() == []
 
 
@@ -104,4 +119,4 @@ def test_sweep_ends_at_an_unlogged_metric_and_goes_on_with_the_right_one_until_s
     assert attending.returncode == 4, output
     assert "leaves nothing running" in output
     assert sandbox.left_running() == []
-    assert {row["state"] for row in sandbox.call_json("status", "told-sweep")} == {"stopped"}
+    assert {row["state"] for row in sandbox.ask_json("status", "told-sweep")} == {"stopped"}

@@ -23,6 +23,7 @@ from spotrun.verify.kills import KillPlan, PlannedKill, checkpoint_every, kill_s
 from spotrun.verify.rehearsal import RehearsalProgress, failure
 from spotrun.verify.report import as_json, describe, progress_line, text
 from spotrun.verify.verification import Digests, Verification
+from tests.support.called_spotrun import Spotrun
 from tests.support.eventually import eventually
 from tests.support.repository import JOBS
 from tests.support.sandbox import environment_of, processes_now
@@ -111,6 +112,7 @@ def test_a_script_with_several_fits_is_killed_in_each_of_them() -> None:
     assert seen["batches_redone"] == sum(kill["step"] - kill["resumed_from"] for kill in seen["kills"])
 
 
+@pytest.mark.nightly
 def test_a_job_in_yaml_is_verified_with_its_own_arguments_and_left_to_look_at(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(
@@ -125,6 +127,7 @@ def test_a_job_in_yaml_is_verified_with_its_own_arguments_and_left_to_look_at(tm
     assert left_running(tmp_path) == []
 
 
+@pytest.mark.nightly
 def test_a_script_that_owns_its_loop_is_compared_alike() -> None:
     found = verify_json(JOBS / "own_loop.py", "--kills", 2)
     assert found["identical"]
@@ -160,6 +163,7 @@ def test_refused_training_is_reported_with_its_own_advice_alone() -> None:
     assert later.message.startswith("spotrun refuses the interrupted training after a kill (of the trainer, at step 7)")
 
 
+@pytest.mark.nightly
 def test_a_loss_from_an_unseeded_source_is_found_and_named() -> None:
     seen = verify_json(JOBS / "wayward.py", "--kills", 1, "--", "--how", "entropy", code=NOT_IDENTICAL)
     found = seen["first_difference"]
@@ -177,6 +181,7 @@ def test_a_loss_from_an_unseeded_source_is_found_and_named() -> None:
     assert "before any interruption" in found["likely_cause"]
 
 
+@pytest.mark.nightly
 def test_an_order_from_the_clock_is_found_and_named_for_people() -> None:
     done = verify(JOBS / "wayward.py", "--kills", 1, "--", "--how", "order", code=NOT_IDENTICAL)
     assert done.stdout.startswith("not identical: the first difference is in the sample ids at epoch 1, batch 1")
@@ -190,6 +195,8 @@ def test_an_order_from_the_clock_is_found_and_named_for_people() -> None:
 def test_state_that_no_checkpoint_holds_differs_only_after_a_resume() -> None:
     seen = verify_json(JOBS / "wayward.py", "--at", 16, "--", "--how", "counter", code=NOT_IDENTICAL)
     found = seen["first_difference"]
+    assert seen.keys() == JSON_KEYS
+    assert found.keys() == DIFFERENCE_KEYS
     assert (found["kind"], found["resumed"]) == ("loss", True)
     assert found["step"] == seen["kills"][0]["resumed_from"] + 1
     assert "state of the script that no checkpoint holds" in found["likely_cause"]
@@ -267,8 +274,9 @@ def test_one_that_is_interrupted_leaves_nothing_running_and_nothing_on_disk(tmp_
 
 
 @pytest.mark.parametrize("words", [("--at", "3,x"), ("--within", "soon")])
-def test_flags_that_cannot_be_read_are_refused_before_anything_starts(words: tuple[str, str]) -> None:
-    assert words[0] in verify(JOBS / "quick.py", *words, code=2).stderr
+def test_flags_that_cannot_be_read_are_refused_before_anything_starts(words: tuple[str, str], spotrun: Spotrun) -> None:
+    said = spotrun("verify-resume", JOBS / "quick.py", *words)
+    assert (said.code, words[0] in said.err) == (2, True)
 
 
 def test_kills_are_drawn_from_the_seed_within_the_training() -> None:

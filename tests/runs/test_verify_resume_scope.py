@@ -44,6 +44,7 @@ def test_all_carried_state_is_identical_and_listed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", combinations(4, SEED), ids=",".join)
+@pytest.mark.nightly
 def test_where_the_scripts_own_record_differs_it_is_never_called_identical(kinds: list[str]) -> None:
     said, records = verify(kinds)
     wrong = not_named(said, records)
@@ -62,6 +63,7 @@ def test_a_file_that_differs_is_named_with_the_line() -> None:
     assert found["straight"] != found["interrupted"]
 
 
+@pytest.mark.nightly
 def test_an_object_that_differs_is_named_by_its_place() -> None:
     said, records = verify(["text"])
     assert differing(records) == ["text"]
@@ -71,6 +73,7 @@ def test_an_object_that_differs_is_named_by_its_place() -> None:
     assert found["straight"] != found["interrupted"]
 
 
+@pytest.mark.nightly
 def test_one_kill_takes_the_instance_after_the_best_epoch_and_its_file_is_there() -> None:
     said, records = verify([], kills=1)
     assert said["identical"] is True
@@ -88,6 +91,7 @@ def test_each_of_two_processes_is_compared_with_itself() -> None:
     assert {each["what"]: each["count"] for each in said["compared"]}["ranks"] == 2
 
 
+@pytest.mark.nightly
 def test_each_of_several_fits_and_the_files_of_a_resumed_optimizer_are_the_same() -> None:
     """The optimizer's memory after a resume is that of its whole checkpoint, and torch.save writes all of it."""
     command = [sys.executable, "-m", "spotrun", "verify-resume", str(JOBS / "folds.py"), "--json", "--at", "8,22,30"]

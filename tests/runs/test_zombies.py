@@ -45,7 +45,6 @@ from tests.support.object_stores import RunningServer
 from tests.support.played_agent import Agent as PlayedAgent
 from tests.support.world.faults import Watched
 
-ZOMBIES = 500
 KEEP = CheckpointSpec(keep_last=2)
 PAYLOAD = layout.place([("uint8", (300,))])
 
@@ -143,9 +142,10 @@ class Asleep:
             self._meanwhile()
 
 
-def test_no_zombie_commits_or_destroys_anything(tmp_path: Path) -> None:
-    amid_work = sum(zombie(tmp_path / str(seed), random.Random(seed), seed) for seed in range(ZOMBIES))
-    assert amid_work > 0.7 * ZOMBIES
+@pytest.mark.parametrize("count", [100, pytest.param(500, marks=pytest.mark.nightly)])
+def test_no_zombie_commits_or_destroys_anything(tmp_path: Path, count: int) -> None:
+    amid_work = sum(zombie(tmp_path / str(seed), random.Random(seed), seed) for seed in range(count))
+    assert amid_work > 0.7 * count
 
 
 def zombie(folder: Path, rng: random.Random, seed: int) -> bool:
@@ -187,27 +187,30 @@ def check(store: MemoryStore, zombie_attempt: int, seed: str) -> None:
 
 # -- real processes, on a real S3 server ---------------------------------------------------------------------------
 
-ENDLESS = {"steps": 1_000_000, "epoch_steps": 1000, "step_s": 0.005}
-ZOMBIES_IN_A_ROW = 5
+ENDLESS = {"steps": 1_000_000, "epoch_steps": 1000, "step_s": 0.02}
 MOMENTS = ("training", "uploading")
 ASLEEP = (("agent",), ("agent", "trainer"), ("trainer", "agent"))
 """In the order in which they wake up. Without its agent a trainer can write nothing."""
+SEED = 10
+"""Its first three zombies are one of each in `ASLEEP`, and of both `MOMENTS`."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    ("seed", "in_a_row"),
+    [(SEED, 3), pytest.param(0, 5, marks=pytest.mark.nightly), pytest.param(1, 5, marks=pytest.mark.nightly)],
+)
 def test_stopped_agents_and_trainers_that_wake_up_commit_nothing(
-    tmp_path: Path, seed: int, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, seed: int, in_a_row: int, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng = random.Random(seed)
     server = servers("s3")
     server.reach(monkeypatch)
     run = AgentRun(tmp_path, ENDLESS, runs_uri=server.new_prefix())
     try:
         node = run.launch()
-        for _ in range(ZOMBIES_IN_A_ROW):
-            node = succeeded(run, node, rng.choice(MOMENTS), rng.choice(ASLEEP))
+        for moment, asleep in drawn(random.Random(seed), in_a_row):
+            node = succeeded(run, node, moment, asleep)
         for commit in run.state.restore_candidates():
             try:
                 verify(run.store, commit)
@@ -215,6 +218,15 @@ def test_stopped_agents_and_trainers_that_wake_up_commit_nothing(
                 assert run.state.is_retired(commit.number)
     finally:
         run.close()
+
+
+def drawn(rng: random.Random, count: int) -> list[tuple[str, tuple[str, ...]]]:
+    return [(rng.choice(MOMENTS), rng.choice(ASLEEP)) for _ in range(count)]
+
+
+def test_three_zombies_are_one_of_each_kind() -> None:
+    moments, asleep = zip(*drawn(random.Random(SEED), 3), strict=True)
+    assert (set(moments), set(asleep)) == (set(MOMENTS), set(ASLEEP))
 
 
 def succeeded(run: AgentRun, node: Node, moment: str, asleep: tuple[str, ...]) -> Node:

@@ -95,8 +95,9 @@ def test_another_number_of_nodes_is_refused_before_their_processes_meet(
     monkeypatch.delenv("SPOTRUN_NUM_NODES", raising=False)
     if job is not None:
         monkeypatch.setenv("SPOTRUN_NUM_NODES", job)
-    with pytest.raises(TrainingUnsupported, match=f"num_nodes is {script}, and the job's is {job or 1}"):
+    with pytest.raises(TrainingUnsupported, match=f"num_nodes is {script}, and the job's is {job or 1}") as refused:
         launched.refuse_others(SimpleNamespace(num_nodes=script, strategy=SimpleNamespace(launcher=None)))
+    assert 'num_nodes=int(os.environ["SPOTRUN_NUM_NODES"])' in (refused.value.hint or "")
     launched.refuse_others(SimpleNamespace(num_nodes=int(job or 1), strategy=SimpleNamespace(launcher=None)))
 
 
