@@ -278,6 +278,7 @@ def test_no_deadline_is_missed_that_the_best_kind_would_meet_however_wrong_its_p
     assert late_s <= 0, f"{late_s:.0f} s late by {path}"
 
 
+@pytest.mark.nightly
 @pytest.mark.exhaustive
 def test_none_is_missed_in_many_more_markets() -> None:
     late = {seed: found for seed in range(100, 124) if (found := late_by_s(seed))[0] > 0}
