@@ -51,6 +51,9 @@ from tests.support.ec2_machines import Ec2Machine, Identity
 from tests.support.ec2_prices import PriceFeed
 from tests.support.ec2_spot import XML, SpotRequests, answered
 from tests.support.manual_clock import ManualClock
+from tests.support.service_models import read_once
+
+read_once()
 
 ZONES = ("us-east-1a", "us-east-1b")
 TYPES = {"g4dn.xlarge": "0.526", "g5.xlarge": "1.006"}

@@ -190,6 +190,35 @@ def test_rule_35_else_a_gang_waits_for_a_member_that_has_to_end(monkeypatch: pyt
         explore(SMALL)
 
 
+LATE = [
+    *("0 is ready", "1 is ready", "(0, 1) begin", "0 says where they meet", "1 begins a trainer", "0 freezes"),
+    *("1 ends the attempt", "2 is ready", "0 wakes", "0 is ready", "(0, 2) begin", "0 says where they meet"),
+    "0 begins a trainer",
+]
+"""What the search below finds: one that was frozen takes its old place, which is now that of a new gang."""
+
+
+def test_rule_37_refuses_a_late_member_the_place_of_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds = Bounds(without=frozenset({37}))
+    with pytest.raises(KeyError, match=LATE[-1]):
+        follow(LATE, bounds)
+    without(monkeypatch, "check_new_place")
+    with pytest.raises(Broken, match="do a step together, and are not of one gang"):
+        next_worlds(follow(LATE, bounds), bounds)
+
+
+def follow(steps: list[str], bounds: Bounds) -> World:
+    """
+    Raises:
+        KeyError: the rules do not allow one of the steps.
+    """
+    world = begin(bounds)
+    for step in steps:
+        world = dict([*next_worlds(world, bounds), *faults(world, bounds)])[step]
+    return world
+
+
+@pytest.mark.nightly
 @pytest.mark.exhaustive
 def test_rule_37_else_a_late_member_takes_the_place_of_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "check_new_place")

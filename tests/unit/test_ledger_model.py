@@ -2,8 +2,8 @@
 Exhaustive checking of the append and fencing rules in small worlds, with the real Ledger.
 
 Two runners and two agents act on one store. At each conditional put the world may let another actor run first, lose the
-request, lose the answer, let the request land late, or crash the writer before or after. All histories with at most two such
-turns from the straight one are run, and some of those with many more; the rules are checked after each.
+request, lose the answer, let the request land late, or crash the writer before or after. All histories with at most two
+such turns are run, and some of those with many more; the rules are checked after each.
 """
 
 from __future__ import annotations

@@ -291,7 +291,7 @@ def test_the_old_instance_goes_when_the_standby_has_taken_over_though_it_is_neve
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 4))])
 def test_a_cloud_that_cries_wolf_is_soon_not_believed(seed: int) -> None:
     """Twelve hours with an alarm in nine minutes of each instance, and no loss: the changeovers end by themselves."""
     wolf = Timings(boot_s=(60.0, 60.0), setup_s=(120.0, 120.0), alarms_per_hour=6.0)
@@ -303,7 +303,7 @@ def test_a_cloud_that_cries_wolf_is_soon_not_believed(seed: int) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (2, 3))])
 def test_recommendations_true_and_false_make_no_run_miss_its_deadline(seed: int) -> None:
     changing = zones("ab", "b", "ab", "a", hold_s=1500.0)
     timings = Timings(unannounced=0.3, recommended=0.7, alarms_per_hour=3.0)

@@ -30,7 +30,7 @@ def test_no_part_of_a_secret_is_left_where_a_long_text_is_cut(secret: str) -> No
     assert redactor.clean_short("short") == "short"
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(5, 12))])
 def test_a_secret_is_hidden_in_each_form_also_where_it_is_broken(seed: int) -> None:
     random = Random(seed)
     secret = random_value(random)
@@ -166,13 +166,18 @@ WRAPPED = {
 }
 
 
+TIMES = pytest.mark.parametrize("times", [5, pytest.param(25, marks=pytest.mark.nightly)])
+"""How often the letters are written anew, each in a way of its own."""
+
+
 @pytest.mark.parametrize("wrapped", WRAPPED)
 @pytest.mark.parametrize("secret", WITH_SIGNS)
+@TIMES
 def test_a_secret_with_signs_of_its_own_is_hidden_whatever_each_of_its_letters_is_written_like(
-    secret: str, wrapped: str
+    secret: str, wrapped: str, times: int
 ) -> None:
     random, log, told = Random(3), OutputRedaction(forms_of_all([secret])), Redactor([secret])
-    for _ in range(25):
+    for _ in range(times):
         written = WRAPPED[wrapped]("".join(random.choice(EACH)(letter) for letter in secret))
         assert set(log.hide(f"- {written} -".encode()).decode()) == set("- *"), written
         assert told.clean(f"- {written} -") == f"- {HIDDEN} -", written
@@ -180,9 +185,12 @@ def test_a_secret_with_signs_of_its_own_is_hidden_whatever_each_of_its_letters_i
 
 @pytest.mark.parametrize("broken_by", ["\\n", "\\r\\n  ", "\\u001b[31m", "\\x1b[0m", "\n", "\x1b[1;31m", "\\\n"])
 @pytest.mark.parametrize("secret", WITH_SIGNS)
-def test_a_secret_with_signs_of_its_own_is_hidden_wherever_a_break_stands_in_it(secret: str, broken_by: str) -> None:
+@TIMES
+def test_a_secret_with_signs_of_its_own_is_hidden_wherever_a_break_stands_in_it(
+    secret: str, broken_by: str, times: int
+) -> None:
     random, log, told = Random(3), OutputRedaction(forms_of_all([secret])), Redactor([secret])
-    for _ in range(25):
+    for _ in range(times):
         whole = "".join(random.choice(EACH)(letter) for letter in secret)
         at = random.choice([at for at in range(1, len(whole)) if "\\" not in whole[at - 1 : at + 1]])
         written = whole[:at] + broken_by + whole[at:]
@@ -206,9 +214,12 @@ def test_ordinary_text_stays_with_a_secret_of_special_characters(secret: str) ->
 
 
 @pytest.mark.parametrize("secret", WITH_SIGNS)
-def test_wherever_its_text_is_cut_at_most_three_letters_of_a_secret_with_signs_are_seen(secret: str) -> None:
+@pytest.mark.parametrize("times", [1, pytest.param(5, marks=pytest.mark.nightly)])
+def test_wherever_its_text_is_cut_at_most_three_letters_of_a_secret_with_signs_are_seen(
+    secret: str, times: int
+) -> None:
     random, log = Random(3), OutputRedaction(forms_of_all([secret]))
-    for _ in range(5):
+    for _ in range(times):
         letters = [random.choice(EACH)(letter) for letter in secret]
         written = "".join(letters)
         first = len("".join(letters[: at_least(secret)]))
