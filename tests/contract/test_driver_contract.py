@@ -208,10 +208,12 @@ def opened(
         yield lambda name: stack.enter_context(contextlib.closing(benches[name]()))
 
 
-CLOUDS = ("local", "aws", "gcp", "plain gcp", "simulated", "toy", "slurm")
+TOY = pytest.param("toy", marks=pytest.mark.checks("tests/support/toy_cloud.py"))
+"""It is here to check the example of a driver from outside, and calls the local cloud's driver."""
+CLUSTER = pytest.param("cluster", marks=NEEDS_SLURM)
 
 
-@pytest.fixture(params=[*CLOUDS, pytest.param("cluster", marks=NEEDS_SLURM)])
+@pytest.fixture(params=["local", "aws", "gcp", "plain gcp", "simulated", TOY, "slurm", CLUSTER])
 def account(request: pytest.FixtureRequest, opened: Callable[[str], Account]) -> Account:
     return opened(request.param)
 
@@ -383,7 +385,7 @@ def test_a_driver_that_starts_instances_one_by_one_says_so_and_starts_none_of_a_
     assert driver.instances() == []
 
 
-@pytest.fixture(params=["local", "toy", "simulated", "slurm", pytest.param("cluster", marks=NEEDS_SLURM)])
+@pytest.fixture(params=["local", TOY, "simulated", "slurm", CLUSTER])
 def of_gangs(request: pytest.FixtureRequest, opened: Callable[[str], Account]) -> Account:
     """One whose driver starts members."""
     return opened(request.param)

@@ -310,8 +310,14 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallRun:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("what", AT_THE_DOOR)
-@pytest.mark.parametrize("verb", LEDGER_VERBS)
+@pytest.mark.parametrize(
+    ("verb", "what"),
+    [  # in `make test` each verb meets two of the damages, and each damage meets four verbs or five
+        pytest.param(verb, what, id=f"{verb}-{what}", marks=[pytest.mark.nightly] * ((at + number) % 5 not in (0, 2)))
+        for at, verb in enumerate(LEDGER_VERBS)
+        for number, what in enumerate(AT_THE_DOOR)
+    ],
+)
 def test_a_damaged_ledger_is_one_letter_at_the_door(verb: str, what: str, stored: SmallRun, spotrun: Spotrun) -> None:
     number, damage = AT_THE_DOOR[what]
     number %= stored.history.state.next_number

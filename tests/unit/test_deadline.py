@@ -80,7 +80,7 @@ def test_no_deadline_that_on_demand_alone_meets_is_missed_whatever_the_market_do
 @pytest.mark.exhaustive
 def test_the_property_would_see_a_run_without_a_net() -> None:
     world = DeadlineWorld(600, 60, 10, no_spot(), 4000, strategy="spot_only")
-    assert world.finished_s(8000) is None
+    assert world.finished_s(4500) is None
     assert world.state.deadline_lost is not None
 
 

@@ -94,7 +94,7 @@ EXHAUSTIVE = {
 }
 
 
-NIGHTLY = {"3 members, 2 attempts", "2 attempts, 2 snapshots"}
+NIGHTLY = {"3 members, 2 attempts", "2 members, 2 faults", "2 attempts, 2 snapshots"}
 
 
 @pytest.mark.exhaustive
