@@ -247,7 +247,7 @@ def kinds(world: SimulatedWorld) -> list[str]:
 @pytest.mark.exhaustive
 def test_a_loss_that_was_recommended_early_costs_the_handover_alone() -> None:
     early, at_notice = (
-        SimulatedWorld(wanted(), Training(steps=6000), zones("ab", *9 * "b"), timings=timings)
+        SimulatedWorld(wanted(), Training(steps=6000), zones("ab", *9 * "b"), timings=timings, idle_s=30.0)
         for timings in (SLOW, Timings(boot_s=(60.0, 60.0), setup_s=(120.0, 120.0), unannounced=0.0))
     )
     moved, waited = early.run(1e5), at_notice.run(1e5)
