@@ -261,7 +261,7 @@ def test_a_loss_that_was_recommended_early_costs_the_handover_alone() -> None:
 
 @pytest.mark.exhaustive
 def test_a_recommendation_makes_an_extra_commit_and_training_goes_on() -> None:
-    world = SimulatedWorld(wanted(), Training(steps=6000), zones("ab", *9 * "b"), timings=SLOW)
+    world = SimulatedWorld(wanted(), Training(steps=6000), zones("ab", *9 * "b"), timings=SLOW, idle_s=30.0)
     world.run(1e5)
     (heard,) = [entry for entry in world.entries if isinstance(entry.event, ev.NoticeSeen)]
     next_commit = next(
@@ -275,7 +275,7 @@ def test_a_recommendation_makes_an_extra_commit_and_training_goes_on() -> None:
 
 @pytest.mark.exhaustive
 def test_the_old_instance_goes_when_the_standby_has_taken_over_though_it_is_never_taken() -> None:
-    world = SimulatedWorld(wanted(), Training(steps=6000), calm(), timings=SLOW)
+    world = SimulatedWorld(wanted(), Training(steps=6000), calm(), timings=SLOW, idle_s=30.0)
     world.run(1500)
     (old,) = world.cloud.alive
     world.cloud.recommend(old.instance_id)

@@ -67,7 +67,7 @@ def test_another_process_sees_the_same_world() -> None:
 @pytest.mark.exhaustive
 def test_on_demand_alone_costs_what_its_seconds_come_to() -> None:
     alone = spec(strategy="on_demand_only")
-    run = SimulatedWorld(alone, Training(steps=3600), market("ab"), timings=STEADY)
+    run = SimulatedWorld(alone, Training(steps=3600), market("ab"), timings=STEADY, idle_s=30.0)
     result = run.run(1e6)
     (instance,) = run.cloud.all
     assert (instance.offering.capacity_type, instance.ended_by) == (ON_DEMAND, EndedBy.ITSELF)
@@ -146,7 +146,9 @@ def test_without_spot_the_deadline_is_met_on_demand() -> None:
 @pytest.mark.exhaustive
 def test_a_price_that_changes_is_billed_from_then_on() -> None:
     ticks = [{"a": 1.0}, {"a": 1.5}, {"a": 1.0}]
-    run = SimulatedWorld(spec(), Training(steps=3600), TickMarket(ticks, 1200.0, ZONES, DEAR), timings=STEADY)
+    run = SimulatedWorld(
+        spec(), Training(steps=3600), TickMarket(ticks, 1200.0, ZONES, DEAR), timings=STEADY, idle_s=30.0
+    )
     result = run.run(1e6)
     (instance,) = run.cloud.all
     assert [str(segment.usd_per_hour) for segment in instance.prices] == ["1.0", "1.5", "1.0"]
@@ -187,7 +189,7 @@ def test_through_any_accident_a_run_completes_and_leaves_nothing(seed: int, faul
 @pytest.mark.exhaustive
 def test_accidents_are_seen_by_the_run_and_not_only_written_down() -> None:
     calm = world(3, timings=STEADY).run(1e6)
-    dying = world(3, timings=STEADY, idle_s=30, faults=Faults(runner_killed=0.5, runner_back_s=(60, 60))).run(1e6)
+    dying = world(3, timings=STEADY, idle_s=30, faults=Faults(runner_killed=0.5, runner_back_s=(200, 200))).run(1e6)
     assert dying.seconds["wait"] + dying.seconds["boot"] > calm.seconds["wait"] + calm.seconds["boot"]
 
 
