@@ -213,7 +213,14 @@ TOY = pytest.param("toy", marks=pytest.mark.checks("tests/support/toy_cloud.py")
 CLUSTER = pytest.param("cluster", marks=NEEDS_SLURM)
 
 
-@pytest.fixture(params=["local", "aws", "gcp", "plain gcp", "simulated", TOY, "slurm", CLUSTER])
+CLOUDS = ["local", "aws", "gcp", "plain gcp", "simulated", TOY, "slurm"]
+NIGHTLY_ON_A_CLUSTER = pytest.mark.parametrize(
+    "account", [*CLOUDS, pytest.param("cluster", marks=[NEEDS_SLURM, pytest.mark.nightly])], indirect=True
+)
+"""Where Slurm's programs on paper prove the same, and real ones take seconds."""
+
+
+@pytest.fixture(params=[*CLOUDS, CLUSTER])
 def account(request: pytest.FixtureRequest, opened: Callable[[str], Account]) -> Account:
     return opened(request.param)
 
@@ -286,6 +293,7 @@ def test_a_repeated_launch_returns_the_same_instance(account: Account) -> None:
     assert len(driver.instances()) == 1
 
 
+@NIGHTLY_ON_A_CLUSTER
 def test_racing_launches_with_one_token_start_one_instance(account: Account) -> None:
     request = requested(offering(account.driver()))
     with ThreadPoolExecutor(8) as pool:

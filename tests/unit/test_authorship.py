@@ -184,7 +184,7 @@ def test_the_owners_events_are_those_of_protocol_md() -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(6, 12))])
 def test_a_node_that_was_taken_over_neither_spends_nor_ends_nor_undoes(seed: int) -> None:
     """`make battery NAME=attacks` does this for 10,000 seeds."""
     AttackedWorld(seed).attack()
