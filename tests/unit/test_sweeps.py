@@ -307,6 +307,7 @@ def test_a_sample_is_of_different_trials_and_the_same_for_the_same_seed() -> Non
 # -- whole sweeps ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("seed", "deadline"), [pytest.param(1, None, marks=pytest.mark.nightly), (2, 8.0)])
 def test_simulated_sweep_keeps_budget_and_deadline_and_comes_near_the_best_in_hindsight(
     seed: int, deadline: float | None
