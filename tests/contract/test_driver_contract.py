@@ -208,10 +208,19 @@ def opened(
         yield lambda name: stack.enter_context(contextlib.closing(benches[name]()))
 
 
-CLOUDS = ("local", "aws", "gcp", "plain gcp", "simulated", "toy", "slurm")
+TOY = pytest.param("toy", marks=pytest.mark.checks("tests/support/toy_cloud.py"))
+"""It is here to check the example of a driver from outside, and calls the local cloud's driver."""
+CLUSTER = pytest.param("cluster", marks=NEEDS_SLURM)
 
 
-@pytest.fixture(params=[*CLOUDS, pytest.param("cluster", marks=NEEDS_SLURM)])
+CLOUDS = ["local", "aws", "gcp", "plain gcp", "simulated", TOY, "slurm"]
+NIGHTLY_ON_A_CLUSTER = pytest.mark.parametrize(
+    "account", [*CLOUDS, pytest.param("cluster", marks=[NEEDS_SLURM, pytest.mark.nightly])], indirect=True
+)
+"""Where Slurm's programs on paper prove the same, and real ones take seconds."""
+
+
+@pytest.fixture(params=[*CLOUDS, CLUSTER])
 def account(request: pytest.FixtureRequest, opened: Callable[[str], Account]) -> Account:
     return opened(request.param)
 
@@ -284,6 +293,7 @@ def test_a_repeated_launch_returns_the_same_instance(account: Account) -> None:
     assert len(driver.instances()) == 1
 
 
+@NIGHTLY_ON_A_CLUSTER
 def test_racing_launches_with_one_token_start_one_instance(account: Account) -> None:
     request = requested(offering(account.driver()))
     with ThreadPoolExecutor(8) as pool:
@@ -383,7 +393,7 @@ def test_a_driver_that_starts_instances_one_by_one_says_so_and_starts_none_of_a_
     assert driver.instances() == []
 
 
-@pytest.fixture(params=["local", "toy", "simulated", "slurm", pytest.param("cluster", marks=NEEDS_SLURM)])
+@pytest.fixture(params=["local", TOY, "simulated", "slurm", CLUSTER])
 def of_gangs(request: pytest.FixtureRequest, opened: Callable[[str], Account]) -> Account:
     """One whose driver starts members."""
     return opened(request.param)

@@ -23,7 +23,7 @@ from tests.support.memory_store import MemoryStore
 from tests.support.object_stores import RunningServer
 from tests.support.world.faults import LossyStore
 
-WRITERS, KEYS = 16, 20
+WRITERS, KEYS = 16, 8
 UNSAFE = ["", "/etc/passwd", "../x", "a/../b", "a//b", "a/", ".hidden", "a/.tmp-1", "a b", "a\n", "ü", "a\\b", "a\0b"]
 
 

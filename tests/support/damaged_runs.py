@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from tests.support.checkpoint_entries import committed, content_of
 from tests.support.histories import History
 from tests.support.manual_clock import ManualClock
 
-HUGE_BYTES = 8 << 20
+HUGE = b"[" * (8 << 20)
 COMMITS = 3
 Damage = Callable[[bytes], bytes | None]
 """What is there instead; None: nothing."""
@@ -113,7 +112,7 @@ def _flipped(place: float, bit: int) -> Damage:
 
 def _another_digit(data: bytes) -> bytes:
     """The silent one in JSON: a number that is as good as the one before."""
-    last = list(re.finditer(rb"\d", data))[-1].start()
+    last = max(data.rfind(b"%d" % digit) for digit in range(10))
     return data[:last] + b"%d" % ((data[last] - ord("0") + 1) % 10) + data[last + 1 :]
 
 
@@ -135,7 +134,7 @@ DAMAGES: dict[str, Damage] = {
     "an empty object": lambda data: b"{}",
     "zeros": lambda data: bytes(len(data)),
     "noise": lambda data: random.Random(len(data)).randbytes(len(data)),
-    "huge": lambda data: b"[" * HUGE_BYTES,
+    "huge": lambda data: HUGE,
 }
 
 

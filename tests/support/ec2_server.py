@@ -51,6 +51,9 @@ from tests.support.ec2_machines import Ec2Machine, Identity
 from tests.support.ec2_prices import PriceFeed
 from tests.support.ec2_spot import XML, SpotRequests, answered
 from tests.support.manual_clock import ManualClock
+from tests.support.service_models import read_once
+
+read_once()
 
 ZONES = ("us-east-1a", "us-east-1b")
 TYPES = {"g4dn.xlarge": "0.526", "g5.xlarge": "1.006"}
@@ -107,6 +110,8 @@ class Ec2Account:
         self.quotas: dict[str, float] = {}
         self.disk_key = OF_AWS
         self.spot_requests = SpotRequests()
+        self._region_clock = ManualClock()
+        self._region = Region(REGION, self._region_clock)  # its clients, which take long to make, are for all runs
         self._server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=_dated(self))
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
@@ -175,9 +180,9 @@ class Ec2Account:
         What a runner does before its first launch, for a driver that is tested without one. `secrets` are the paths of
         the parameters that the job names.
         """
-        clock = ManualClock()
         named = [Reference(PARAMETER, path) for path in secrets]
-        RunRoles(Region(REGION, clock), clock, secrets=named).make(run_uid, f"s3://bucket/runs/r-{run_uid}")
+        roles = RunRoles(self._region, self._region_clock, secrets=named)
+        roles.make(run_uid, f"s3://bucket/runs/r-{run_uid}")
 
     def refuse(self, action: str, code: str, status: int, times: int = 1) -> None:
         with self._lock:

@@ -33,7 +33,7 @@ from spotrun.run.state import RunState
 from tests.support.decisions import spec
 from tests.support.histories import FREE_STORAGE, ON_DEMAND, START, STORAGE, History, gone, histories, random_runs
 
-quickly = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+quickly = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def seconds(account: Account) -> dict[str, float]:

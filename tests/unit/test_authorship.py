@@ -184,14 +184,14 @@ def test_the_owners_events_are_those_of_protocol_md() -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(6, 12))])
 def test_a_node_that_was_taken_over_neither_spends_nor_ends_nor_undoes(seed: int) -> None:
     """`make battery NAME=attacks` does this for 10,000 seeds."""
     AttackedWorld(seed).attack()
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [1, 3, 4, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (0, 2, 5))])
 def test_a_member_of_a_gang_that_was_taken_over_neither_spends_nor_ends_nor_undoes(seed: int) -> None:
     AttackedWorld(seed, budget_usd=Decimal(18), size=3).attack()
 

@@ -1,5 +1,6 @@
 """
 Each call that a runner makes to AWS, with each kind of error: once, for half a minute, and from then on for ever.
+`make test` has each call with each kind in one of these three, and `make nightly` in each.
 
 What a runner reads around a run may make its view poorer, and may never end it. `make battery NAME=accidents` goes
 through all codes.
@@ -8,7 +9,7 @@ through all codes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
+from typing import Any
 
 import pytest
 from botocore import exceptions as sdk
@@ -50,13 +51,30 @@ WAYS = (
     accidents.passes_in_a_notice,
     accidents.passes_after_a_week,
 )
-HOWS = [(WAYS[at % len(WAYS)], call, kind) for at, (call, kind) in enumerate(product(CALLS, ERRORS))]
+ONCE, FOR_A_WHILE, FOR_EVER = range(3)
+
+
+def each_pair(how_long: int) -> list[Any]:
+    """
+    Each call with each kind of error; a third of them in `make test`. The other two thirds have their turn there in the
+    other two tests, so that there each call, and each kind, meets each of the three.
+    """
+    return [
+        pytest.param(call, kind, id=f"{call}-{kind}", marks=[pytest.mark.nightly] * ((at + number) % 3 != how_long))
+        for at, call in enumerate(CALLS)
+        for number, kind in enumerate(ERRORS)
+    ]
+
+
+HOWS = [
+    pytest.param(WAYS[at % len(WAYS)], *pair.values, id=f"{WAYS[at % len(WAYS)].__name__}-{pair.id}", marks=pair.marks)
+    for at, pair in enumerate(each_pair(FOR_A_WHILE))
+]
 """The battery has all of them in each way."""
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("kind", ERRORS)
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(("call", "kind"), each_pair(ONCE))
 def test_an_error_that_comes_once_ends_nothing(run: PlainAwsRun, call: str, kind: str) -> None:
     accidents.passes(run, call, ERRORS[kind], 0.0)
 
@@ -70,8 +88,7 @@ def test_an_error_that_passes_ends_nothing(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("kind", ERRORS)
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(("call", "kind"), each_pair(FOR_EVER))
 def test_lasting_error_ends_no_runner_and_no_training_and_is_reported(run: PlainAwsRun, call: str, kind: str) -> None:
     accidents.stays(run, call, ERRORS[kind])
 

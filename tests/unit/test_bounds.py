@@ -25,7 +25,7 @@ from tests.support.histories import History
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 
-SMALL = 3
+SMALL = 2
 """Changes of each kind of object; `make battery NAME=mutations` makes a thousand."""
 
 

@@ -55,7 +55,7 @@ def billed_by(cloud: SimulatedCloud, clock: ManualClock) -> Decimal:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(3, 8))])
 def test_no_price_rise_no_overlap_and_no_dead_runner_takes_a_run_above_its_budget(seed: int) -> None:
     """Spot prices rise to what on-demand costs, instances are noticed, lost and replaced, runners die for hours."""
     rng = Random(seed)
@@ -147,8 +147,14 @@ KNOWN, DUE = {"expected_work": "4h"}, {"expected_work": "4h", "deadline": "5h"}
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("policy", [KNOWN, {}, DUE], ids=["known work", "unknown work", "a deadline"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("policy", "seed"),
+    [
+        pytest.param(policy, seed, id=f"{name}-{seed}", marks=[pytest.mark.nightly] * (seed != first))
+        for first, (name, policy) in enumerate({"known work": KNOWN, "unknown work": {}, "a deadline": DUE}.items())
+        for seed in range(4)
+    ],
+)
 def test_a_quarter_more_than_the_work_costs_pays_for_all_of_it(seed: int, policy: dict[str, str]) -> None:
     """What is reserved is three times what is spent, so each instance lives shorter than the one before it."""
     free = BudgetWorld(seed, **policy).run(1e5)
@@ -256,18 +262,22 @@ def thrice(price: float, hours: float, times: float, pace_s: float, seed: int) -
     return world, budget
 
 
-@pytest.mark.exhaustive
-@settings(max_examples=12, deadline=None)
-@given(
+RUNS = given(
     price=st.sampled_from([0.6, 0.9, 1.5]),
     hours=st.sampled_from([1.0, 2.5, 7.0]),
     times=st.sampled_from([3.0, 4.0, 10.0, 50.0]),
     pace_s=st.sampled_from([0.2, 1.0, 60.0]),
     seed=st.integers(0, 99),
 )
-def test_with_three_times_what_a_run_costs_each_notice_has_its_standby_within_a_second(
-    price: float, hours: float, times: float, pace_s: float, seed: int
-) -> None:
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("runs", [4, pytest.param(12, marks=pytest.mark.nightly)])
+def test_with_three_times_what_a_run_costs_each_notice_has_its_standby_within_a_second(runs: int) -> None:
+    settings(max_examples=runs)(RUNS(has_its_standby_within_a_second))()
+
+
+def has_its_standby_within_a_second(price: float, hours: float, times: float, pace_s: float, seed: int) -> None:
     world, budget = thrice(price, hours, times, pace_s, seed)
     result, noticed_at = world.run(1e6), None
     for before, entry, after in replay(world.entries):

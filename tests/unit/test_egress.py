@@ -231,7 +231,7 @@ class FarWorld(SimulatedWorld):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("size_gb", [0.001, 0.3])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))])
 def test_egress_takes_no_run_above_its_budget(seed: int, size_gb: float) -> None:
     for budget in ("0.5", "1.3"):
         world = FarWorld(seed, budget, size_gb)
@@ -290,8 +290,8 @@ def test_the_runner_pays_for_what_crosses_about_what_the_forecast_says() -> None
     wanted = spec(checkpoint={"every": "10m", "uri": "s3://bucket/runs"}, policy={"return_to_spot": False})
     created = newborn(wanted, cloud_of(wanted), ScaledClock(START, 1.0), WEST).created
     known, hour, market = RunMeasurements(checkpoint_bytes=2 * GB), timedelta(hours=1), [NEAR, OFFERED[2]]
-    found = plan(wanted, market, 2 * hour, None, 3, measured=known, created=created)
-    lived = by_runner(found, wanted, market, 3, measured=known, created=created)
+    found = plan(wanted, market, 2 * hour, None, 1, measured=known, created=created)
+    lived = by_runner(found, wanted, market, 1, measured=known, created=created)
     assert lived.ticks_usd > 2 * 0.40 + 2 * 6 * 2 * 0.02
     assert lived.runner_usd == pytest.approx(lived.ticks_usd, rel=0.2)
 

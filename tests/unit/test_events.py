@@ -96,7 +96,7 @@ def entries_of(event: type[msgspec.Struct]) -> st.SearchStrategy[Entry]:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("event", EVENT_TYPES, ids=lambda event: event.__name__)
 def test_an_entry_is_read_back_as_it_was_written(event: type[msgspec.Struct]):
-    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
     @given(entries_of(event))
     def round_trip(entry: Entry) -> None:
         data = encode_entry(entry)

@@ -1,6 +1,6 @@
 """
-The core works without the feature packages. All are deleted from a copy, which launches a run; then each one is deleted
-from another copy, in turn, which reports that run and ends it.
+The core works without the feature packages. All are deleted from a copy, which launches a run, reports it and ends it;
+in `make nightly` each one is also deleted from another copy, in turn, which reports that run and ends it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Copy:
     def __init__(self, folder: Path, features: Iterable[str], runs: Path) -> None:
         self.folder = folder
         self.runs = runs
-        shutil.copytree(ROOT / "spotrun", folder / "spotrun", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "spotrun", folder / "spotrun")
         for feature in features:
             shutil.rmtree(folder / "spotrun" / feature)
 
@@ -70,20 +70,29 @@ JOB = "name: two\ntrain: {script: two.py}\nlocal: {time_scale: 30, boot: 1s}\n"
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with a run of two epochs, launched without any feature."""
+def core(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+    """A copy without any feature, which has launched a run of two epochs."""
     folder = tmp_path_factory.mktemp("core")
     core = Copy(folder, FEATURES, folder / "runs")
     (folder / "two.py").write_text(TWO_EPOCHS)
     (folder / "job.yaml").write_text(JOB)
     core.call("launch", "job.yaml", "-y")
-    return core.runs
+    return core
 
 
 @pytest.mark.exhaustive
+def test_core_verbs_run_without_any_feature(core: Copy) -> None:
+    reports_and_ends(core)
+
+
+@pytest.mark.nightly
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("feature", FEATURES)
-def test_core_verbs_run_without_a_feature(feature: str, runs: Path, tmp_path: Path) -> None:
-    copy = Copy(tmp_path, [feature], runs)
+def test_core_verbs_run_without_a_feature(feature: str, core: Copy, tmp_path: Path) -> None:
+    reports_and_ends(Copy(tmp_path, [feature], core.runs))
+
+
+def reports_and_ends(copy: Copy) -> None:
     assert [run["state"] for run in json.loads(copy.call("status", "--json"))] == ["completed"]
     assert json.loads(copy.call("report", "two", "--json"))["state"] == "completed"
     assert "all of its instances have ended" in copy.call("down", "two", "-y")

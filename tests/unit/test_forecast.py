@@ -292,7 +292,7 @@ def test_on_demand_alone_costs_its_bill_and_ours_is_never_late_where_spot_alone_
 @pytest.mark.exhaustive
 def test_the_same_seed_gives_the_same_forecast() -> None:
     first, again, other = (
-        forecast(Inputs((ForecastRequest("ours", ONE),), JOB, 60.0), 40, seed=seed) for seed in (1, 1, 2)
+        forecast(Inputs((ForecastRequest("ours", ONE),), JOB, 60.0), 10, seed=seed) for seed in (1, 1, 2)
     )
     assert first == again != other
 
@@ -307,7 +307,7 @@ def test_a_gang_is_planned_at_the_price_of_all_its_members() -> None:
     assert three.questions[0].market.prices == tuple(3 * usd for usd in one.questions[0].market.prices)
 
 
-def without_deadline(lifetimes: int = 60, **resources: object) -> Plan:
+def without_deadline(lifetimes: int = 25, **resources: object) -> Plan:
     wanted = spec(resources=resources, budget={"max_usd": "6"})
     return plan(wanted, OFFERINGS, 4 * HOUR, None, lifetimes, epochs=12)
 
@@ -336,10 +336,10 @@ def test_forecast_without_a_deadline_uses_the_rule_of_the_runner() -> None:
     wanted = spec(policy={"on_demand_after": "4m", "return_cooldown": "30m"})
     assert patience(wanted) == Patient(240.0, 1800.0)
     (question, *_), market = (
-        forecast(Inputs((ForecastRequest("ours", ONE, patience(wanted)),), JOB, 60.0), 40),
+        forecast(Inputs((ForecastRequest("ours", ONE, patience(wanted)),), JOB, 60.0), 15),
         [{}] * 9,
     )
-    never = forecast(Inputs((ForecastRequest("ours", ONE, Patient(1e9, None)),), JOB, 60.0), 40)[0]
+    never = forecast(Inputs((ForecastRequest("ours", ONE, Patient(1e9, None)),), JOB, 60.0), 15)[0]
     assert question.finish_p95_s < never.finish_p95_s
     waits = simulate(patience(wanted), JOB, market, keep_places=True).places
     assert waits[:3] == (None, ON_DEMAND_PLACE, ON_DEMAND_PLACE)  # one tick of 4 min

@@ -199,7 +199,7 @@ def test_a_run_that_is_stopped_ends_all_members_also_those_that_boot() -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(4, 8))])
 def test_through_any_market_a_gang_completes_and_its_bill_is_the_clouds(seed: int) -> None:
     world = gang_world(changing(seed), seed=seed)
     run_to_its_end(world)
@@ -208,7 +208,7 @@ def test_through_any_market_a_gang_completes_and_its_bill_is_the_clouds(seed: in
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("faults", [ALL_FAULTS, Faults(runner_killed=0.05), Faults(hidden_s=(0.0, 300.0))])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))])
 def test_through_any_accident_a_gang_completes_and_its_bill_is_the_clouds(seed: int, faults: Faults) -> None:
     run_to_its_end(gang_world(changing(seed), seed=seed, faults=faults))
 

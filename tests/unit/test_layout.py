@@ -125,10 +125,14 @@ def test_a_name_that_is_no_unicode_comes_back() -> None:
 
 
 @pytest.mark.exhaustive
-@settings(max_examples=300, deadline=None)
-@given(states)
-def test_a_state_comes_back_bit_for_bit(state):
-    assert same(state, round_trip(state))
+@pytest.mark.parametrize("count", [60, pytest.param(300, marks=pytest.mark.nightly)])
+def test_a_state_comes_back_bit_for_bit(count):
+    @settings(max_examples=count)
+    @given(states)
+    def comes_back(state):
+        assert same(state, round_trip(state))
+
+    comes_back()
 
 
 def test_meta_is_readable_without_the_tensors():

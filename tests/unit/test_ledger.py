@@ -29,7 +29,7 @@ from tests.support.memory_store import MemoryStore
 from tests.support.world.faults import LossyStore
 
 UID = "0123456789"
-WRITERS, APPENDS = 16, 6
+WRITERS, APPENDS = 16, 4
 
 
 @pytest.fixture(autouse=True)

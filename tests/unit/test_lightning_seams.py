@@ -73,7 +73,9 @@ def test_every_private_name_is_checked_before_a_training_starts() -> None:
 def test_no_signal_has_a_handler() -> None:
     """Nothing, and no collective call least of all, may happen between any two instructions of a training."""
     for path in [*LIGHTNING.rglob("*.py"), *TRAINING.rglob("*.py")]:
-        imported = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import)]
+        text = path.read_text()
+        tree = ast.parse(text if "signal" in text else "")
+        imported = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
         assert "signal" not in [alias.name for node in imported for alias in node.names], path
 
 

@@ -89,8 +89,8 @@ def test_the_kind_that_is_truly_cheaper_does_most_of_the_work() -> None:
 @pytest.mark.exhaustive
 def test_a_lifetime_costs_what_the_real_runner_pays_in_the_simulated_world() -> None:
     job = wanted(T4, A10G)
-    hours = {T4: 12.0, A10G: 6.0}
-    steps = round(12 * HOUR_S)
+    hours = {T4: 6.0, A10G: 3.0}
+    steps = round(6 * HOUR_S)
     world = SimulatedWorld(
         job,
         Training(steps=steps, stall_s=0.0, speeds={TYPES[T4]: 1.0, TYPES[A10G]: 2.0}),

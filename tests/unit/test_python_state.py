@@ -22,7 +22,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.optim import SGD
@@ -485,6 +485,7 @@ def shape(value: Any, seen: dict[int, int] | None = None) -> Any:
 
 
 @pytest.mark.exhaustive
+@settings(max_examples=40)
 @given(web=webs(), known=st.integers(0, 3))
 def test_sharing_and_cycles_are_kept(web: list[Any], known: int) -> None:
     first = Process(held=[[] for _ in range(known)]).begun()

@@ -272,7 +272,7 @@ def tangled() -> Any:
 
 def deep() -> Any:
     found: Any = []
-    for _ in range(5_000):
+    for _ in range(1_500):
         found = [found]
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -28,11 +29,20 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+def statements_of(node: ast.AST) -> Iterator[ast.AST]:
+    """All of them, also within others. What they compute is left out: it is most of a file."""
+    yield node
+    for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+        inner = getattr(node, name, ())
+        for each in inner if isinstance(inner, list) else ():
+            yield from statements_of(each)
+
+
 @cache
 def imports_of(path: Path) -> frozenset[str]:
     """Dotted names of all imports: `from a import b` is `a` and `a.b`."""
     found = set()
-    for node in ast.walk(tree_of(path)):
+    for node in statements_of(tree_of(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:

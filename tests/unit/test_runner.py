@@ -427,11 +427,13 @@ def killed_at(played: PlayedRun, number: int, when: str) -> Runner:
 
 
 @pytest.mark.exhaustive
-def test_a_runner_killed_at_any_call_of_a_port_is_followed_without_duplicate_or_orphan() -> None:
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.nightly)])
+def test_a_runner_killed_at_any_call_of_a_port_is_followed_without_duplicate_or_orphan(every: int) -> None:
+    """Killed before or behind each call, or one of `every` so many."""
     plain = PlayedRun()
     attend(plain, iter([killed_at(plain, -1, "before")]))
     points = list(itertools.product(range(1, plain.calls + 1), ("before", "after")))
-    for number, when in points:
+    for number, when in points[::every]:
         played = PlayedRun()
         attend(played, iter([killed_at(played, number, when), played.runner()]))
         try:
@@ -439,7 +441,7 @@ def test_a_runner_killed_at_any_call_of_a_port_is_followed_without_duplicate_or_
             assert len(played.cloud.all) == len(plain.cloud.all), "another number of instances was paid for"
         except AssertionError as error:
             raise AssertionError(f"killed {when} call {number}: {error}") from error
-    print(f"{len(points)} crash points of the runner")
+    print(f"{len(points[::every])} of {len(points)} crash points of the runner")
     assert len(points) > 300
 
 

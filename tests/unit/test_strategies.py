@@ -61,7 +61,7 @@ def worlds(draw: st.DrawFn) -> tuple[Job, Ticks]:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", NEVER_LATE)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(world=worlds())
 def test_no_strategy_is_late_whatever_the_market_does(name: str, world: tuple[Job, Ticks]) -> None:
     job, ticks = world
@@ -69,7 +69,7 @@ def test_no_strategy_is_late_whatever_the_market_does(name: str, world: tuple[Jo
 
 
 @pytest.mark.exhaustive
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(world=worlds(), wishes=st.lists(st.integers(0, 4), min_size=1, max_size=30))
 def test_safety_net_meets_the_deadline_under_any_wish(world: tuple[Job, Ticks], wishes: list[int]) -> None:
     job, ticks = world

@@ -307,15 +307,14 @@ def test_a_sample_is_of_different_trials_and_the_same_for_the_same_seed() -> Non
 # -- whole sweeps ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def found() -> list[Swept]:
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("seed", "deadline"), [pytest.param(1, None, marks=pytest.mark.nightly), (2, 8.0)])
+def test_simulated_sweep_keeps_budget_and_deadline_and_comes_near_the_best_in_hindsight(
+    seed: int, deadline: float | None
+) -> None:
     """Two of the sweeps of benchmarks/sweep.py, with fewer trials."""
-    return [swept(Case(seed, 10, 4.0, 3, 2, deadline, resume_stopped=True)) for seed, deadline in ((1, None), (2, 8.0))]
-
-
-def test_simulated_sweeps_keep_budget_and_deadline_and_come_near_the_best_in_hindsight(found: list[Swept]) -> None:
-    for each in found:
-        assert each.over_budget_usd == 0, each
-        assert not each.missed, each
-        assert each.above_optimum <= 0.05, each
-        assert each.completed >= 1
+    each: Swept = swept(Case(seed, 10, 4.0, 3, 2, deadline, resume_stopped=True))
+    assert each.over_budget_usd == 0, each
+    assert not each.missed, each
+    assert each.above_optimum <= 0.05, each
+    assert each.completed >= 1

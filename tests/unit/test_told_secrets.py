@@ -30,7 +30,7 @@ OF_AGENT = sorted({*get_args(ev.AnyEvent)} - {*OF_OWNER, ev.RunCreated}, key=lam
 WRITTEN = [*OF_AGENT, AgentStatus]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_no_reader_gets_a_secret_that_a_training_prints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -149,9 +149,12 @@ def test_retired_checkpoint_lends_nothing() -> None:
 
 
 @pytest.mark.exhaustive
-@settings(max_examples=150, deadline=None)
-@given(data=st.data())
-def test_every_checkpoint_comes_back_whatever_changed_moved_grew_or_is_there_twice(data: st.DataObject) -> None:
+@pytest.mark.parametrize("attempts", [40, pytest.param(150, marks=pytest.mark.nightly)])
+def test_every_checkpoint_comes_back_whatever_changed_moved_grew_or_is_there_twice(attempts: int) -> None:
+    settings(max_examples=attempts)(given(data=st.data())(every_checkpoint_comes_back))()
+
+
+def every_checkpoint_comes_back(data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:  # many parts of a small image
         patch.setattr(upload, "PART_MAX_BYTES", data.draw(st.sampled_from([64, 1024, 16 * MB])))
         patch.setattr(upload, "SMALL_BYTES", 512)

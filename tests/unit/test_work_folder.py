@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 import socket
@@ -58,6 +59,14 @@ def folder(tmp_path: Path) -> Folder:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(freezing, "SMALL_BYTES", 100)
+
+
+@pytest.fixture(autouse=True)
+def _no_older_objects() -> Iterator[None]:
+    """What is open is looked for among all objects of Python. Torch alone has hundreds of thousands of them."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def sent(frozen: Frozen) -> Any:

@@ -51,17 +51,14 @@ def test_a_seed_is_a_world_down_to_the_last_entry_and_another_seed_another(fault
 def test_another_process_sees_the_same_world() -> None:
     """With another hash seed, so that no set's order is part of it."""
     words = "from tests.support.small_worlds import *; print(world(7, faults=ALL_FAULTS).run(1e6).trace_sha256)"
-    told = {
-        subprocess.run(
-            [sys.executable, "-c", words],
-            env={**os.environ, "PYTHONHASHSEED": number},
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for number in ("1", "2")
-    }
-    assert told == {world(7, faults=ALL_FAULTS).run(1e6).trace_sha256 + "\n"}
+    told = subprocess.run(
+        [sys.executable, "-c", words],
+        env={**os.environ, "PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert told == world(7, faults=ALL_FAULTS).run(1e6).trace_sha256 + "\n"
 
 
 # -- what a run costs, and what it loses -------------------------------------------------------------------------------
@@ -70,7 +67,7 @@ def test_another_process_sees_the_same_world() -> None:
 @pytest.mark.exhaustive
 def test_on_demand_alone_costs_what_its_seconds_come_to() -> None:
     alone = spec(strategy="on_demand_only")
-    run = SimulatedWorld(alone, Training(steps=3600), market("ab"), timings=STEADY)
+    run = SimulatedWorld(alone, Training(steps=3600), market("ab"), timings=STEADY, idle_s=30.0)
     result = run.run(1e6)
     (instance,) = run.cloud.all
     assert (instance.offering.capacity_type, instance.ended_by) == (ON_DEMAND, EndedBy.ITSELF)
@@ -149,7 +146,9 @@ def test_without_spot_the_deadline_is_met_on_demand() -> None:
 @pytest.mark.exhaustive
 def test_a_price_that_changes_is_billed_from_then_on() -> None:
     ticks = [{"a": 1.0}, {"a": 1.5}, {"a": 1.0}]
-    run = SimulatedWorld(spec(), Training(steps=3600), TickMarket(ticks, 1200.0, ZONES, DEAR), timings=STEADY)
+    run = SimulatedWorld(
+        spec(), Training(steps=3600), TickMarket(ticks, 1200.0, ZONES, DEAR), timings=STEADY, idle_s=30.0
+    )
     result = run.run(1e6)
     (instance,) = run.cloud.all
     assert [str(segment.usd_per_hour) for segment in instance.prices] == ["1.0", "1.5", "1.0"]
@@ -172,7 +171,7 @@ ACCIDENTS = {
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("faults", ACCIDENTS.values(), ids=ACCIDENTS)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))])
 def test_through_any_accident_a_run_completes_and_leaves_nothing(seed: int, faults: Faults) -> None:
     run = world(seed, faults=faults)
     result = run.run(1e6)
@@ -190,7 +189,7 @@ def test_through_any_accident_a_run_completes_and_leaves_nothing(seed: int, faul
 @pytest.mark.exhaustive
 def test_accidents_are_seen_by_the_run_and_not_only_written_down() -> None:
     calm = world(3, timings=STEADY).run(1e6)
-    dying = world(3, timings=STEADY, idle_s=30, faults=Faults(runner_killed=0.5, runner_back_s=(60, 60))).run(1e6)
+    dying = world(3, timings=STEADY, idle_s=30, faults=Faults(runner_killed=0.5, runner_back_s=(200, 200))).run(1e6)
     assert dying.seconds["wait"] + dying.seconds["boot"] > calm.seconds["wait"] + calm.seconds["boot"]
 
 
@@ -198,7 +197,7 @@ def test_accidents_are_seen_by_the_run_and_not_only_written_down() -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (0, 2))])
 def test_looks_that_would_see_nothing_new_can_be_left_out(seed: int) -> None:
     """A pool that is asked just before it has capacity is asked again 2 min later, for another start of an instance."""
     every, few = world(seed, idle_s=0.0).run(1e6), world(seed).run(1e6)
