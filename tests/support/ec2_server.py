@@ -51,6 +51,7 @@ from tests.support.ec2_machines import Ec2Machine, Identity
 from tests.support.ec2_prices import PriceFeed
 from tests.support.ec2_spot import XML, SpotRequests, answered
 from tests.support.manual_clock import ManualClock
+from tests.support.near_aws import answer_near, answer_near_no_longer
 
 ZONES = ("us-east-1a", "us-east-1b")
 TYPES = {"g4dn.xlarge": "0.526", "g5.xlarge": "1.006"}
@@ -112,14 +113,21 @@ class Ec2Account:
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        answer_near(self.url, self._dated_answer)
         return self
 
     def __exit__(self, *_: object) -> None:
         for machine in self._machines.values():
             machine.power_off()
+        answer_near_no_longer(self.url)
         self._server.shutdown()
         self._server.server_close()
         self._folder.cleanup()
+
+    @property
+    def date(self) -> str:
+        """Of its answers."""
+        return format_datetime(self.clock.now(), usegmt=True) if self.tells_time else ""
 
     @property
     def disks(self) -> Path:
@@ -248,6 +256,14 @@ class Ec2Account:
             self._machines[instance_id].power_off()
 
     # -- the layer in front --------------------------------------------------------------------------------------
+
+    def _dated_answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """An answer with the date that otherwise the server writes."""
+
+        def start(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+            return start_response(status, [*headers, ("Date", self.date)], *more)
+
+        return self._answer(environ, start)
 
     def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         request = Request(environ)
@@ -409,7 +425,7 @@ def _dated(account: Ec2Account) -> type[WSGIRequestHandler]:
 
     class Dated(WSGIRequestHandler):
         def date_time_string(self, timestamp: float | None = None) -> str:
-            return format_datetime(account.clock.now(), usegmt=True) if account.tells_time else ""
+            return account.date
 
     return Dated
 
