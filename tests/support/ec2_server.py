@@ -28,7 +28,7 @@ from urllib.parse import parse_qs
 
 import boto3
 import pytest
-from moto import backends
+from moto.core.base_backend import BackendDict
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.instances import StateReason
 from moto.iam.models import iam_backends
@@ -51,6 +51,7 @@ from tests.support.ec2_machines import Ec2Machine, Identity
 from tests.support.ec2_prices import PriceFeed
 from tests.support.ec2_spot import XML, SpotRequests, answered
 from tests.support.manual_clock import ManualClock
+from tests.support.moto_picture import Picture
 from tests.support.near_aws import answer_near, answer_near_no_longer
 
 ZONES = ("us-east-1a", "us-east-1b")
@@ -59,6 +60,9 @@ IMAGE_PARAMETER = "/spotrun/image"
 RUN = "0123456789"
 """The run that drivers are tested with."""
 INTERRUPTED = "Server.SpotInstanceTermination"
+SERVICES = ("ec2", "ssm", "iam", "scheduler", "cloudformation", "kms", "sts")
+_FURNISHED: dict[tuple[type, str], Picture] = {}
+"""Accounts as they were when they had been furnished, by their kinds and the policies of their nodes."""
 _LAUNCH_TIME = re.compile(rb"(?<=<launchTime>)[^<]*")
 
 
@@ -155,9 +159,18 @@ class Ec2Account:
             monkeypatch.setenv(name, text)
 
     def furnish(self) -> None:
-        """What the driver expects to find: nothing is in the account of a moto that was reset."""
-        for name in ("ec2", "ssm", "iam", "scheduler", "cloudformation", "kms"):
-            backends.get_backend(name).reset()  # type: ignore[arg-type]
+        """What the driver expects to find. It is made once, and then copied."""
+        kind = (type(self), json.dumps(self.node_policy))
+        if kind not in _FURNISHED:
+            self._furnish()
+            _FURNISHED[kind] = Picture(*SERVICES)
+        _FURNISHED[kind].restore()
+        self.calls.clear()
+        self.keys.clear()
+
+    def _furnish(self) -> None:
+        """Nothing is in the account of a moto that was reset."""
+        BackendDict.reset()
         ec2, ssm, iam = (boto3.client(name, region_name=REGION) for name in ("ec2", "ssm", "iam"))
         network = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
         ec2.create_security_group(GroupName="spotrun-node", Description="no ingress", VpcId=network)
@@ -167,8 +180,6 @@ class Ec2Account:
         iam.create_policy(PolicyName=run_role.POLICY, PolicyDocument=json.dumps(self.node_policy))
         self.identify(RUN)
         boto3.client("scheduler", region_name=REGION).create_schedule_group(Name="spotrun")
-        self.calls.clear()
-        self.keys.clear()
 
     def lead_out(self, network: str) -> None:
         """Give a network its internet gateway: the one that an account begins with has it."""
