@@ -32,6 +32,7 @@ from spotrun.runner.creation import prepare_run
 from spotrun.runs.open_run import OpenRun, open_run
 from spotrun.spec.file import load_spec
 from tests.support.aws_launches import CONFIG, request
+from tests.support.called_spotrun import Said, Spotrun
 from tests.support.ec2_server import ACCOUNT, REGION, RUN
 from tests.support.guarded_account import GuardedAccount
 from tests.support.manual_clock import ManualClock
@@ -40,16 +41,30 @@ from tests.support.object_stores import RunningServer
 WEST = "us-west-2"
 
 
-def reaped(store: str, *regions: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "spotrun", "reap", "-y", "--cloud", "aws", "--store", store]
-    command += [word for region in regions for word in ("--region", region)]
-    return subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False, timeout=120)
+Reaped = Callable[..., Said]
+Reap = Callable[[str], str]
 
 
-def reap(store: str) -> str:
-    done = reaped(store, REGION)
-    done.check_returncode()
-    return done.stdout
+def words(store: str, *regions: str) -> list[str]:
+    named = [word for region in regions for word in ("--region", region)]
+    return ["reap", "-y", "--cloud", "aws", "--store", store, *named]
+
+
+@pytest.fixture
+def reaped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Reaped:
+    """The command in this process."""
+    spotrun = Spotrun(monkeypatch, capsys)
+    return lambda store, *regions: spotrun(*words(store, *regions))
+
+
+@pytest.fixture
+def reap(reaped: Reaped) -> Reap:
+    def call(store: str) -> str:
+        said = reaped(store, REGION)
+        assert said.code == 0, said
+        return said.out
+
+    return call
 
 
 def test_an_orphan_is_ended_with_its_guard_and_a_strangers_instance_is_not(
@@ -68,7 +83,9 @@ def test_an_orphan_is_ended_with_its_guard_and_a_strangers_instance_is_not(
         )
         AwsGuards([REGION], ManualClock()).arm(guard)
 
-    ended, _, unknown = reap(f"{tmp_path}/runs").partition("of runs that are not in")
+    command = [sys.executable, "-m", "spotrun", *words(f"{tmp_path}/runs", REGION)]
+    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True, timeout=120)
+    ended, _, unknown = done.stdout.partition("of runs that are not in")
 
     assert orphan.instance_id in ended
     assert strangers.instance_id not in ended
@@ -108,11 +125,13 @@ def orphan_in(region: str, folder: Path) -> Any:
     return launched_in(region, open_run(prepare_run(load_spec(job), "a test").create(), None).created.uid)
 
 
-def test_orphans_are_ended_in_each_region_that_is_named(account: GuardedAccount, tmp_path: Path) -> None:
+def test_orphans_are_ended_in_each_region_that_is_named(
+    account: GuardedAccount, tmp_path: Path, reaped: Reaped
+) -> None:
     orphans = [orphan_in(region, tmp_path) for region in (WEST, REGION)]
     done = reaped(f"{tmp_path}/runs", WEST, REGION)
-    assert done.returncode == 0
-    assert "ended 2\n" in done.stdout
+    assert done.code == 0
+    assert "ended 2\n" in done.out
     assert [each.state for each in orphans] == ["terminated", "terminated"]
 
 
@@ -122,10 +141,10 @@ def test_a_region_that_does_not_answer_is_named_and_keeps_no_other_from_being_re
     orphans = [orphan_in(region, tmp_path) for region in (WEST, REGION)]
     account.closed = {WEST: ("OptInRequired", 401)}
     done = reaped(f"{tmp_path}/runs", WEST, REGION)
-    assert done.returncode == CloudError.exit_code
-    assert "ended 1\n" in done.stdout
-    assert f"{WEST} is left out: " in done.stdout
-    assert "OptInRequired" in done.stderr
+    assert done.code == CloudError.exit_code
+    assert "ended 1\n" in done.out
+    assert f"{WEST} is left out: " in done.out
+    assert "OptInRequired" in done.err
     assert [each.state for each in orphans] == ["running", "terminated"]
 
 
