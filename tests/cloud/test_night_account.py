@@ -244,7 +244,6 @@ def test_a_cold_start_compiles_nothing(function: Function, tmp_path: Path) -> No
     assert said.stdout == f"of {tmp_path}/spotrun/errors.py\n"
 
 
-@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_archive_is_the_same_whichever_process_builds_it(function: Function) -> None:
     said = subprocess.run([sys.executable, "-c", BUILDS_IT_TOO], capture_output=True, text=True, check=True)
