@@ -14,6 +14,7 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
+import boto3
 import pytest
 
 from spotrun.offering import CapacityType
@@ -163,11 +164,13 @@ def nothing_of_it_is_left(sandbox: Aws) -> None:
     uid = sandbox.run("stormy").created.uid
     assert sandbox.account.denied == [], "the policy that we ship allows all that a run asks for"
     sandbox.account.policies = None
-    alive = "Name=instance-state-name,Values=pending,running,stopping,shutting-down,stopped"
-    assert sandbox.aws("ec2", "describe-instances", "--filters", alive).strip() == ""
-    assert sandbox.aws("ec2", "describe-volumes").strip() == ""
-    assert sandbox.aws("scheduler", "list-schedules", "--group-name", "spotrun").strip() == ""
+    alive = ["pending", "running", "stopping", "shutting-down", "stopped"]
+    ec2 = boto3.client("ec2")
+    assert ec2.describe_instances(Filters=[{"Name": "instance-state-name", "Values": alive}])["Reservations"] == []
+    assert ec2.describe_volumes()["Volumes"] == []
+    assert boto3.client("scheduler").list_schedules(GroupName="spotrun")["Schedules"] == []
     assert {asked["IamInstanceProfile.Name"] for asked in launches(sandbox.account)} == {f"spotrun-run-{uid}"}
-    assert uid not in sandbox.aws("iam", "list-roles") + sandbox.aws("iam", "list-instance-profiles")
+    iam = boto3.client("iam")
+    assert uid not in str([*iam.list_roles()["Roles"], *iam.list_instance_profiles()["InstanceProfiles"]])
     bucket = sandbox.uri.split("/")[2]
-    assert "Uploads" not in sandbox.aws("s3api", "list-multipart-uploads", "--bucket", bucket)
+    assert "Uploads" not in boto3.Session().client("s3").list_multipart_uploads(Bucket=bucket)

@@ -20,6 +20,8 @@ from spotrun.folder.ledger import key_of
 from spotrun.offering import CapacityType
 from spotrun.run.events import Cause
 from spotrun.run.state import Attempt, RunState
+from spotrun.runner.creation import prepare_run
+from spotrun.spec.file import load_spec
 from tests.support import gce_operations as kinds
 from tests.support.gce_bills import dollars
 from tests.support.gcp_instance import instance
@@ -31,7 +33,7 @@ A, B, C = (f"{REGION}-{letter}" for letter in "abc")
 SPOT = "SPOT"
 EPOCHS = 50
 """Enough that a machine that has to install everything is there before the end."""
-FEW_EPOCHS = 20
+FEW_EPOCHS, STEPS_OF_AN_EPOCH = 20, 12
 
 
 @pytest.fixture
@@ -42,8 +44,9 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: Callable[[
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_run_on_compute_engine_loses_a_machine_and_ends_as_if_nothing_had_happened(sandbox: Gcp) -> None:
-    calm(sandbox, FEW_EPOCHS)
+def test_a_run_on_compute_engine_loses_a_machine_and_does_each_step(sandbox: Gcp) -> None:
+    """The bits of a run without an interruption are compared at night, and by make test on EC2."""
+    another_run(sandbox, "calm")
     runner = sandbox.start("launch", sandbox.job_on_gcp("stormy", f"--epochs, '{FEW_EPOCHS}', --step-s, '0.4'"), "-y")
     first = sandbox.trains_on(runner, steps=5)
     assert SECRET in {environment_of(process).get("WORD") for process in processes_now()}
@@ -59,7 +62,9 @@ def test_a_run_on_compute_engine_loses_a_machine_and_ends_as_if_nothing_had_happ
     assert [attempt.end.cause for attempt in attempts if attempt.end is not None] == [Cause.INTERRUPTED, Cause.DONE]
     assert notice_of(attempts[0]) > timedelta(seconds=100)
     its_set_up_was_paid_once(state)
-    it_ended_as_the_calm_one(sandbox)
+    lines = sandbox.trace_by_step()
+    assert sorted(lines) == [*range(FEW_EPOCHS * STEPS_OF_AN_EPOCH)]
+    assert all(len(found) == 1 for found in lines.values()), "a step that was done twice was the same"
     its_bill_is_what_google_charges(sandbox)
     its_secret_is_nowhere_else(sandbox, output)
     nothing_of_it_is_left(sandbox, [first])
@@ -100,6 +105,11 @@ def test_a_run_on_compute_engine_loses_its_machines_and_ends_as_if_nothing_had_h
     its_bill_is_what_google_charges(sandbox)
     its_secret_is_nowhere_else(sandbox, output)
     nothing_of_it_is_left(sandbox, [first, second, third])
+
+
+def another_run(sandbox: Gcp, name: str) -> None:
+    """A folder beside that of the run that is looked at."""
+    prepare_run(load_spec(sandbox.job(name)), "a test").create()
 
 
 def calm(sandbox: Gcp, epochs: int) -> None:

@@ -136,7 +136,7 @@ def test_orphans_are_ended_in_each_region_that_is_named(
 
 
 def test_a_region_that_does_not_answer_is_named_and_keeps_no_other_from_being_reaped(
-    account: GuardedAccount, tmp_path: Path
+    account: GuardedAccount, tmp_path: Path, reaped: Reaped
 ) -> None:
     orphans = [orphan_in(region, tmp_path) for region in (WEST, REGION)]
     account.closed = {WEST: ("OptInRequired", 401)}
@@ -153,6 +153,7 @@ def test_the_roles_of_runs_that_are_over_are_removed_and_no_others(
     tmp_path: Path,
     servers: Callable[[str], RunningServer],
     monkeypatch: pytest.MonkeyPatch,
+    reap: Reap,
 ) -> None:
     s3 = servers("s3")
     store = s3.new_prefix()
@@ -182,7 +183,9 @@ def test_the_roles_of_runs_that_are_over_are_removed_and_no_others(
     assert "removed 1\n" in reap(store)
 
 
-def test_a_role_that_cannot_be_removed_is_named_and_keeps_no_other(account: GuardedAccount, tmp_path: Path) -> None:
+def test_a_role_that_cannot_be_removed_is_named_and_keeps_no_other(
+    account: GuardedAccount, tmp_path: Path, reap: Reap
+) -> None:
     store, job = f"{tmp_path}/runs", tmp_path / "job.yaml"
     job.write_text(f"run: 'true'\ncheckpoint: {{uri: {store}}}\n")
     runs = {name: open_run(prepare_run(load_spec(job), "a test").create(), None) for name in ("changed", "over")}
@@ -198,7 +201,9 @@ def test_a_role_that_cannot_be_removed_is_named_and_keeps_no_other(account: Guar
     assert {*RunRoles(Region(REGION, clock), clock).runs()} == {RUN, runs["changed"].created.uid}
 
 
-def test_reap_without_the_right_to_list_roles_still_ends_instances(account: GuardedAccount, tmp_path: Path) -> None:
+def test_reap_without_the_right_to_list_roles_still_ends_instances(
+    account: GuardedAccount, tmp_path: Path, reap: Reap
+) -> None:
     account.refuse("ListRoles", "AccessDenied", 403)
     said = reap(str(tmp_path))
     assert "there is no instance to end" in said
@@ -206,7 +211,7 @@ def test_reap_without_the_right_to_list_roles_still_ends_instances(account: Guar
 
 
 def test_an_instance_that_cannot_be_ended_is_named_and_keeps_no_other(
-    account: GuardedAccount, cloud: AwsDriver, tmp_path: Path
+    account: GuardedAccount, cloud: AwsDriver, tmp_path: Path, reap: Reap
 ) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(f"run: 'true'\ncheckpoint: {{uri: {tmp_path}/runs}}\n")
@@ -225,7 +230,7 @@ def test_an_instance_that_cannot_be_ended_is_named_and_keeps_no_other(
 
 
 def test_the_roles_that_a_doctor_has_left_behind_are_removed_but_not_from_one_at_work(
-    account: GuardedAccount, tmp_path: Path
+    account: GuardedAccount, tmp_path: Path, reap: Reap
 ) -> None:
     now = datetime.now(UTC)
     left, at_work = trial_uid(now - TRIAL_LASTS), trial_uid(now - TRIAL_LASTS / 2)
@@ -237,6 +242,6 @@ def test_the_roles_that_a_doctor_has_left_behind_are_removed_but_not_from_one_at
     assert {*RunRoles(Region(REGION, clock), clock).runs()} == {RUN, at_work}
 
 
-def test_unlistable_roles_are_reported_and_stop_nothing(account: GuardedAccount, tmp_path: Path) -> None:
+def test_unlistable_roles_are_reported_and_stop_nothing(account: GuardedAccount, tmp_path: Path, reap: Reap) -> None:
     account.refuse("ListRoles", "InternalFailure", 500, times=10)
     assert "cannot look for the role of each run" in reap(str(tmp_path))
