@@ -714,7 +714,7 @@ def test_a_dry_run_finds_a_bucket_and_a_profile_that_are_not_there(
     assert "examined.yaml:5: aws.instance_profile: there is no instance profile spotrun-run-nobodys" in told
 
 
-@pytest.mark.parametrize("types", ["g4dn.xlrge", "g4dn.xlarge, g4dn.xlrge"])
+@pytest.mark.parametrize("types", [pytest.param("g4dn.xlrge", marks=pytest.mark.nightly), "g4dn.xlarge, g4dn.xlrge"])
 def test_a_listed_type_that_aws_does_not_have_is_refused_with_its_line(
     account: GuardedAccount, sandbox: Sandbox, called: Spotrun, types: str
 ) -> None:
