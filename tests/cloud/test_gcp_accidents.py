@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from typing import Any
 
 import pytest
 
@@ -35,11 +34,6 @@ WAYS = (
 Way = Callable[[PlainGcpRun, str, Trouble, float], bool]
 EACH = [(call, kind) for call, kind in product(CALLS, KINDS) if kind in errors_of(call)]
 HOWS = [(WAYS[at % len(WAYS)], call, kind) for at, (call, kind) in enumerate(EACH)]
-
-
-def sampled(rows: list[Any], every: int) -> list[Any]:
-    """Each so many-th row is of `make test`, the others are of the night."""
-    return [row if at % every == 0 else pytest.param(*row, marks=pytest.mark.nightly) for at, row in enumerate(rows)]
 
 
 @pytest.fixture
@@ -122,13 +116,13 @@ def test_an_error_that_comes_once_ends_nothing(run: PlainGcpRun, call: str, kind
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("way", "call", "kind"), sampled(HOWS[::4], 3))
+@pytest.mark.parametrize(("way", "call", "kind"), HOWS[::4])
 def test_an_error_that_passes_ends_nothing(run: PlainGcpRun, way: Way, call: str, kind: str) -> None:
     way(run, call, errors_of(call)[kind], HALF_A_MINUTE_S)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("call", "kind"), sampled(EACH[1::11], 2))
+@pytest.mark.parametrize(("call", "kind"), EACH[1::11])
 def test_lasting_error_ends_no_runner_and_no_training_and_is_reported(run: PlainGcpRun, call: str, kind: str) -> None:
     accidents.stays(run, call, errors_of(call)[kind])
 
