@@ -170,7 +170,6 @@ def aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: Callable[[str]
         yield sandbox
 
 
-@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore:Tried to parse AWS")
