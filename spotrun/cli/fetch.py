@@ -62,9 +62,8 @@ def fetch(
     Files that are already in the folder are not fetched again. If the job has `outputs`, only files that `outputs`
     names can be fetched. Times are UTC.
 
-    Files that a tool could run, or read as its configuration, are not fetched: hidden files, and files with names that
-    git, Python, test runners, build tools, linters or coding assistants use. Nothing is written into hidden folders or
-    git folders.
+    Files that a tool could run, or read as its configuration, are not fetched: hidden files, and files whose names git,
+    Python, test runners, build tools, linters or coding assistants use. No hidden or git folder is written to.
     """
     from msgspec.structs import replace
 
@@ -99,10 +98,7 @@ def fetch(
         told = report.Bytes(sum(file.size_bytes for file in chosen), shown)
         found = list(fetch_files(opened.store, chosen, folder, told, record, force=force))
     if record.problem:
-        say(
-            f"note: {record.path}: {record.problem}; the next fetch will not replace the files of this fetch without "
-            "--force"
-        )
+        say(f"note: {record.path}: {record.problem}; the next fetch replaces these files only with --force")
     if as_json:
         print_json(report.as_json(opened.id, outputs, listing, chosen, opened.clock, folder, found))
     else:

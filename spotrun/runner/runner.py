@@ -53,8 +53,8 @@ from spotrun.store.port import Store
 
 TICKS_MAX = 20
 """
-Maximum number of ticks in a row without a pause. Some decisions should be followed by the next one at once: for
-example, when one tick has recorded the intention to launch an instance, the next tick requests it.
+Maximum number of ticks in a row without a pause. For example, one tick records the intention to launch an instance, and
+the next tick requests it.
 """
 Decision = Callable[[RunState, RunSpec, World, datetime], list[Action]]
 
@@ -76,12 +76,10 @@ class Runner:
         last_words: LastWords | None = None,
     ) -> None:
         """
-        `market` is the record in which runs share their observations of the market; without it, this run has only its
-        own observations. `guards` make timers on clouds that do not end an instance after its time-to-live.
-        `identities` make the roles on clouds where each run has a separate role. `decide` returns the next actions.
-        `pace` has the intervals at which the runner reads and writes; the default is for a runner that observes every
-        few seconds. `last_words` reads the last output of an instance whose agent never took over, for the entry that
-        records the instance's end.
+        `market` is the record in which runs share their observations of the market. `guards` make timers on clouds that
+        do not end an instance after its time-to-live. `identities` make the roles on clouds where each run has its own.
+        `decide` returns the next actions. `pace` has the intervals at which the runner reads and writes. `last_words`
+        reads the last output of an instance whose agent never took over, for the entry that records the instance's end.
         """
         self._ledger = ledger
         self._store = store
@@ -107,10 +105,7 @@ class Runner:
             self._pause()
 
     def watch_for(self, seconds: float) -> Iterator[Tick]:
-        """
-        Yield ticks for at least `seconds` of run time. They come at the usual interval, and in addition right after
-        each entry that an agent or another runner writes.
-        """
+        """Yield ticks for `seconds` of run time: at the usual interval, and after each entry of another writer."""
         until_s = self._clock.monotonic() + seconds
         while True:
             for tick in self.ticks():
@@ -135,8 +130,7 @@ class Runner:
     def ticks(self) -> Iterator[Tick]:
         """
         Yield ticks without a pause until a tick writes no entry, but at most TICKS_MAX. So the runner requests a launch
-        immediately after it has written the intention, and tries the next offering immediately after a refusal. With a
-        pause in between, the run would have more downtime.
+        immediately after it has written the intention, and tries the next offering immediately after a refusal.
         """
         for _ in range(TICKS_MAX):
             tick = self.tick()
@@ -151,9 +145,8 @@ class Runner:
         Raises:
             LedgerDamaged, KeyMissing: no runner can take care of this run any more.
             RunGone: the run's folder was moved or deleted, and its instances were ended.
-            AccessDenied: the cloud refuses the credentials, and has accepted no call of this runner so far. Instances
-                and agents continue without a runner. After the first accepted call, a refusal is not raised: it may be
-                temporary, so the runner tries again.
+            AccessDenied: the cloud refuses the credentials, and has accepted no call of this runner so far. After the
+                first accepted call, a refusal is not raised: it may be temporary, so the runner tries again.
         """
         self._observer.statuses.forget()
         try:
@@ -237,10 +230,7 @@ class Runner:
                 self._driver.terminate(action.instance_id)
 
     def _append(self, event: ev.AnyEvent) -> bool:
-        """
-        Append `event`, but only if the ledger has not changed since the runner decided on it. Return True if the event
-        was written.
-        """
+        """Append `event`, unless the ledger has changed since the decision. Return True if it was written."""
         decided_at = self._ledger.state.next_number
         if isinstance(event, ev.InstanceGone):
             step = self._observer.statuses.last_step(self._ledger.state, ev.name_of(event))

@@ -40,6 +40,7 @@ def tag(asked: Mapping[str, str], key: str) -> str:
     return asked[f"{place.removesuffix('Key')}Value"]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore:Tried to parse AWS")
 def test_instances_of_a_killed_bench_end_by_their_own_timers(sandbox: Aws) -> None:
@@ -52,6 +53,7 @@ def test_instances_of_a_killed_bench_end_by_their_own_timers(sandbox: Aws) -> No
     assert "Client.InstanceInitiatedShutdown" in {life.reason for life in sandbox.account.lives()}
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore:Tried to parse AWS")
 def test_a_signal_ends_both_types_and_what_belongs_to_them(sandbox: Aws) -> None:

@@ -33,6 +33,7 @@ from spotrun.secrets.reference import PARAMETER, Reference
 from spotrun.spec.model import ResourcesSpec
 from spotrun.spec.values import read_accelerators
 from tests.support.aws_launches import CONFIG, count, launches, request
+from tests.support.called_spotrun import Spotrun
 from tests.support.ec2_server import ACCOUNT, IMAGE_PARAMETER, REGION, RUN, TYPES, ZONES
 from tests.support.guarded_account import RUNNER, TEMPLATE, GuardedAccount, calls
 from tests.support.iam import Document, listed
@@ -56,6 +57,12 @@ def account(account_of_module: GuardedAccount, monkeypatch: pytest.MonkeyPatch) 
     account.denied, account.arn, account.quotas = [], None, {SPOT_G: 64.0, ON_DEMAND_G: 64.0}
     account.disk_key = OF_AWS
     return account
+
+
+@pytest.fixture
+def called(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Spotrun:
+    """The commands in this process, with the surroundings of the sandbox."""
+    return Spotrun(monkeypatch, capsys)
 
 
 def wanted(**facts: Any) -> ResourcesSpec:
@@ -593,16 +600,20 @@ def test_the_command_looks_at_the_account_and_at_the_bucket_with_the_runners_rig
     assert {asked.action for asked in account.denied} == {"s3:DeleteObject", "ec2:TerminateInstances"}
 
 
-def test_a_bucket_in_another_region_than_the_instances_is_warned_of(account: GuardedAccount, sandbox: Sandbox) -> None:
+def test_a_bucket_in_another_region_than_the_instances_is_warned_of(
+    account: GuardedAccount, sandbox: Sandbox, called: Spotrun
+) -> None:
     place = {"CreateBucketConfiguration": {"LocationConstraint": "eu-west-1"}}
-    report = sandbox.call_json(*DOOR, "--store", make_bucket(account, **place))
+    report = called.call_json(*DOOR, "--store", make_bucket(account, **place))
     finding = next(check for check in report["checks"] if check["name"] == "region")
     assert finding["verdict"] == "warned"
     assert REGION in finding["hint"]
 
 
-def test_a_folder_of_this_machine_is_no_store_for_instances_on_aws(account: GuardedAccount, sandbox: Sandbox) -> None:
-    output = sandbox.call(*DOOR, "--json", code=StoreError.exit_code)
+def test_a_folder_of_this_machine_is_no_store_for_instances_on_aws(
+    account: GuardedAccount, sandbox: Sandbox, called: Spotrun
+) -> None:
+    output = called.call(*DOOR, "--json", code=StoreError.exit_code)
     report = json.loads(output[: output.rindex("}") + 1])
     finding = next(check for check in report["checks"] if check["verdict"] == "failed")
     assert "s3://" in finding["hint"]
@@ -618,40 +629,42 @@ def job(sandbox: Sandbox, store: str, regions: str = REGION) -> Path:
     return path
 
 
-def test_a_job_says_what_is_wanted_and_flags_win(account: GuardedAccount, sandbox: Sandbox) -> None:
+def test_a_job_says_what_is_wanted_and_flags_win(account: GuardedAccount, sandbox: Sandbox, called: Spotrun) -> None:
     examined_job = job(sandbox, make_bucket(account))
     examined_job.write_text(f"{examined_job.read_text()}secrets: [WORD]\n")
     with account.as_administrator():
         boto3.client("ssm").put_parameter(Name="/spotrun/WORD", Value="w", Type="SecureString")
-    told = sandbox.call("doctor", "aws", examined_job)
+    told = called.call("doctor", "aws", examined_job)
     assert "secret WORD: /spotrun/WORD, a SecureString\n" in told
     assert f"zone {ZONES[0]}: g4dn.xlarge\n" in told
-    told = sandbox.call("doctor", "aws", examined_job, "--accelerators", "A10G:1")
+    told = called.call("doctor", "aws", examined_job, "--accelerators", "A10G:1")
     assert f"zone {ZONES[0]}: g5.xlarge\n" in told
 
 
-def test_each_region_of_a_job_is_looked_at(account: GuardedAccount, sandbox: Sandbox) -> None:
+def test_each_region_of_a_job_is_looked_at(account: GuardedAccount, sandbox: Sandbox, called: Spotrun) -> None:
     examined_job = job(sandbox, make_bucket(account), regions=f"{REGION}, us-west-2")
-    output = sandbox.call("doctor", "aws", examined_job, code=CloudError.exit_code)
+    output = called.call("doctor", "aws", examined_job, code=CloudError.exit_code)
     assert "ok      network in us-east-1" in output
     assert "FAILED  network in us-west-2" in output
 
 
-def test_a_store_that_is_named_by_flag_is_that_of_the_job_too(account: GuardedAccount, sandbox: Sandbox) -> None:
+def test_a_store_that_is_named_by_flag_is_that_of_the_job_too(
+    account: GuardedAccount, sandbox: Sandbox, called: Spotrun
+) -> None:
     store = make_bucket(account)
     examined_job = job(sandbox, "not a store of instances")
-    assert f"ok      store: {store}\n" in sandbox.call("doctor", "aws", examined_job, "--store", store)
+    assert f"ok      store: {store}\n" in called.call("doctor", "aws", examined_job, "--store", store)
 
 
 def test_doctor_without_a_login_says_how_to_log_in_and_calls_no_store_fine(
-    account: GuardedAccount, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    account: GuardedAccount, sandbox: Sandbox, called: Spotrun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = make_bucket(account)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.setenv(name, "/nowhere")
-    told = sandbox.call(*DOOR, "--store", store, code=CloudError.exit_code)
+    told = called.call(*DOOR, "--store", store, code=CloudError.exit_code)
     assert "ok      store" not in told
     assert told.count("FAILED  store") == 1
     assert told.count("try: log in by `aws sso login`") == 2
@@ -667,9 +680,9 @@ def test_doctor_without_a_login_says_how_to_log_in_and_calls_no_store_fine(
     ids=lambda words: words[0],
 )
 def test_a_region_that_aws_does_not_have_is_refused_with_the_one_that_was_meant(
-    account: GuardedAccount, sandbox: Sandbox, words: tuple[str, ...]
+    account: GuardedAccount, sandbox: Sandbox, called: Spotrun, words: tuple[str, ...]
 ) -> None:
-    told = sandbox.call(*words, code=SpecInvalid.exit_code)
+    told = called.call(*words, code=SpecInvalid.exit_code)
     assert "error: AWS has no region us-esat-1\n" in told
     assert "did you mean us-east-1?" in told
     assert account.calls == []
@@ -680,34 +693,34 @@ def test_instances_in_a_region_unknown_to_the_sdk_can_be_ended(account: GuardedA
 
 
 def test_a_job_in_a_region_that_aws_does_not_have_is_refused_with_its_line(
-    account: GuardedAccount, sandbox: Sandbox
+    account: GuardedAccount, sandbox: Sandbox, called: Spotrun
 ) -> None:
     mistyped = job(sandbox, make_bucket(account), regions=f"{REGION}, eu-wset-1")
     account.calls.clear()
-    told = sandbox.call("launch", mistyped, "--dry-run", code=SpecInvalid.exit_code)
+    told = called.call("launch", mistyped, "--dry-run", code=SpecInvalid.exit_code)
     assert "examined.yaml:5: aws.regions: AWS has no region eu-wset-1" in told
     assert "did you mean eu-west-1?" in told
     assert {action for action, _ in account.calls} == {""}, "the bucket alone is asked"
 
 
-def test_a_dry_run_finds_a_bucket_and_a_profile_that_are_not_there(account: GuardedAccount, sandbox: Sandbox) -> None:
-    told = sandbox.call(
-        "launch", job(sandbox, "s3://nobody-has-made-this/runs"), "--dry-run", code=StoreError.exit_code
-    )
+def test_a_dry_run_finds_a_bucket_and_a_profile_that_are_not_there(
+    account: GuardedAccount, sandbox: Sandbox, called: Spotrun
+) -> None:
+    told = called.call("launch", job(sandbox, "s3://nobody-has-made-this/runs"), "--dry-run", code=StoreError.exit_code)
     assert "examined.yaml:3: checkpoint.uri: " in told
     named = job(sandbox, make_bucket(account))
     named.write_text(named.read_text().replace("aws: {", "aws: {instance_profile: spotrun-run-nobodys, "))
-    told = sandbox.call("launch", named, "--dry-run", code=IdentityUnknown.exit_code)
+    told = called.call("launch", named, "--dry-run", code=IdentityUnknown.exit_code)
     assert "examined.yaml:5: aws.instance_profile: there is no instance profile spotrun-run-nobodys" in told
 
 
-@pytest.mark.parametrize("types", ["g4dn.xlrge", "g4dn.xlarge, g4dn.xlrge"])
+@pytest.mark.parametrize("types", [pytest.param("g4dn.xlrge", marks=pytest.mark.nightly), "g4dn.xlarge, g4dn.xlrge"])
 def test_a_listed_type_that_aws_does_not_have_is_refused_with_its_line(
-    account: GuardedAccount, sandbox: Sandbox, types: str
+    account: GuardedAccount, sandbox: Sandbox, called: Spotrun, types: str
 ) -> None:
     mistyped = job(sandbox, make_bucket(account))
     mistyped.write_text(mistyped.read_text().replace(", ".join(TYPES), types))
-    told = sandbox.call("launch", mistyped, "--dry-run", code=SpecInvalid.exit_code)
+    told = called.call("launch", mistyped, "--dry-run", code=SpecInvalid.exit_code)
     assert f"examined.yaml:5: aws.instance_types[{types.count(',')}]: " in told
     assert "did you mean g4dn.xlarge, from $" in told
 
@@ -721,8 +734,8 @@ def test_a_listed_type_that_aws_does_not_have_is_refused_with_its_line(
     ],
     ids=str,
 )
-def test_flags_that_mean_nothing_are_refused(sandbox: Sandbox, words: tuple[str, ...]) -> None:
-    assert "try:" in sandbox.call(*words, code=SpecInvalid.exit_code)
+def test_flags_that_mean_nothing_are_refused(sandbox: Sandbox, called: Spotrun, words: tuple[str, ...]) -> None:
+    assert "try:" in called.call(*words, code=SpecInvalid.exit_code)
 
 
 def test_an_account_without_guards_is_warned(account: GuardedAccount) -> None:

@@ -19,6 +19,7 @@ from spotrun.errors import AccessDenied, CloudError, QuotaExceeded, StoreError
 from spotrun.spec.model import DEEP_LEARNING_IMAGE, ResourcesSpec
 from spotrun.spec.values import read_accelerators
 from tests.support.answering_server import TOKENS, Answer
+from tests.support.called_spotrun import Spotrun
 from tests.support.doc_pages import blocks, prints
 from tests.support.gce_answers import API_DISABLED, BACKEND_ERROR, Refusal, not_found
 from tests.support.gce_catalog import PROJECT
@@ -573,6 +574,12 @@ def store(servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPat
     return server.new_prefix()
 
 
+@pytest.fixture
+def called(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Spotrun:
+    """The commands in this process, with the surroundings of the sandbox."""
+    return Spotrun(monkeypatch, capsys)
+
+
 def test_the_command_looks_at_the_project_and_at_the_bucket(account: GcpAccount, sandbox: Sandbox, store: str) -> None:
     told = sandbox.call("doctor", "gcp", "--accelerators", "L4:1", "--store", store)
     assert f"ok      identity: {ADA}, in the project {PROJECT}\n" in told
@@ -585,39 +592,45 @@ def test_the_command_looks_at_the_project_and_at_the_bucket(account: GcpAccount,
     assert {"project permissions", "bucket permissions", "soft delete"} <= {check["name"] for check in report["checks"]}
 
 
-def test_a_job_says_what_is_wanted_and_flags_win(account: GcpAccount, sandbox: Sandbox, store: str) -> None:
+def test_a_job_says_what_is_wanted_and_flags_win(
+    account: GcpAccount, sandbox: Sandbox, called: Spotrun, store: str
+) -> None:
     job = sandbox.folder / "examined.yaml"
     job.write_text(
         f"workdir: {JOBS}\ntrain: {{script: quick.py}}\ncheckpoint: {{uri: '{store}'}}\n"
         "resources: {cloud: gcp, accelerators: 'A100:1'}\ngcp: {regions: [us-central1, us-east1]}\n"
     )
-    told = sandbox.call("doctor", "gcp", job)
+    told = called.call("doctor", "gcp", job)
     assert "ok      zone us-central1-a: a2-highgpu-1g\n" in told
     assert "ok      network in us-east1: " in told
-    told = sandbox.call("doctor", "gcp", job, "--accelerators", "L4:1", "--region", "us-east1")
+    told = called.call("doctor", "gcp", job, "--accelerators", "L4:1", "--region", "us-east1")
     assert "ok      zone us-east1-c: g2-standard-4, g2-standard-8\n" in told
     assert "us-central1-a" not in told
 
 
-def test_a_project_that_carries_no_run_is_an_error(account: GcpAccount, sandbox: Sandbox, store: str) -> None:
+def test_a_project_that_carries_no_run_is_an_error(
+    account: GcpAccount, sandbox: Sandbox, called: Spotrun, store: str
+) -> None:
     account.allowed.remove("compute.instances.create")
-    told = sandbox.call("doctor", "gcp", "--store", store, code=AccessDenied.exit_code)
+    told = called.call("doctor", "gcp", "--store", store, code=AccessDenied.exit_code)
     assert "FAILED  project permissions: missing of the project: compute.instances.create\n" in told
     assert "error: checks failed: project permissions" in told
 
 
-def test_the_page_shows_what_was_printed(account: GcpAccount, sandbox: Sandbox, store: str) -> None:
+def test_the_page_shows_what_was_printed(account: GcpAccount, sandbox: Sandbox, called: Spotrun, store: str) -> None:
     account.allowed.remove("compute.instances.setLabels")
     account.project.set_quota(ALL_GPUS, 0)
     account.methods.firewalls = [rule("default-allow-ssh")]
     account.iam.bucket |= {"softDeletePolicy": {"retentionDurationSeconds": "604800"}}
-    told = sandbox.call("doctor", "gcp", "--accelerators", "L4:1", "--store", store, code=QuotaExceeded.exit_code)
+    told = called.call("doctor", "gcp", "--accelerators", "L4:1", "--store", store, code=QuotaExceeded.exit_code)
     commands = (command for block in blocks(ROOT / "docs" / "gcp.md") for command in block.commands())
     (shown,) = (output for command, output in commands if command == "spotrun doctor gcp JOB.yaml" and output)
     assert prints(shown, told)
 
 
-def test_a_folder_of_this_machine_is_no_store_for_instances_on_gcp(account: GcpAccount, sandbox: Sandbox) -> None:
-    told = sandbox.call("doctor", "gcp", code=StoreError.exit_code)
+def test_a_folder_of_this_machine_is_no_store_for_instances_on_gcp(
+    account: GcpAccount, sandbox: Sandbox, called: Spotrun
+) -> None:
+    told = called.call("doctor", "gcp", code=StoreError.exit_code)
     assert "unknown bucket: no bucket is named" in told
     assert "gs://BUCKET/runs" in told

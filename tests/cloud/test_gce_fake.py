@@ -22,11 +22,14 @@ from libcloud.compute.types import NodeState
 
 from tests.support.gce_answers import RATE_LIMIT
 from tests.support.gce_calls import IMAGE, ZONE, GceCalls
+from tests.support.gce_files import FAKE
 from tests.support.gce_libcloud import libcloud_on
 from tests.support.gcloud_commands import GCLOUD, executed
 from tests.support.google_login import TOKEN
 from tests.support.google_server import GoogleServer
 from tests.support.manual_clock import ManualClock
+
+pytestmark = pytest.mark.checks(*FAKE)
 
 needs_gcloud = pytest.mark.skipif(GCLOUD is None, reason="there is no gcloud on the PATH")
 PREEMPTIBLE = {"ex_preemptible": True, "ex_on_host_maintenance": "TERMINATE", "ex_automatic_restart": False}

@@ -31,6 +31,7 @@ from tests.support.gce_answers import (
 )
 from tests.support.gce_calls import ON_DEMAND, SPOT_FOR_TWO_HOURS, ZONE, GceCalls, wished
 from tests.support.gce_charges import MONTH_H
+from tests.support.gce_files import FAKE
 from tests.support.gce_metadata import gce_metadata
 from tests.support.gce_vm import Vm
 from tests.support.gcp_project import RUNNER
@@ -39,6 +40,8 @@ from tests.support.google_cloud import ANY, Hang, Lost
 from tests.support.google_login import TOKEN
 from tests.support.google_server import GoogleServer
 from tests.support.manual_clock import ManualClock
+
+pytestmark = pytest.mark.checks(*FAKE)
 
 PREEMPTED = "compute.instances.preempted"
 INSERT, DELETE = "compute.instances.insert", "compute.instances.delete"

@@ -224,7 +224,7 @@ def test_p30_a_clock_that_is_off_bends_neither_bill_nor_decisions(
     assert max(apart) <= timedelta(seconds=PASS_S + 1)
 
 
-@pytest.mark.parametrize("minutes", [-4.0, 0.0, 4.0])
+@pytest.mark.parametrize("minutes", [0.0, *(pytest.param(each, marks=pytest.mark.nightly) for each in (-4.0, 4.0))])
 def test_lists_that_are_a_minute_late_bend_neither_bill_nor_decisions(
     monkeypatch: pytest.MonkeyPatch, right: list[Entry], minutes: float
 ) -> None:

@@ -20,6 +20,8 @@ from spotrun.folder.ledger import key_of
 from spotrun.offering import CapacityType
 from spotrun.run.events import Cause
 from spotrun.run.state import Attempt, RunState
+from spotrun.runner.creation import prepare_run
+from spotrun.spec.file import load_spec
 from tests.support import gce_operations as kinds
 from tests.support.gce_bills import dollars
 from tests.support.gcp_instance import instance
@@ -31,6 +33,7 @@ A, B, C = (f"{REGION}-{letter}" for letter in "abc")
 SPOT = "SPOT"
 EPOCHS = 50
 """Enough that a machine that has to install everything is there before the end."""
+FEW_EPOCHS, STEPS_OF_AN_EPOCH = 20, 12
 
 
 @pytest.fixture
@@ -41,9 +44,37 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: Callable[[
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+def test_a_run_on_compute_engine_loses_a_machine_and_does_each_step(sandbox: Gcp) -> None:
+    """The bits of a run without an interruption are compared at night, and by make test on EC2."""
+    another_run(sandbox, "calm")
+    runner = sandbox.start("launch", sandbox.job_on_gcp("stormy", f"--epochs, '{FEW_EPOCHS}', --step-s, '0.4'"), "-y")
+    first = sandbox.trains_on(runner, steps=5)
+    assert SECRET in {environment_of(process).get("WORD") for process in processes_now()}
+    its_token_reaches_what_an_instance_may(sandbox)
+    sandbox.project.preempt(first)
+    sandbox.trains_on(runner, before=first, steps=1)
+    sandbox.hurry()
+    output, _ = runner.communicate(timeout=240)
+    assert runner.returncode == 0, output
+
+    state = sandbox.state("stormy")
+    attempts = list(state.attempts.values())
+    assert [attempt.end.cause for attempt in attempts if attempt.end is not None] == [Cause.INTERRUPTED, Cause.DONE]
+    assert notice_of(attempts[0]) > timedelta(seconds=100)
+    its_set_up_was_paid_once(state)
+    lines = sandbox.trace_by_step()
+    assert sorted(lines) == [*range(FEW_EPOCHS * STEPS_OF_AN_EPOCH)]
+    assert all(len(found) == 1 for found in lines.values()), "a step that was done twice was the same"
+    its_bill_is_what_google_charges(sandbox)
+    its_secret_is_nowhere_else(sandbox, output)
+    nothing_of_it_is_left(sandbox, [first])
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_run_on_compute_engine_loses_its_machines_and_ends_as_if_nothing_had_happened(sandbox: Gcp) -> None:
-    sandbox.call("launch", sandbox.job("calm", args=f"--epochs, '{EPOCHS}', --step-s, '0'"), "-y")
-    sandbox.trace.rename(sandbox.trace.with_suffix(".calm"))
+    calm(sandbox, EPOCHS)
     for zone in (A, B):
         sandbox.project.stock_out(zone, TYPE, SPOT)
     runner = sandbox.start("launch", sandbox.job_on_gcp("stormy", f"--epochs, '{EPOCHS}', --step-s, '0.4'"), "-y")
@@ -70,15 +101,29 @@ def test_a_run_on_compute_engine_loses_its_machines_and_ends_as_if_nothing_had_h
     state = sandbox.state("stormy")
     it_lost_what_it_was_to_lose_and_came_back_to_spot(sandbox, state)
     its_set_up_was_paid_once(state)
+    it_ended_as_the_calm_one(sandbox)
+    its_bill_is_what_google_charges(sandbox)
+    its_secret_is_nowhere_else(sandbox, output)
+    nothing_of_it_is_left(sandbox, [first, second, third])
 
+
+def another_run(sandbox: Gcp, name: str) -> None:
+    """A folder beside that of the run that is looked at."""
+    prepare_run(load_spec(sandbox.job(name)), "a test").create()
+
+
+def calm(sandbox: Gcp, epochs: int) -> None:
+    """The same run without an interruption, on the local cloud."""
+    sandbox.call("launch", sandbox.job("calm", args=f"--epochs, '{epochs}', --step-s, '0'"), "-y")
+    sandbox.trace.rename(sandbox.trace.with_suffix(".calm"))
+
+
+def it_ended_as_the_calm_one(sandbox: Gcp) -> None:
     quiet = dict(line.split(" ", 1) for line in sandbox.trace.with_suffix(".calm").read_text().splitlines())
     assert {str(step): lines for step, lines in sandbox.trace_by_step().items()} == {
         step: {f"{step} {rest}"} for step, rest in quiet.items()
     }
     assert final_tensors(sandbox.run("stormy")) == final_tensors(sandbox.run("calm"))
-    its_bill_is_what_google_charges(sandbox)
-    its_secret_is_nowhere_else(sandbox, output)
-    nothing_of_it_is_left(sandbox, [first, second, third])
 
 
 def its_token_reaches_what_an_instance_may(sandbox: Gcp) -> None:

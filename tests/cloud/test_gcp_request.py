@@ -76,6 +76,7 @@ def test_an_insert_is_what_gcloud_sends_for_the_same_wishes(capacity_type: Capac
     }
 
 
+@pytest.mark.checks("tests/support/gcloud_insert.py", "tests/support/gcloud_commands.py")
 @pytest.mark.skipif(GCLOUD is None, reason="there is no gcloud on the PATH")
 def test_gcloud_sends_what_was_recorded(tmp_path: Path) -> None:
     with GoogleServer(ManualClock(datetime.now(UTC))) as gce:

@@ -57,6 +57,7 @@ def bare(account: GuardedAccount) -> Iterator[None]:
         yield
 
 
+@pytest.mark.checks("infra/aws")
 @pytest.mark.parametrize("name", NAMES)
 def test_cfn_lint_finds_nothing(name: str) -> None:
     command = [str(Path(sys.executable).with_name("cfn-lint")), "--include-checks", "I", "--", str(path_of(name))]

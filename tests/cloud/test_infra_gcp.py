@@ -102,6 +102,7 @@ def all_faults(found: Mapping[Resource, Mapping[str, Any]]) -> list[str]:
     return [fault for each, body in bodies.items() for fault in faults(known[each.type], body, ".".join(each))]
 
 
+@pytest.mark.checks("infra/gcp")
 def test_googles_provider_knows_every_argument_and_block_and_misses_none() -> None:
     assert {each.type for each in (*resources(), *resources(NIGHTS))} == set(RESOURCES) == set(schema())
     assert all_faults(resources()) == all_faults(resources(NIGHTS)) == []
@@ -259,6 +260,7 @@ def resources_of(kind: str) -> list[Mapping[str, Any]]:
     return [body for each, body in resources().items() if each.type == kind]
 
 
+@pytest.mark.checks("infra/gcp")
 @needs_gcloud
 def test_gcloud_asks_google_for_what_terraform_makes(tmp_path: Path) -> None:
     found = recorded(commands_of_the_readme(tmp_path), tmp_path)

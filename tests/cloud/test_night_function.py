@@ -321,10 +321,13 @@ def test_a_day_that_is_none_is_refused() -> None:
 # -- all of it -------------------------------------------------------------------------------------------------------
 
 
-def test_seven_nights_with_faults_at_random_keep_every_promise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    results = live(monkeypatch, tmp_path / "work", nights=7, seed=7, start=utc("2026-10-20T12:00:00"), at="02:30")
+@pytest.mark.parametrize("nights", [2, pytest.param(7, marks=pytest.mark.nightly)])
+def test_nights_with_faults_at_random_keep_every_promise(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, nights: int
+) -> None:
+    results = live(monkeypatch, tmp_path / "work", nights=nights, seed=7, start=utc("2026-10-20T12:00:00"), at="02:30")
     assert results.trouble == []
-    assert sum(results.faults.values()) > 7
+    assert sum(results.faults.values()) > nights
 
 
 def test_a_month_of_nights_costs_less_than_ten_cents_to_call(world: NightWorld) -> None:

@@ -32,6 +32,7 @@ from spotrun.runner.creation import prepare_run
 from spotrun.runs.open_run import OpenRun, open_run
 from spotrun.spec.file import load_spec
 from tests.support.aws_launches import CONFIG, request
+from tests.support.called_spotrun import Said, Spotrun
 from tests.support.ec2_server import ACCOUNT, REGION, RUN
 from tests.support.guarded_account import GuardedAccount
 from tests.support.manual_clock import ManualClock
@@ -40,16 +41,30 @@ from tests.support.object_stores import RunningServer
 WEST = "us-west-2"
 
 
-def reaped(store: str, *regions: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "spotrun", "reap", "-y", "--cloud", "aws", "--store", store]
-    command += [word for region in regions for word in ("--region", region)]
-    return subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False, timeout=120)
+Reaped = Callable[..., Said]
+Reap = Callable[[str], str]
 
 
-def reap(store: str) -> str:
-    done = reaped(store, REGION)
-    done.check_returncode()
-    return done.stdout
+def words(store: str, *regions: str) -> list[str]:
+    named = [word for region in regions for word in ("--region", region)]
+    return ["reap", "-y", "--cloud", "aws", "--store", store, *named]
+
+
+@pytest.fixture
+def reaped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Reaped:
+    """The command in this process."""
+    spotrun = Spotrun(monkeypatch, capsys)
+    return lambda store, *regions: spotrun(*words(store, *regions))
+
+
+@pytest.fixture
+def reap(reaped: Reaped) -> Reap:
+    def call(store: str) -> str:
+        said = reaped(store, REGION)
+        assert said.code == 0, said
+        return said.out
+
+    return call
 
 
 def test_an_orphan_is_ended_with_its_guard_and_a_strangers_instance_is_not(
@@ -68,7 +83,9 @@ def test_an_orphan_is_ended_with_its_guard_and_a_strangers_instance_is_not(
         )
         AwsGuards([REGION], ManualClock()).arm(guard)
 
-    ended, _, unknown = reap(f"{tmp_path}/runs").partition("of runs that are not in")
+    command = [sys.executable, "-m", "spotrun", *words(f"{tmp_path}/runs", REGION)]
+    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True, timeout=120)
+    ended, _, unknown = done.stdout.partition("of runs that are not in")
 
     assert orphan.instance_id in ended
     assert strangers.instance_id not in ended
@@ -108,24 +125,26 @@ def orphan_in(region: str, folder: Path) -> Any:
     return launched_in(region, open_run(prepare_run(load_spec(job), "a test").create(), None).created.uid)
 
 
-def test_orphans_are_ended_in_each_region_that_is_named(account: GuardedAccount, tmp_path: Path) -> None:
+def test_orphans_are_ended_in_each_region_that_is_named(
+    account: GuardedAccount, tmp_path: Path, reaped: Reaped
+) -> None:
     orphans = [orphan_in(region, tmp_path) for region in (WEST, REGION)]
     done = reaped(f"{tmp_path}/runs", WEST, REGION)
-    assert done.returncode == 0
-    assert "ended 2\n" in done.stdout
+    assert done.code == 0
+    assert "ended 2\n" in done.out
     assert [each.state for each in orphans] == ["terminated", "terminated"]
 
 
 def test_a_region_that_does_not_answer_is_named_and_keeps_no_other_from_being_reaped(
-    account: GuardedAccount, tmp_path: Path
+    account: GuardedAccount, tmp_path: Path, reaped: Reaped
 ) -> None:
     orphans = [orphan_in(region, tmp_path) for region in (WEST, REGION)]
     account.closed = {WEST: ("OptInRequired", 401)}
     done = reaped(f"{tmp_path}/runs", WEST, REGION)
-    assert done.returncode == CloudError.exit_code
-    assert "ended 1\n" in done.stdout
-    assert f"{WEST} is left out: " in done.stdout
-    assert "OptInRequired" in done.stderr
+    assert done.code == CloudError.exit_code
+    assert "ended 1\n" in done.out
+    assert f"{WEST} is left out: " in done.out
+    assert "OptInRequired" in done.err
     assert [each.state for each in orphans] == ["running", "terminated"]
 
 
@@ -134,6 +153,7 @@ def test_the_roles_of_runs_that_are_over_are_removed_and_no_others(
     tmp_path: Path,
     servers: Callable[[str], RunningServer],
     monkeypatch: pytest.MonkeyPatch,
+    reap: Reap,
 ) -> None:
     s3 = servers("s3")
     store = s3.new_prefix()
@@ -163,7 +183,9 @@ def test_the_roles_of_runs_that_are_over_are_removed_and_no_others(
     assert "removed 1\n" in reap(store)
 
 
-def test_a_role_that_cannot_be_removed_is_named_and_keeps_no_other(account: GuardedAccount, tmp_path: Path) -> None:
+def test_a_role_that_cannot_be_removed_is_named_and_keeps_no_other(
+    account: GuardedAccount, tmp_path: Path, reap: Reap
+) -> None:
     store, job = f"{tmp_path}/runs", tmp_path / "job.yaml"
     job.write_text(f"run: 'true'\ncheckpoint: {{uri: {store}}}\n")
     runs = {name: open_run(prepare_run(load_spec(job), "a test").create(), None) for name in ("changed", "over")}
@@ -179,7 +201,9 @@ def test_a_role_that_cannot_be_removed_is_named_and_keeps_no_other(account: Guar
     assert {*RunRoles(Region(REGION, clock), clock).runs()} == {RUN, runs["changed"].created.uid}
 
 
-def test_reap_without_the_right_to_list_roles_still_ends_instances(account: GuardedAccount, tmp_path: Path) -> None:
+def test_reap_without_the_right_to_list_roles_still_ends_instances(
+    account: GuardedAccount, tmp_path: Path, reap: Reap
+) -> None:
     account.refuse("ListRoles", "AccessDenied", 403)
     said = reap(str(tmp_path))
     assert "there is no instance to end" in said
@@ -187,7 +211,7 @@ def test_reap_without_the_right_to_list_roles_still_ends_instances(account: Guar
 
 
 def test_an_instance_that_cannot_be_ended_is_named_and_keeps_no_other(
-    account: GuardedAccount, cloud: AwsDriver, tmp_path: Path
+    account: GuardedAccount, cloud: AwsDriver, tmp_path: Path, reap: Reap
 ) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(f"run: 'true'\ncheckpoint: {{uri: {tmp_path}/runs}}\n")
@@ -206,7 +230,7 @@ def test_an_instance_that_cannot_be_ended_is_named_and_keeps_no_other(
 
 
 def test_the_roles_that_a_doctor_has_left_behind_are_removed_but_not_from_one_at_work(
-    account: GuardedAccount, tmp_path: Path
+    account: GuardedAccount, tmp_path: Path, reap: Reap
 ) -> None:
     now = datetime.now(UTC)
     left, at_work = trial_uid(now - TRIAL_LASTS), trial_uid(now - TRIAL_LASTS / 2)
@@ -218,6 +242,6 @@ def test_the_roles_that_a_doctor_has_left_behind_are_removed_but_not_from_one_at
     assert {*RunRoles(Region(REGION, clock), clock).runs()} == {RUN, at_work}
 
 
-def test_unlistable_roles_are_reported_and_stop_nothing(account: GuardedAccount, tmp_path: Path) -> None:
+def test_unlistable_roles_are_reported_and_stop_nothing(account: GuardedAccount, tmp_path: Path, reap: Reap) -> None:
     account.refuse("ListRoles", "InternalFailure", 500, times=10)
     assert "cannot look for the role of each run" in reap(str(tmp_path))

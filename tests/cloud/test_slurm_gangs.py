@@ -112,6 +112,7 @@ def test_a_gang_is_preempted_and_goes_on_elsewhere_with_the_same_bits(opened: Op
     assert [*sandbox.machines.iterdir()] == []
 
 
+@pytest.mark.nightly
 def test_a_node_breaks_and_the_survivor_trains_on_with_a_replacement(opened: Opened) -> None:
     """It is the first node, which has the process that began all steps."""
     sandbox = opened((spot("cheap", "n[1-4]"),), silent_s=15)
@@ -145,6 +146,7 @@ def test_a_node_breaks_and_the_survivor_trains_on_with_a_replacement(opened: Ope
     nothing_is_left(sandbox)
 
 
+@pytest.mark.nightly
 def test_a_gang_trains_on_demand_while_spot_is_full_comes_back_and_is_cancelled(opened: Opened) -> None:
     """Two partitions have the same nodes: one that has just refused is not asked again so soon."""
     sandbox = opened(

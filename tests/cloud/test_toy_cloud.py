@@ -15,6 +15,7 @@ from spotrun.errors import LedgerDamaged, RunNotFound, SpecInvalid
 from spotrun.run import events as ev
 from spotrun.spec.file import SpecFileInvalid, load_spec
 from spotrun.spec.schema import json_schema
+from tests.support.called_spotrun import Spotrun
 from tests.support.launch_requests import requested
 from tests.support.sandbox import Sandbox, kinds
 from tests.support.toy_cloud import CLOUD, NAME, RULE, TYPES, ZONES
@@ -27,6 +28,12 @@ INTERRUPTED = "{when: epoch 2 at 40%, then: interrupt, notice: 120s}"
 def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
     with toy_sandbox(tmp_path, monkeypatch) as found:
         yield found
+
+
+@pytest.fixture
+def called(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Spotrun:
+    """The commands in this process, with the surroundings of the sandbox."""
+    return Spotrun(monkeypatch, capsys)
 
 
 def job(sandbox: Sandbox, name: str, **more: str) -> Path:
@@ -67,7 +74,7 @@ def test_a_run_on_it_is_looked_at_and_ended(sandbox: Sandbox) -> None:
     assert sandbox.left_running() == []
 
 
-def test_unwanted_instance_is_reaped(sandbox: Sandbox) -> None:
+def test_unwanted_instance_is_reaped(sandbox: Sandbox, called: Spotrun) -> None:
     sandbox.call("launch", job(sandbox, "over"), "-y")
     run, driver = sandbox.run("over"), CLOUD.account(()).driver
     left = driver.launch(requested(driver.offerings()[0], 99, run.created.uid, run_uri=run.uri))
@@ -77,37 +84,37 @@ def test_unwanted_instance_is_reaped(sandbox: Sandbox) -> None:
     assert f"the role of {run.id}, which has ended" in said
     assert not any(each.alive for each in driver.instances())
     lost = driver.launch(requested(driver.offerings()[0], run_uid="ffffffffff", run_uri="/elsewhere/n-ffffffffff"))
-    assert lost.instance_id in sandbox.call("reap", "--cloud", NAME, "-y").split("of runs that are not in")[1]
+    assert lost.instance_id in called.call("reap", "--cloud", NAME, "-y").split("of runs that are not in")[1]
     assert any(each.alive for each in driver.instances("ffffffffff")), "another store may have its run"
-    known = sandbox.call("reap", "--cloud", NAME, "-y", "--run", run.created.uid, code=SpecInvalid.exit_code)
+    known = called.call("reap", "--cloud", NAME, "-y", "--run", run.created.uid, code=SpecInvalid.exit_code)
     assert f"spotrun down {run.created.uid}" in known
-    assert "ended 1" in sandbox.call("reap", "--cloud", NAME, "-y", "--run", "ffffffffff")
+    assert "ended 1" in called.call("reap", "--cloud", NAME, "-y", "--run", "ffffffffff")
     assert not any(each.alive for each in driver.instances())
-    sandbox.call("reap", "--cloud", NAME, "-y", "--run", "ffffffffff", code=RunNotFound.exit_code)
-    assert "has no regions" in sandbox.call("reap", "--cloud", NAME, "--region", "toyland", code=SpecInvalid.exit_code)
+    called.call("reap", "--cloud", NAME, "-y", "--run", "ffffffffff", code=RunNotFound.exit_code)
+    assert "has no regions" in called.call("reap", "--cloud", NAME, "--region", "toyland", code=SpecInvalid.exit_code)
 
 
-def test_an_instance_whose_run_lost_the_beginning_of_its_ledger_can_be_ended(sandbox: Sandbox) -> None:
+def test_an_instance_whose_run_lost_the_beginning_of_its_ledger_can_be_ended(sandbox: Sandbox, called: Spotrun) -> None:
     """Its folder was moved away while nobody looked, and its agent has begun it anew."""
     uid, driver = "eeeeeeeeee", CLOUD.account(()).driver
     ledger = sandbox.store / f"n-{uid}" / "ledger"
     ledger.mkdir(parents=True)
     (ledger / "00000005.json").write_text("{}")
     left = driver.launch(requested(driver.offerings()[0], run_uid=uid, run_uri=str(ledger.parent)))
-    listed = sandbox.call("reap", "--cloud", NAME, "-y")
+    listed = called.call("reap", "--cloud", NAME, "-y")
     assert left.instance_id in listed.split("that cannot be read")[1]
-    said = sandbox.call("down", f"n-{uid}", "-y", code=LedgerDamaged.exit_code)
+    said = called.call("down", f"n-{uid}", "-y", code=LedgerDamaged.exit_code)
     assert f"spotrun reap --cloud CLOUD --run {uid}" in said
     assert [each.alive for each in driver.instances(uid)] == [True]
-    assert "ended 1" in sandbox.call("reap", "--cloud", NAME, "-y", "--run", uid)
+    assert "ended 1" in called.call("reap", "--cloud", NAME, "-y", "--run", uid)
     assert not any(each.alive for each in driver.instances())
     shutil.rmtree(ledger.parent)  # the sandbox reads all runs at its end
 
 
-def test_its_offers_and_checks_are_shown(sandbox: Sandbox) -> None:
-    (quote, *_) = sandbox.call_json("offers", "--cloud", NAME)["offers"]
+def test_its_offers_and_checks_are_shown(called: Spotrun) -> None:
+    (quote, *_) = called.call_json("offers", "--cloud", NAME)["offers"]
     assert (quote["instance_type"], quote["simulated"]) == (TYPES[0].name, False)
-    checks = sandbox.call_json("doctor", NAME)["checks"]
+    checks = called.call_json("doctor", NAME)["checks"]
     assert {"toys", "store"} <= {each["name"] for each in checks}
 
 
@@ -121,13 +128,13 @@ def test_a_job_that_names_it_is_read_and_one_that_it_refuses_is_not(sandbox: San
         load_spec(refused)
 
 
-def test_unknown_cloud_is_refused_with_the_known_ones(sandbox: Sandbox) -> None:
+def test_unknown_cloud_is_refused_with_the_known_ones(sandbox: Sandbox, called: Spotrun) -> None:
     wrong = job(sandbox, "wrong")
     wrong.write_text(wrong.read_text().replace(f"cloud: {NAME}", "cloud: lego"))
     known = f"local, aws, gcp, slurm and {NAME}"
     with pytest.raises(SpecFileInvalid, match=f"lego is not supported; spotrun rents on {known}"):
         load_spec(wrong)
-    assert f"local, aws, gcp, slurm, {NAME}" in sandbox.call("offers", "--cloud", "lego", code=SpecInvalid.exit_code)
+    assert f"local, aws, gcp, slurm, {NAME}" in called.call("offers", "--cloud", "lego", code=SpecInvalid.exit_code)
 
 
 def test_nothing_of_spotrun_knows_its_name() -> None:

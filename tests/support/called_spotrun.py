@@ -50,6 +50,15 @@ class Spotrun:
         assert isinstance(end.value.code, int)
         return Said(end.value.code, *self._capsys.readouterr())
 
+    def call(self, *words: object, code: int = 0) -> str:
+        """As a sandbox calls it, but here: returns all that it printed."""
+        said = self(*words)
+        assert said.code == code, f"spotrun {words} gave {said.code}:\n{said.out}{said.err}"
+        return said.out + said.err
+
+    def call_json(self, *words: object) -> Any:
+        return json.loads(self.call(*words, "--json"))
+
 
 @pytest.fixture
 def spotrun(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Spotrun:

@@ -28,7 +28,7 @@ from urllib.parse import parse_qs
 
 import boto3
 import pytest
-from moto import backends
+from moto.core.base_backend import BackendDict
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.instances import StateReason
 from moto.iam.models import iam_backends
@@ -51,9 +51,8 @@ from tests.support.ec2_machines import Ec2Machine, Identity
 from tests.support.ec2_prices import PriceFeed
 from tests.support.ec2_spot import XML, SpotRequests, answered
 from tests.support.manual_clock import ManualClock
-from tests.support.service_models import read_once
-
-read_once()
+from tests.support.moto_picture import Picture
+from tests.support.near_aws import answer_near, answer_near_no_longer
 
 ZONES = ("us-east-1a", "us-east-1b")
 TYPES = {"g4dn.xlarge": "0.526", "g5.xlarge": "1.006"}
@@ -61,6 +60,9 @@ IMAGE_PARAMETER = "/spotrun/image"
 RUN = "0123456789"
 """The run that drivers are tested with."""
 INTERRUPTED = "Server.SpotInstanceTermination"
+SERVICES = ("ec2", "ssm", "iam", "scheduler", "cloudformation", "kms", "sts")
+_FURNISHED: dict[tuple[type, str], Picture] = {}
+"""Accounts as they were when they had been furnished, by their kinds and the policies of their nodes."""
 _LAUNCH_TIME = re.compile(rb"(?<=<launchTime>)[^<]*")
 
 
@@ -117,14 +119,21 @@ class Ec2Account:
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        answer_near(self.url, self._dated_answer)
         return self
 
     def __exit__(self, *_: object) -> None:
         for machine in self._machines.values():
             machine.power_off()
+        answer_near_no_longer(self.url)
         self._server.shutdown()
         self._server.server_close()
         self._folder.cleanup()
+
+    @property
+    def date(self) -> str:
+        """Of its answers."""
+        return format_datetime(self.clock.now(), usegmt=True) if self.tells_time else ""
 
     @property
     def disks(self) -> Path:
@@ -152,9 +161,18 @@ class Ec2Account:
             monkeypatch.setenv(name, text)
 
     def furnish(self) -> None:
-        """What the driver expects to find: nothing is in the account of a moto that was reset."""
-        for name in ("ec2", "ssm", "iam", "scheduler", "cloudformation", "kms"):
-            backends.get_backend(name).reset()  # type: ignore[arg-type]
+        """What the driver expects to find. It is made once, and then copied."""
+        kind = (type(self), json.dumps(self.node_policy))
+        if kind not in _FURNISHED:
+            self._furnish()
+            _FURNISHED[kind] = Picture(*SERVICES)
+        _FURNISHED[kind].restore()
+        self.calls.clear()
+        self.keys.clear()
+
+    def _furnish(self) -> None:
+        """Nothing is in the account of a moto that was reset."""
+        BackendDict.reset()
         ec2, ssm, iam = (boto3.client(name, region_name=REGION) for name in ("ec2", "ssm", "iam"))
         network = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
         ec2.create_security_group(GroupName="spotrun-node", Description="no ingress", VpcId=network)
@@ -164,8 +182,6 @@ class Ec2Account:
         iam.create_policy(PolicyName=run_role.POLICY, PolicyDocument=json.dumps(self.node_policy))
         self.identify(RUN)
         boto3.client("scheduler", region_name=REGION).create_schedule_group(Name="spotrun")
-        self.calls.clear()
-        self.keys.clear()
 
     def lead_out(self, network: str) -> None:
         """Give a network its internet gateway: the one that an account begins with has it."""
@@ -253,6 +269,14 @@ class Ec2Account:
             self._machines[instance_id].power_off()
 
     # -- the layer in front --------------------------------------------------------------------------------------
+
+    def _dated_answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """An answer with the date that otherwise the server writes."""
+
+        def start(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+            return start_response(status, [*headers, ("Date", self.date)], *more)
+
+        return self._answer(environ, start)
 
     def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         request = Request(environ)
@@ -414,7 +438,7 @@ def _dated(account: Ec2Account) -> type[WSGIRequestHandler]:
 
     class Dated(WSGIRequestHandler):
         def date_time_string(self, timestamp: float | None = None) -> str:
-            return format_datetime(account.clock.now(), usegmt=True) if account.tells_time else ""
+            return account.date
 
     return Dated
 

@@ -61,11 +61,13 @@ class GuardedAccount(Ec2Account):
     def furnish(self) -> None:
         with self.as_administrator():
             super().furnish()
-            group = boto3.client("ec2").describe_security_groups(GroupNames=["spotrun-node"])["SecurityGroups"][0]
-            tags = Template("region", VpcId=group["VpcId"]).properties("NodeGroup")["Tags"]
-            boto3.client("ec2").create_tags(Resources=[group["GroupId"]], Tags=tags)
-        self.calls.clear()
         self.policies = RUNNER
+
+    def _furnish(self) -> None:
+        super()._furnish()
+        group = boto3.client("ec2").describe_security_groups(GroupNames=["spotrun-node"])["SecurityGroups"][0]
+        tags = Template("region", VpcId=group["VpcId"]).properties("NodeGroup")["Tags"]
+        boto3.client("ec2").create_tags(Resources=[group["GroupId"]], Tags=tags)
 
     def deploy_region(self) -> None:
         """infra/aws/region.yaml, in place of what `furnish` has put there."""

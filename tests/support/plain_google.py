@@ -79,6 +79,7 @@ class PlainGoogle(GoogleCloud):
     def reach(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Whoever asks Google in this test asks this project."""
         monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", lambda _, asked, **how: self._sent(asked, **how))
+        monkeypatch.setattr(requests.sessions, "get_environ_proxies", lambda *_, **__: {})  # read for each request
         monkeypatch.setattr(google.auth, "default", self._logged_in)
         monkeypatch.setattr(pauses, "time", self.clock)
 
