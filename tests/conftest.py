@@ -42,12 +42,6 @@ settings.load_profile("patient")
 SCHEMES = ("s3", "gs")
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The slow ones begin first: one that began last would keep one worker busy while the others have nothing left."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _known_runs(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What tests launch is not remembered for the person who runs them."""

@@ -63,10 +63,7 @@ def resume(
     if not foreground and (differs := attend.changed_script(opened)) is not None:
         say(f"note: {differs}")
     if not foreground and (other := other_runner(opened.store, opened.clock)) is not None:
-        say(
-            f"note: {process_of(other)} takes care of the run; this process watches, "
-            "and takes over if that process ends"
-        )
+        say(f"note: {process_of(other)} takes care of the run; this process watches, and takes over if that one ends")
     if detach:
         leave_behind(opened)
         return

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
 
 from spotrun.account.summary import RunSummary, summarise
 from tests.support.repository import ROOT
@@ -126,7 +125,6 @@ def summary_of(sandbox: Sandbox, name: str) -> RunSummary:
     return summarise(state, state.terminal.at)
 
 
-@pytest.mark.slow
 def test_three_jobs_cost_and_take_what_was_forecast(sandbox: Sandbox) -> None:
     (sandbox.folder / "work").mkdir()
     shutil.copy(TRAINER, sandbox.folder / "work")

@@ -47,7 +47,6 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: Callable[[
         yield sandbox
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore:Tried to parse AWS")
 def test_a_run_on_ec2_loses_a_machine_and_ends_as_if_nothing_had_happened(sandbox: Aws) -> None:
@@ -74,7 +73,6 @@ def test_a_run_on_ec2_loses_a_machine_and_ends_as_if_nothing_had_happened(sandbo
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore:Tried to parse AWS")
 def test_a_run_on_ec2_loses_its_machines_and_ends_as_if_nothing_had_happened(sandbox: Aws) -> None:

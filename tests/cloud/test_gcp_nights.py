@@ -314,7 +314,6 @@ def job(tmp_path: Path) -> Path:
 INSTALL = ("--at", "22:00 Europe/Berlin", "--days", "mon-fri", "--deadline", "8h", "--budget", "15", "-y")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_night_is_installed_begun_completed_and_removed(
     project: Project,

@@ -42,7 +42,6 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: Callable[[
         yield sandbox
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_on_compute_engine_loses_a_machine_and_does_each_step(sandbox: Gcp) -> None:
     """The bits of a run without an interruption are compared at night, and by make test on EC2."""
@@ -71,7 +70,6 @@ def test_a_run_on_compute_engine_loses_a_machine_and_does_each_step(sandbox: Gcp
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_on_compute_engine_loses_its_machines_and_ends_as_if_nothing_had_happened(sandbox: Gcp) -> None:
     calm(sandbox, EPOCHS)

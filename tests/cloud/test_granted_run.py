@@ -45,7 +45,6 @@ def google(
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_a_run_needs_no_more_than_its_account_was_granted(
     google: GoogleServer, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

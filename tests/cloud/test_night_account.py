@@ -81,7 +81,6 @@ def server() -> Iterator[WebhookServer]:
 INSTALL = ("--at", "22:00 Europe/Berlin", "--days", "mon-fri", "--deadline", "8h", "--budget", "15", "-y")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore:Tried to parse AWS")
 def test_a_night_is_installed_begun_interrupted_completed_and_removed(
@@ -170,7 +169,6 @@ def test_a_night_is_installed_begun_interrupted_completed_and_removed(
 STRANGE = b"a stranger's archive"
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Tried to parse AWS")
 def test_code_of_the_function_is_what_was_built_whatever_the_bucket_holds(
     account: NightAccount,
@@ -234,7 +232,6 @@ print(hashlib.sha256(function_of_this_installation(portable=False).data).hexdige
 """
 
 
-@pytest.mark.slow
 def test_a_cold_start_compiles_nothing(function: Function, tmp_path: Path) -> None:
     with zipfile.ZipFile(io.BytesIO(function.data)) as archive:
         archive.extractall(tmp_path)
@@ -244,7 +241,6 @@ def test_a_cold_start_compiles_nothing(function: Function, tmp_path: Path) -> No
     assert said.stdout == f"of {tmp_path}/spotrun/errors.py\n"
 
 
-@pytest.mark.slow
 def test_the_archive_is_the_same_whichever_process_builds_it(function: Function) -> None:
     said = subprocess.run([sys.executable, "-c", BUILDS_IT_TOO], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == hashlib.sha256(function.data).hexdigest()

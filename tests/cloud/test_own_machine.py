@@ -170,7 +170,6 @@ def aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: Callable[[str]
         yield sandbox
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore:Tried to parse AWS")
 def test_a_run_whose_home_fails_goes_on_in_aws_from_the_bucket(aws: Aws) -> None:

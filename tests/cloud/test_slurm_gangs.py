@@ -22,7 +22,7 @@ from tests.support.sandbox import Sandbox, final_tensors
 from tests.support.slurm_cluster import NEEDS_SLURM, cluster
 from tests.support.slurm_sandbox import PRICES, NodeTime, SlurmSandbox, dollars
 
-pytestmark = [NEEDS_SLURM, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [NEEDS_SLURM, pytest.mark.timeout(600)]
 ARGUMENTS = "--epochs, '{epochs}', --width, '64'"
 GANG = "num_nodes: 2\n"
 STRONG = "strong Nodes=n[1-4] PriorityTier=10 PreemptMode=OFF"

@@ -33,7 +33,6 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmSa
         sandbox.close()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_on_a_cluster_loses_its_nodes_and_ends_as_if_nothing_had_happened(sandbox: SlurmSandbox) -> None:
     sandbox.call("launch", sandbox.job("calm", args=f"{ARGUMENTS}, --step-s, '0'"), "-y")

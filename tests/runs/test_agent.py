@@ -300,7 +300,6 @@ def training_behind(
             run.close()
 
 
-@pytest.mark.slow
 def test_a_notice_too_short_for_a_final_snapshot_leaves_the_upload_in_flight_alone(
     tmp_path: Path, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch
 ):
@@ -325,7 +324,6 @@ def test_a_notice_too_short_for_a_final_snapshot_leaves_the_upload_in_flight_alo
     assert f"step {newest.step:,} survives" in ended.detail
 
 
-@pytest.mark.slow
 def test_a_final_snapshot_is_tried_after_the_upload_in_flight_however_slow_saves_were(
     tmp_path: Path, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch
 ):
@@ -348,7 +346,6 @@ def test_a_final_snapshot_is_tried_after_the_upload_in_flight_however_slow_saves
     assert any(commit.event.prefix.endswith("-0-1") for commit in run.state.commits)
 
 
-@pytest.mark.slow
 def test_a_notice_with_time_for_a_final_snapshot_waits_for_no_upload_to_make_room(
     tmp_path: Path, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch
 ):
@@ -366,7 +363,6 @@ def test_a_notice_with_time_for_a_final_snapshot_waits_for_no_upload_to_make_roo
     assert not any(commit.event.prefix.endswith("-0-1") for commit in run.state.commits)
 
 
-@pytest.mark.slow
 def test_training_pauses_while_the_store_is_full_and_loses_nothing(
     tmp_path: Path, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch
 ):
@@ -410,7 +406,6 @@ def trouble(run: AgentRun, node: Node) -> str:
     return "" if status is None else status.trouble
 
 
-@pytest.mark.slow
 def test_a_trainer_that_hangs_while_a_snapshot_is_sent_does_not_wait_for_room(
     tmp_path: Path,
     servers: Callable[[str], RunningServer],

@@ -126,7 +126,6 @@ def test_a_script_that_ends_before_the_fit_that_it_was_in_is_not_done(start: Sta
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_cross_validation_that_is_lost_in_each_fold_writes_what_one_in_peace_does(sandbox: Sandbox) -> None:
     sandbox.call("launch", folds(sandbox, "calm", "0"), "-y")

@@ -44,7 +44,6 @@ def call(*words: object, short: bool = False) -> subprocess.CompletedProcess[str
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(WITHIN_S + 60)
 def test_a_checkpoint_of_a_small_model_is_measured_and_restored_to_the_bit(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
@@ -103,7 +102,6 @@ def test_the_stall_benchmark_ends_where_the_other_trainer_and_the_agent_are_stra
     assert "\n  try: a checkout whose spotrun/trainer_link.py" in str(ended.value)
 
 
-@pytest.mark.slow
 def test_the_downtime_benchmark_compares_ours_and_its_rivals_in_the_same_markets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

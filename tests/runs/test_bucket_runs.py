@@ -15,7 +15,6 @@ NOTICE = "{when: epoch 2 at 40%, then: interrupt, notice: 120s}"
 ARGS = "--epochs, '3', --step-s, '0.05'"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("bucket", [pytest.param("s3", marks=pytest.mark.nightly), "gs"], indirect=True)
 def test_a_run_in_a_bucket_is_the_run_in_a_folder(sandbox: Sandbox, bucket: RunningServer) -> None:
     sandbox.call("launch", sandbox.job("calm", args=ARGS, scale=60), "-y")

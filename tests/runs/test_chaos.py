@@ -26,7 +26,6 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> chaos.Straight:
     return chaos.undisturbed(tmp_path_factory.mktemp("calm") / "site")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(chaos.RUN_WITHIN_S)
 @pytest.mark.parametrize("seeds", [(SEED,), pytest.param(MORE_SEEDS, marks=pytest.mark.nightly)], ids=str)
 def test_trainings_through_kills_are_the_one_without(

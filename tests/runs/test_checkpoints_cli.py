@@ -69,7 +69,6 @@ def objects(sandbox: Sandbox, name: str) -> list[str]:
 # -- out and in ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_an_exported_checkpoint_is_lightnings_and_a_run_that_begins_from_it_goes_on_as_the_first(
     sandbox: Sandbox,
 ) -> None:

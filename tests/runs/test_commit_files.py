@@ -28,7 +28,6 @@ OURS = {"cost_usd", "usd_per_epoch", "lost_s", "attempt"}
 """Columns that spotrun adds to a log: they differ with the history."""
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize("kills", [3, pytest.param(len(VICTIMS), marks=pytest.mark.nightly)])
 def test_kills_change_no_file_of_the_script(sandbox: Sandbox, kills: int) -> None:

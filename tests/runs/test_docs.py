@@ -96,7 +96,6 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     reader.run("spotrun reap -y")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("page", GUIDES)
 def test_a_guide_is_true_as_it_stands_after_the_quickstart(reader: Reader, page: str) -> None:

@@ -27,7 +27,6 @@ SEED = int(os.environ.get("SPOTRUN_TEST_SEED", "20261121"))
 """Another seed kills at other steps; a failure prints the plan."""
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("count", [4, pytest.param(8, marks=pytest.mark.nightly)])
 def test_kills_of_trainer_agent_instance_and_runner_change_no_bit_and_no_cent(sandbox: Sandbox, count: int) -> None:

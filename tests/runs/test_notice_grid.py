@@ -65,7 +65,6 @@ PAIRWISE = [Cell(5, 2.5, 120), Cell(5, 1 / 8, 30), Cell(20, 2.5, 30), Cell(20, 1
 """Each two values of two of the three are together in one of these."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "cells", [pytest.param(PAIRWISE, id="pairwise"), pytest.param(CELLS, id="all", marks=pytest.mark.nightly)]
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.run.state import RunState
@@ -14,7 +12,6 @@ MARKET = "{when: epoch 2 at 30%, then: rebalance}\n"
 EPOCHS = 30
 
 
-@pytest.mark.slow
 def test_a_recommended_instance_commits_trains_on_and_is_drained_for_its_standby(sandbox: Sandbox) -> None:
     """In that order, although the cloud never takes it; the run is exact, and nothing was trained twice."""
     job = sandbox.job("moved", args=f"--epochs, '{EPOCHS}', --step-s, '0.1'", script=MARKET)

@@ -51,7 +51,6 @@ def test_torchrun_on_each_member_meets_the_others(tmp_path: Path) -> None:
         run.close()
 
 
-@pytest.mark.slow
 @pytest.mark.nightly
 def test_two_ranks_of_torchrun_end_like_two_bare_processes_although_member_1_was_lost(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-import pytest
-
 from spotrun.offering import CapacityType
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
@@ -31,7 +29,6 @@ EPOCHS = 18
 """Enough that a standby is ready before the end, on a busy machine too."""
 
 
-@pytest.mark.slow
 def test_a_run_loses_three_instances_and_ends_as_if_nothing_had_happened(sandbox: Sandbox) -> None:
     # The same job twice: first in peace, then in a market that takes its instances. Each trainer traces what it did.
     calm = sandbox.job("calm", args=f"--epochs, '{EPOCHS}', --step-s, '0'")

@@ -46,7 +46,6 @@ def test_a_sweep_trains_all_trials_within_its_budget_and_names_the_best(sandbox:
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_sweep_through_kills_gives_each_trial_the_bits_of_an_undisturbed_one(sandbox: Sandbox) -> None:
     calm = sandbox.job("calm", args="--epochs, '3', --step-s, '0'", extra=KNOWN)

@@ -42,7 +42,6 @@ def test_all_carried_state_is_identical_and_listed() -> None:
     assert "before any interruption" in named["__main__.STARTED"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kinds", combinations(4, SEED), ids=",".join)
 @pytest.mark.nightly
 def test_where_the_scripts_own_record_differs_it_is_never_called_identical(kinds: list[str]) -> None:

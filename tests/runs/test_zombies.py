@@ -195,7 +195,6 @@ SEED = 10
 """Its first three zombies are one of each in `ASLEEP`, and of both `MOMENTS`."""
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("seed", "in_a_row"),
