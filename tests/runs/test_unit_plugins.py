@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processor_time import ProcessTree, compare
+from tests.plugins.processor_time import ProcessTree, compare
 from tests.support.repository import ROOT
 
 pytestmark = pytest.mark.checks(*(f"tests/support/{name}.py" for name in ("forked", "processor_time", "unchanged")))
@@ -24,7 +24,7 @@ def server():
         print("down", os.getpid(), file=file, flush=True)
 """
 """A fixture that leaves a line where a real one would leave a server running."""
-BOTH = ("-p", "tests.support.forked", "-p", "tests.support.processor_time", "-p", "no:cacheprovider")
+BOTH = ("-p", "tests.plugins.forked", "-p", "tests.plugins.processor_time", "-p", "no:cacheprovider")
 TESTS = """
 import os, time
 import pytest
@@ -140,14 +140,14 @@ def test_of_the_tool(): pass
 
 
 def test_tests_of_a_tool_are_left_out_until_the_tool_changes(tmp_path: Path) -> None:
-    (tmp_path / "tests" / "support").mkdir(parents=True)
+    (tmp_path / "tests" / "plugins").mkdir(parents=True)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = checks: of a tool\n")
     (tmp_path / "test_tool.py").write_text(CHECKS)
     (tmp_path / "tool").mkdir()
     (tmp_path / "tool" / "code.py").write_text("1")
 
     def done(mode: str) -> str:
-        plugins = ["-p", "tests.support.unchanged", "-p", "no:cacheprovider"]
+        plugins = ["-p", "tests.plugins.unchanged", "-p", "no:cacheprovider"]
         words = [sys.executable, "-m", "pytest", *plugins, "--unchanged", mode, str(tmp_path)]
         environment = {"PYTHONPATH": str(ROOT)}
         return subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False).stdout

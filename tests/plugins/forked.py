@@ -1,7 +1,7 @@
 """
 A pytest plugin: collects once, then runs the tests in forked processes.
 
-    pytest -p tests.support.forked --forks 2 tests/unit
+    pytest -p tests.plugins.forked --forks 2 tests/unit
 
 Importing what the tests need takes most of a minute of processor time; pytest-xdist would spend it in each worker. Each
 process takes one test file after another, so that no process waits while files are left. The files that take longest
@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.processor_time import Times, read_times
+from tests.plugins.processor_time import Times, read_times
 
 _NUMBER = struct.Struct("=H")
 """A file's number, in the pipe from which all processes read. A pipe takes at least 4,096 bytes: 2,048 files."""

@@ -2,9 +2,9 @@
 A pytest plugin that measures the processor time of tests, including the processes that they start. What else the
 machine does hardly changes that time.
 
-    pytest -p tests.support.processor_time --cpu-max 0.5 tests/unit     # a test that needs more fails
-    pytest -p tests.support.processor_time --shares check tests         # a module that needs more than its budget fails
-    pytest -p tests.support.processor_time --shares write tests         # measure the budgets anew
+    pytest -p tests.plugins.processor_time --cpu-max 0.5 tests/unit     # a test that needs more fails
+    pytest -p tests.plugins.processor_time --shares check tests         # a module that needs more than its budget fails
+    pytest -p tests.plugins.processor_time --shares write tests         # measure the budgets anew
 
 `processor_times.txt` has the time of each module. A slower machine needs more for all modules, so what is compared is
 each module's share of the whole.

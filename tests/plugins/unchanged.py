@@ -1,8 +1,8 @@
 """
 A pytest plugin that leaves out the tests of fakes, benchmarks and batteries while these are unchanged.
 
-    pytest -p tests.support.unchanged --unchanged skip tests      # make test
-    pytest -p tests.support.unchanged --unchanged record tests    # make nightly: run them all, and remember what passed
+    pytest -p tests.plugins.unchanged --unchanged skip tests      # make test
+    pytest -p tests.plugins.unchanged --unchanged record tests    # make nightly: run them all, and remember what passed
 
 Such a test proves nothing about spotrun itself. It names what it is about:
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-RECORD = Path("tests", "support", "unchanged.txt")
+RECORD = Path("tests", "plugins", "unchanged.txt")
 _HEAD = "# SHA-256 of the files that the tests marked `checks` are about, as they were when all these tests passed.\n"
 
 
