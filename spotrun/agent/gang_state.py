@@ -45,17 +45,13 @@ LOOKS_EVERY_MIN_S = 0.2
 """Minimum system seconds between two reads."""
 RESTS = 3
 """
-Maximum time that the lead waits until its state has the same files as another member's state. It is a multiple of the
-time after which an unchanged state counts as at rest (quiescence.py). If the lead's state has not changed for this
-long, and another member still has a file that the lead lacks, the checkpoint is refused.
-"""
-RESTS_MAX = 120
-"""
-Maximum time that the lead waits if its state, or the other member's file, keeps changing. It has the same unit as
-RESTS. After this time, the checkpoint is refused in any case.
-"""
-READS_WITHIN_S = 10.0
-"""
+Maximum time for which the lead waits, with an unchanged state, for a file that another member has and the lead lacks.
+After this time the checkpoint is refused. The unit is the time after which an unchanged state counts as at rest
+(quiescence.py).
+"""RESTS_MAX = 120"""
+Maximum time for which the lead waits if its state, or the other member's file, keeps changing. After this time the
+checkpoint is refused in any case. The unit is the same as for RESTS.
+"""READS_WITHIN_S = 10.0"""
 Maximum system seconds for which a member retries to read the list of the lead's files. If that fails, the member tries
 again later: the lead's question stays in the lead's status until it is answered.
 """
@@ -124,8 +120,8 @@ def verdict(heard: Iterable[MemberAnswer], asking: Asking, rest_s: float) -> Ver
     lead lacks, the lead first waits, because its own command may still write the same file. The copy is refused only
     when the other member's file is at rest, and the lead's state has been at rest without that file for a while.
 
-    If a member's command failed in the middle of its work, the member's files may never become equal to the lead's. So
-    this copy is dropped, and the lead makes another one.
+    If a member's command failed in the middle of its work, the member may never write the files that the lead's copy
+    has. So this copy is dropped. The lead makes another one, from the files that its state has then.
     """
     open_ones = [each for each in heard if not each.agrees]
     unlike = [each.answer for each in open_ones if each.answer is not None]

@@ -32,35 +32,33 @@ LAST_WORD_S = 1.0
 """Run seconds before the deadline at which the agent gives up on a final snapshot and records that."""
 LAST_WORD_MIN_S = 0.3
 """
-Minimum of LAST_WORD_S in system seconds. On a busy machine, even the write of the record may have to wait for the
+Lower limit of LAST_WORD_S in system seconds. On a busy machine, even the write of the record may have to wait for the
 processor.
 """
 DRAIN_WITHIN_S = 120.0
 """Maximum run seconds of a drain that has no deadline."""
 DRAIN_WITHIN_MIN_S = 60.0
-"""Minimum of DRAIN_WITHIN_S in system seconds, because a step or a validation cannot be sped up."""
+"""Lower limit of DRAIN_WITHIN_S in system seconds, because a step or a validation cannot be sped up."""
 TERMINATED_WITHIN_S = 30.0
 """
 Run seconds between SIGTERM and SIGKILL, as on Kubernetes and Slurm. In this time a command can save its work. The time
 applies to commands of which spotrun makes no checkpoints. SIGTERM is sent as late as possible, because the command
 might complete before it gets SIGTERM.
-"""
-FILES_S = 10.0
-"""
+"""FILES_S = 10.0"""
 Run seconds between SIGKILL and the deadline, in which the agent stores the command's files. This time is never longer
 than a sixth of the time from the notice to the deadline.
 """
 TERMINATED_WITHIN_MIN_S = 5.0
-"""Minimum of TERMINATED_WITHIN_S in system seconds. It applies only to a drain that has no deadline."""
+"""Lower limit of TERMINATED_WITHIN_S in system seconds. It applies only to a drain that has no deadline."""
 
 
 UPLOAD_ALONE_SHARE = 0.25
 """
-Last part of the time from a notice to its deadline, as a share of that time. If an earlier snapshot is still being
-uploaded, training stops for this last part, so that the upload has the machine to itself. This applies only if there is
-no time for a final snapshot. If there is time, the upload is cancelled, and a final snapshot is saved instead. From the
-notice on, the upload has priority over training. If the upload is done early, there may be time for a final snapshot
-after all.
+Last part of the time from a notice to its deadline, as a share of that time. Training stops for this part if an earlier
+snapshot is still being uploaded and there is no time for a final snapshot. Then the upload has the machine to itself.
+
+If there is time for a final snapshot, the upload is cancelled, and the final snapshot is saved instead. From the notice
+on, the upload has priority over training. If it is done early, there may be time for a final snapshot after all.
 """
 
 

@@ -69,7 +69,7 @@ REST_S = 1.0
 TRIES_BETWEEN_WRITES = 5
 WAKE_S = 0.25
 AGAIN_AFTER_S = 2.0
-"""System seconds until the next try after a store fault that may pass."""
+"""System seconds until the next try, after a temporary fault of the store."""
 SENDERS, SENDERS_AT_THE_END = 2, 8
 GIVE_UP_AFTER_S = 1800.0
 """Maximum system seconds for storing the files after the training is complete."""
@@ -172,8 +172,8 @@ class OutputKeeper:
 
     def _store(self, storing: _Storing, due: _Due, *, ending: bool) -> bool:
         """
-        Store the files. Return False after a store fault that may pass. A later try then sends only the files that are
-        still missing.
+        Store the files. Return False if a temporary fault of the store prevented that. The caller then tries again
+        later, and that try sends only the files that are still missing.
         """
         due.looked()
         try:
@@ -190,7 +190,7 @@ class OutputKeeper:
         return True
 
     def _pause(self) -> None:
-        """Wait before the second survey. If a file has changed by then, it is still being written."""
+        """Wait between the two surveys of one store. A file that differs between them is still being written."""
         until_s = time.monotonic() + REST_S
         while time.monotonic() < until_s and not (self._ending or self._closed.is_set()):
             time.sleep(WAKE_S)

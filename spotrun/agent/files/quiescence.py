@@ -23,20 +23,15 @@ REST_S = 5.0
 """Minimum run seconds for which a command's state files must stay unchanged before the state counts as at rest."""
 REST_MIN_S = float(os.environ.get("SPOTRUN_REST_FLOOR_S", "1"))
 """
-Minimum of REST_S in system seconds. Programs write no faster when run time passes faster. Tests set a smaller value.
-"""
-SURVEYS = 2
-"""
-Minimum time for which a state must stay unchanged, as a multiple of the duration of a survey (a read of all files'
-sizes and times). If this time is longer than REST_S, it replaces REST_S.
-"""
-LOOKS = 5
-"""
+Lower limit of REST_S in system seconds. It is needed if run time passes faster than system time, because programs do
+not write faster then. Tests set a smaller value.
+"""SURVEYS = 2"""
+Number of surveys (reads of all files' sizes and times) whose total duration the state must at least stay unchanged. If
+surveys take so long that this is more than REST_S, it replaces REST_S.
+"""LOOKS = 5"""
 Number of surveys within the time that the state must stay unchanged. With several surveys, the agent notices soon that
 the state has come to rest.
-"""
-BUSY_SHARE_MAX = 0.05
-"""
+"""BUSY_SHARE_MAX = 0.05"""
 Maximum share of one processor that the surveys use. The more files a state has, the longer a survey takes, and so the
 less often the state is surveyed.
 """
@@ -124,8 +119,8 @@ def _written_by(pid: str, files: Files, inodes: set[int]) -> Iterator[tuple[str,
                 if (path := files.get(_key(f"/proc/{pid}/map_files/{fields[0].decode()}"))) is not None:
                     yield path, True
                 continue
-            # Only privileged users are allowed to follow the links in map_files. If this user is not, compare only the
-            # inodes.
+            # The link in map_files shows the mapped file's device and inode, but only privileged users are allowed to
+            # follow it. For other users, find the file by its inode alone.
             yield next(path for (_, inode), path in files.items() if inode == int(fields[4])), True
 
 

@@ -23,7 +23,7 @@ from spotrun.run.state import Attempt, RunState
 UNREACHED_S = 30.0
 """Run seconds without an answer from a door after which its member counts as unreachable (protocol 44)."""
 UNREACHED_MIN_S = 10.0
-"""Minimum of UNREACHED_S in system seconds: a busy machine is slow, and a killed agent needs time to restart."""
+"""Lower limit of UNREACHED_S in system seconds: a busy machine is slow, and a killed agent needs time to restart."""
 TRIES_EVERY_S = 5.0
 TRIES_EVERY_MIN_S = 0.5
 """Minimum system seconds between two tries to connect."""

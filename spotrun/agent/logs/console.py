@@ -35,7 +35,7 @@ from spotrun.store.port import Store
 SHIP_EVERY_S = 5.0
 """Minimum run seconds between two chunks."""
 SHIP_EVERY_MIN_S = 1.0
-"""Minimum of SHIP_EVERY_S in system seconds, because each chunk costs an fsync."""
+"""Lower limit of SHIP_EVERY_S in system seconds, because each chunk costs an fsync."""
 LOOK_EVERY_S = 0.25
 """System seconds between two reads of the file's length."""
 TAIL_BYTES = 2000
