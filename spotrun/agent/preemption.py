@@ -23,7 +23,8 @@ from spotrun.run.state import RunState
 
 FILES_STOP_BEFORE_S = 3.0
 """
-System seconds before the last snapshot at which the agent stops sending files, so that files in flight still arrive.
+System seconds before the last snapshot at which the agent stops sending files. Uploads that are in progress can then
+finish, and leave the network to the snapshot.
 """
 
 

@@ -54,7 +54,8 @@ def unless(done: Callable[[RunState], object], event: AnyEvent) -> Decide:
 class Recorder:
     """
     Appends events in order, and reads new entries of the ledger. `clean` removes secrets from all texts of the events.
-    If an append fails for good, so that no later one can succeed either, the recorder puts a LedgerLost into the inbox.
+    If an append fails for a reason that makes all later appends fail too, the recorder puts a LedgerLost into the
+    inbox.
     """
 
     def __init__(self, ledger: Ledger, clock: Clock, inbox: Inbox, clean: Clean) -> None:

@@ -57,9 +57,7 @@ TORN_NAMED_MAX = 500
 """
 Maximum number of torn files (changed before the agent had read them) that one message names. If there are more, the
 next snapshot is torn too, and the message about that snapshot names the remaining files.
-"""
-TELLINGS_MAX = 64
-"""
+"""TELLINGS_MAX = 64"""
 Maximum number of messages to a trainer about the progress of a checkpoint's download. The socket holds only a few
 hundred unread messages.
 """
@@ -186,9 +184,9 @@ class Trainer:
 
     def _start_anew_unless_told_of(self, image: Image | None) -> None:
         """
-        Restart the trainer's process if it was given another image than `image` during a download. That other image has
-        proved to be damaged, and the trainer may have loaded weights from it. No step is lost, because the trainer
-        cannot have made a step from an incomplete image.
+        Restart the trainer's process if, during a download, it was given another image than `image`, from which it has
+        to start now. The other image has proved to be damaged, and the trainer may have loaded weights from it. No step
+        is lost, because the trainer cannot have made a step from an incomplete image.
         """
         if self._coming is None or self._coming.image is image:
             return
@@ -244,8 +242,8 @@ class Trainer:
 
     def begin_fit(self, start: Start) -> None:
         """
-        Begin another fit() in the same process. If it starts from the image of a checkpoint, set `final` to None: this
-        fit() may train further, so the commit in `final` may not be its last one.
+        Begin another fit() in the same process. If it starts from the image of a checkpoint, set `final` to None. This
+        fit() may make further steps, and only a commit after them is its final one.
         """
         self._drop_image()
         self._start, self._image = start, start.image
@@ -461,10 +459,12 @@ class Trainer:
 
     def another_came(self, late: CameTooLate) -> None:
         """
-        Handle a second process of the command that wants to train. If the first process died in the middle of its
-        training, kill the command, so that it is started again and resumes from a checkpoint. Otherwise the first
-        process still trains, or has completed its training. spotrun supports only one training process for each
-        command, so kill the command, and record this as a refusal to train.
+        Handle a second process of the command that wants to train. In any case, kill the command. What follows depends
+        on the first process:
+
+        - If it died in the middle of its training, the command is started again, and resumes from a checkpoint.
+        - If it still trains, or has completed its training, record that the trainer has refused to train: spotrun
+          supports only one training process for each command.
         """
         if self.exited is not None or self.refused is not None:
             return
