@@ -43,9 +43,7 @@ EDGES = timedelta(seconds=2)
 """
 If the ledger's and the bill's running times of an instance differ by at most this much, the difference counts as
 rounding: a cloud may round the first and the last second.
-"""
-DISKS_MOST = 3
-"""
+"""DISKS_MOST = 3"""
 Maximum ratio of the charged to the recorded cost of disks. Up to this ratio, the difference counts as explained,
 because the cloud may have charged by another price list or for another kind of disk.
 """
@@ -369,7 +367,8 @@ class _InstanceLine:
     def _until_its_time_to_live(self) -> Decimal:
         """
         Return how much more the instance would have cost if it had run until the end of its time-to-live. No instance
-        runs longer than that, so a later end than the ledger's cannot explain a larger difference.
+        runs longer than that. So if the bill exceeds the ledger by more than this amount, the reason cannot be that the
+        instance ended later than the ledger says.
         """
         life = timedelta(seconds=self._launch.intent.time_to_live_s)
         return metered(self._member.prices, self._until, self._began + life)

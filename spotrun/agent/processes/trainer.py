@@ -171,12 +171,12 @@ class Trainer:
 
     def begin_at(self, start: Start, *later: Start) -> None:
         """
-        Tell the trainer where its training starts, as soon as it has said hello, that is, connected to the agent. If
-        the trainer already has the image, because it was passed during the download, send nothing. The `later` starts
-        are for the next calls of fit() in the script.
+        Tell the trainer where its training starts, as soon as the trainer has said hello (connected to the agent). If
+        the trainer got the image part by part during the download, send nothing. The `later` starts are for the next
+        calls of fit() in the script.
 
-        The agent closes the image only when the trainer makes steps. Closing it frees much memory, which takes a while,
-        and the training no longer has to wait for that.
+        The agent keeps the image open until the trainer makes steps. Closing it frees much memory, which takes a while,
+        and would delay the training if it were done before the first step.
         """
         self._start_anew_unless_told_of(start.image)
         self._start, self._image, self._later = start, start.image, deque(later)
