@@ -36,9 +36,7 @@ UPLOADERS, UPLOADERS_IN_A_HURRY = 2, 8
 """
 Number of parts that are sent in parallel. The first number applies normally, because training needs the CPU; the second
 applies after a notice, because time is short.
-"""
-NICENESS, NICENESS_MAX = 10, 19
-"""
+"""NICENESS, NICENESS_MAX = 10, 19"""
 `NICENESS` is added to the process's niceness for the threads that send, so that training has priority over them.
 `NICENESS_MAX` is the maximum on Linux.
 """
@@ -252,8 +250,8 @@ class _Sending:
 
     def _next_part(self, turns: Iterator[tuple[int, Future[Part]]], contents: Sequence[Sequence[Piece]]) -> None:
         """
-        Send the next part. Parts have to be sent in order, but threads get a slot of the semaphore in any order. So a
-        thread first gets a slot, and only then chooses which part to send: the next one.
+        Send the next part. Parts have to be sent in order, but waiting threads may get a slot of the semaphore in
+        another order. So a thread first waits for a slot, and only then takes the next part that was not sent yet.
         """
         with self._control.slots:
             with self._lock:
