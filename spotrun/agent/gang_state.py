@@ -249,7 +249,7 @@ def heard_in(status: AgentStatus | None, asked: StateAsked) -> MemberAnswer:
 
 
 class StateAtStart(NamedTuple):
-    """The state files from which this member's newest trainer, the one of `incarnation`, started."""
+    """The state files with which trainer `incarnation`, the newest trainer of this member, started."""
 
     incarnation: int
     survey: Survey

@@ -44,9 +44,9 @@ Job = tuple[Decide, "Future[Entry | None]"]
 
 def unless(done: Callable[[RunState], object], event: AnyEvent) -> Decide:
     """
-    Return a function that decides to append `event`, unless `done` finds in the run's state that the event has already
-    been written. This prevents duplicates: if the store's answer to an append was lost, the ledger calls the function
-    once more.
+    Return a function for `Ledger.append` that decides whether to append `event`: yes, unless `done` finds in the run's
+    state that the event has already been written. This prevents duplicates. If the store's answer to an append was
+    lost, the ledger calls the function again, and finds that the event is there.
     """
     return lambda state: None if done(state) else event
 

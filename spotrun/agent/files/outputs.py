@@ -96,7 +96,7 @@ class OutputKeeper:
         self._wake = threading.Event()
         self._hurried = self._ending = False
         self._free = threading.Event()
-        """This event is cleared while the thread is not allowed to send anything."""
+        """An event that is set while the thread is allowed to send."""
         self._free.set()
         self._closed = threading.Event()
         self._failure = ""

@@ -109,8 +109,9 @@ class FilesOfCommit:
 
     def putter(self, files: CommitFiles) -> Callable[[Sequence[str], int], str]:
         """
-        Return a function that calls `put` and then reports to the object `files` which files the work folder now has.
-        The function returns "" or, if the files could not be put in place, the reason.
+        Return a function that puts the files into their places (`put`), and then reports to `files` which files the
+        work folder now has. The function returns "". If the files could not be put into their places, it returns the
+        reason.
         """
 
         def put(opened: Sequence[str], attempt: int) -> str:

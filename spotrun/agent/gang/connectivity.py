@@ -71,7 +71,7 @@ class Door:
 
 
 class Connectivity:
-    """A thread that tries to connect to the other members of the gang, each at the port (its door) where it listens."""
+    """A thread that tries, again and again, to connect to the doors of the gang's other members."""
 
     def __init__(self, clock: Clock, doors: Mapping[MemberName, DoorAddress]) -> None:
         self._clock = clock

@@ -41,8 +41,8 @@ class Process(NamedTuple):
 
 class Targets(NamedTuple):
     """
-    The processes that get SIGSTOP (`stopped`), the processes that get SIGTERM (`terminated`), and the processes by
-    whose exits the command's end is judged (`judged`): the programs that catch SIGTERM.
+    The processes that get SIGSTOP (`stopped`), the processes that get SIGTERM (`terminated`), and the programs that
+    catch SIGTERM (`judged`). How the judged programs exit shows whether the command finished writing its files.
     """
 
     stopped: tuple[int, ...]

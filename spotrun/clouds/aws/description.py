@@ -34,14 +34,10 @@ ENDED_BY = {
 """
 The party that counts as having ended an instance, keyed by the code of EC2's StateReason:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html. Any other code counts as a fault.
-"""
-CANNOT_START = re.compile(r"(Server|Client)\.InternalError|Client\.Invalid[A-Z]\w*(\.\w+)*")
-"""
+"""CANNOT_START = re.compile(r"(Server|Client)\.InternalError|Client\.Invalid[A-Z]\w*(\.\w+)*")"""
 Codes with which EC2 ends an instance that it cannot start, after it accepted the launch. The cause is an error inside
 EC2, a bad snapshot, or the disk's key.
-"""
-NEVER_RAN = ("Server.InsufficientInstanceCapacity", "Client.VolumeLimitExceeded")
-"""
+"""NEVER_RAN = ("Server.InsufficientInstanceCapacity", "Client.VolumeLimitExceeded")"""
 Other codes with which EC2 ends an instance that never ran, because capacity or disk volume was short. EC2 bills nothing
 for such a launch.
 """
@@ -73,8 +69,8 @@ def instance_of(
     EC2 bills only running instances, but does not report when an instance began to run. So billing starts at
     `pending_at`, the time when the instance was last seen pending. If that is unknown, billing starts at the launch.
 
-    `key` is EBS's default key, for an instance that EC2 could not start: the key may be the cause. It is "" if the
-    caller is not allowed to read it.
+    `key` is EBS's default key; "" if the caller is not allowed to read it. If EC2 could not start the instance, the key
+    may be the cause, and then the Instance's reason names it.
     """
     tags = {each["Key"]: each["Value"] for each in found.get("Tags", [])}
     state = _STATES[found["State"]["Name"]]

@@ -23,14 +23,10 @@ MEMORY_MB = 512
 """
 Memory, in MB, of the service, which has one processor. nights.py requests this much, and passes the number to the
 service.
-"""
-TICK_S = Decimal("0.5")
-"""
+"""TICK_S = Decimal("0.5")"""
 Seconds that a call of the service takes if its process still has the runner in memory. In this time, Google answers
 about ten requests, one after another.
-"""
-COLD_S = Decimal(10)
-"""
+"""COLD_S = Decimal(10)"""
 Seconds that a call takes in a new process, which has to fetch the archive, import everything and read the ledger. The
 start of the process is billed too.
 """
@@ -59,8 +55,8 @@ def usd_of_a_night(hours: float) -> Decimal:
 
 def usd_of(calls: Calls) -> Decimal:
     """
-    Return the cost of all calls of the service. For some calls, the requests that they made were not counted. Each of
-    these calls is assumed to cost as much as the average counted call.
+    Return the cost of all calls of the service. The requests that a call made were counted for only some of the calls.
+    Each other call is assumed to cost as much as the average counted call.
     """
     counted = (
         _usd_of_service(calls.calls, Decimal(repr(calls.seconds)), calls.memory_mb)

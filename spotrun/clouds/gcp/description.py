@@ -253,10 +253,10 @@ def _ended(
 
 def _off_since(seen: Instance | None, operations: Sequence[Operation]) -> datetime | None:
     """
-    Return the time when the machine was switched off. It is known only if this driver saw the machine switched off, or
-    if the driver that deleted the instance saw that and stored the time in the delete call's id. Otherwise return None.
-    The operation that switched the machine off is not used, because Google sometimes forgets that operation while the
-    disk still exists.
+    Return the time when the machine was switched off; None if it is unknown. Two sources are used: what this driver saw
+    itself, and the delete call's id, in which the driver that deleted the instance may have stored the time. The
+    operation that switched the machine off is not used, because Google sometimes forgets that operation while the disk
+    still exists.
     """
     told = None if seen is None or seen.state is not InstanceState.STOPPED else seen.off_since
     return told or next((each.off_since for each in operations if each.off_since is not None), None)
