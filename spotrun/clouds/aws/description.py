@@ -70,7 +70,7 @@ def instance_of(
     `pending_at`, the time when the instance was last seen pending. If that is unknown, billing starts at the launch.
 
     `key` is EBS's default key; "" if the caller is not allowed to read it. If EC2 could not start the instance, the key
-    may be the cause, and then the Instance's reason names it.
+    may be the cause, and then `end_reason` says so.
     """
     tags = {each["Key"]: each["Value"] for each in found.get("Tags", [])}
     state = _STATES[found["State"]["Name"]]

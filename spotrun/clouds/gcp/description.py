@@ -221,9 +221,10 @@ def _ended(
     seen: Instance | None,
 ) -> Instance | None:
     """
-    Return the ended instance of a record. The machine ran until the operation `end`. The disk existed until the
-    operation that `last_end` returns. If the instance was never seen running, its machine is assumed to have run since
-    its successful launch operation was done.
+    Return the ended instance of a record, with the prices for its bill. The machine is billed until it was switched off
+    or, if that time is unknown, until the operation `end`. Its disk is billed until the operation that `last_end`
+    returns. If the instance was never seen running, the start of its billing is unknown. Then the machine is assumed to
+    have run since its launch operation succeeded.
     """
     off_since = _off_since(seen, operations)
     asked_at = made.asked_at if made is not None else min(end.asked_at, off_since or end.asked_at)

@@ -31,9 +31,7 @@ ENDED_BY = {
 """
 The party that counts as having ended an instance, keyed by the type of the operation that ended it. If an instance was
 lost without such an operation, Google's system ended it, and that counts as a fault.
-"""
-_RESTARTS = ("start", f"{SYSTEM}automaticRestart")
-"""
+"""_RESTARTS = ("start", f"{SYSTEM}automaticRestart")"""
 Types of operations that start a switched-off instance again. After such a start, earlier operations no longer count as
 the end of the instance.
 """
@@ -86,7 +84,8 @@ def _told(row: Mapping[str, Any]) -> str:
 
 def of_the_last(operations: Sequence[Operation]) -> list[Operation]:
     """
-    Return the operations of the last instance that had a name. Other programs may reuse the name of a deleted instance.
+    Return the operations of the newest instance. All `operations` have the same name as their target, but another
+    program may have reused the name of a deleted instance, so they may belong to several instances.
     """
     numbers = [each.of for each in operations if each.of]
     return [each for each in operations if not each.of or each.of == numbers[-1]] if numbers else [*operations]
