@@ -92,8 +92,8 @@ class AttemptEnd:
 
     def _left_s(self) -> float:
         """
-        Return how many system seconds are left to store files. The last seconds of a notice are reserved for the
-        ledger's last entry.
+        Return how many seconds of system time are left to store files. The last seconds of a notice are reserved for
+        the ledger's last entry.
         """
         if self._drain.deadline_s is None:
             return HAND_OVER_AFTER_S

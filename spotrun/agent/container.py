@@ -36,7 +36,7 @@ from spotrun.errors import SpotrunError
 from spotrun.spec.image import Image
 
 PAUSES_S = (2.0, 10.0, 30.0, 60.0)
-"""System seconds between two tries to pull an image."""
+"""Seconds of system time between two tries to pull an image."""
 PACKAGE = Path(spotrun.__file__).parent
 """
 The folder of the package. It is visible in the container at the same path, because trainers in the container import the

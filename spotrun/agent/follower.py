@@ -38,10 +38,10 @@ from spotrun.trainer_link import WORK
 from spotrun.units import count_of
 
 TURN_S = 0.1
-"""Maximum system seconds for which the loop waits for a letter."""
+"""Maximum seconds of system time for which the loop waits for a letter."""
 ENDS_BY_ITSELF_WITHIN_S = 30.0
 """
-Maximum system seconds for which the script is allowed to go on running after the run's completion. Then it is
+Maximum seconds of system time for which the script is allowed to go on running after the run's completion. Then it is
 killed.
 """
 REASON_MAX = 500
@@ -76,8 +76,9 @@ class Follower:
         """
         Follow the attempt until it ends.
 
-        Raises: PowerOff: the attempt has ended, the agent can no longer write to the ledger, or it cannot restore its
-        files.
+        Raises:
+            PowerOff: the attempt has ended, the agent can no longer write to the ledger, or it cannot restore its
+                files.
         """
         self._context.status.change(phase="restore", attempt=self._number)
         self._reach.start()
@@ -140,8 +141,9 @@ class Follower:
         the lead. Restore all other files as the user uploaded them. If the commit is damaged in the store, return a
         text that says what is damaged; otherwise return "".
 
-        Raises: PowerOff: the files cannot be restored here. Before that, this agent has written the attempt's end and
-        the reason into the ledger.
+        Raises:
+            PowerOff: the files cannot be restored here. Before that, this agent has written the attempt's end and the
+                reason into the ledger.
         """
         process_groups.end_left_over(self._context.assignment.trainer_mark, self._context.assignment.instance_id)
         commit = None if number is None else self._context.recorder.state.commit(number)

@@ -40,20 +40,24 @@ from spotrun.run.gang import MemberName
 from spotrun.units import count_of
 
 LOOKS_EVERY_S = 2.0
-"""Run seconds between two reads of another member's status."""
+"""Seconds of run time between two reads of another member's status."""
 LOOKS_EVERY_MIN_S = 0.2
-"""Minimum system seconds between two reads."""
+"""Minimum seconds of system time between two reads."""
 RESTS = 3
 """
 Maximum time for which the lead waits, with an unchanged state, for a file that another member has and the lead lacks.
 After this time the checkpoint is refused. The unit is the time after which an unchanged state counts as at rest
 (quiescence.py).
-"""RESTS_MAX = 120"""
+"""
+RESTS_MAX = 120
+"""
 Maximum time for which the lead waits if its state, or the other member's file, keeps changing. After this time the
 checkpoint is refused in any case. The unit is the same as for RESTS.
-"""READS_WITHIN_S = 10.0"""
-Maximum system seconds for which a member retries to read the list of the lead's files. If that fails, the member tries
-again later: the lead's question stays in the lead's status until it is answered.
+"""
+READS_WITHIN_S = 10.0
+"""
+Maximum seconds of system time for which a member retries to read the list of the lead's files. If that fails, the
+member tries again later: the lead's question stays in the lead's status until it is answered.
 """
 NAMED_MAX = 5
 """Maximum number of paths in a member's answer to the lead."""

@@ -48,7 +48,7 @@ from spotrun.store.port import Store
 METRICS_MAX = 50
 DETAIL_MAX = 1000
 TRY_AGAIN_S = 2.0
-"""System seconds until the next try to save a snapshot that a full store has refused."""
+"""Seconds of system time until the next try to save a snapshot that a full store has refused."""
 LARGE_BYTES = 32 << 20
 """
 Minimum size, in bytes, of an upload that yields to training. A smaller upload uses the processor for only a few

@@ -14,7 +14,7 @@ from spotrun.errors import CheckpointDamaged, StoreError
 from spotrun.run.state import Commit, RunState
 
 TURN_S = 0.1
-"""Maximum system seconds between two rounds."""
+"""Maximum seconds of system time between two rounds."""
 
 
 class Prefetch:

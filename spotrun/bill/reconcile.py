@@ -43,7 +43,9 @@ EDGES = timedelta(seconds=2)
 """
 If the ledger's and the bill's running times of an instance differ by at most this much, the difference counts as
 rounding: a cloud may round the first and the last second.
-"""DISKS_MOST = 3"""
+"""
+DISKS_MOST = 3
+"""
 Maximum ratio of the charged to the recorded cost of disks. Up to this ratio, the difference counts as explained,
 because the cloud may have charged by another price list or for another kind of disk.
 """

@@ -28,7 +28,7 @@ from spotrun.store.port import Store
 
 SIDE_BY_SIDE = 8
 RETRY_FOR_S = 30.0
-"""Maximum system seconds for retries while the store has a fault. It is short, because the user is waiting."""
+"""Maximum seconds of system time for retries while the store has a fault. It is short, because the user is waiting."""
 TEMPORARY = ".spotrun-fetch-"
 """Prefix of the names of temporary files. A fetch that is killed leaves them behind."""
 Progressed = Callable[[int], None]

@@ -48,9 +48,9 @@ class SavedObject(dict[str, Any]):
 
 class InitialObjects:
     """
-    The objects that were already in the state when training began. Their content need not be in an image: a training
-    that resumes runs the same script, so it creates equivalent objects at the same paths. Only objects below the
-    state's top-level keys in `below` are recorded. `is_elsewhere` returns True for an object whose state is saved
+    The objects that were already in the state when training began. For some of them an image contains only a name: a
+    training that resumes runs the same script, so it creates equivalent objects at the same paths. Only objects below
+    the state's top-level keys in `below` are recorded. `is_elsewhere` returns True for an object whose state is saved
     separately.
     """
 

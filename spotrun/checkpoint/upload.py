@@ -36,7 +36,9 @@ UPLOADERS, UPLOADERS_IN_A_HURRY = 2, 8
 """
 Number of parts that are sent in parallel. The first number applies normally, because training needs the CPU; the second
 applies after a notice, because time is short.
-"""NICENESS, NICENESS_MAX = 10, 19"""
+"""
+NICENESS, NICENESS_MAX = 10, 19
+"""
 `NICENESS` is added to the process's niceness for the threads that send, so that training has priority over them.
 `NICENESS_MAX` is the maximum on Linux.
 """

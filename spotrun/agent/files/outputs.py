@@ -55,26 +55,29 @@ from spotrun.run.state import RunState
 from spotrun.spec.patterns import chooser
 
 EVERY_S = 300.0
-"""Run seconds between two surveys if the training makes no checkpoint."""
+"""Seconds of run time between two surveys if the training makes no checkpoint."""
 APART_S = COMMIT_GAP.total_seconds()
-"""Minimum run seconds between two surveys."""
+"""Minimum seconds of run time between two surveys."""
 APART_MIN_S = 2.0
 """
-Minimum system seconds between two surveys. It is small because run time may pass many times as fast as system time, and
-so several checkpoints may be made within a few system seconds. With a larger value, some of them would not be followed
-by a survey.
+Minimum seconds of system time between two surveys. It is small because run time may pass many times as fast as system
+time, and so several checkpoints may be made within a few seconds of system time. With a larger value, some of them
+would not be followed by a survey.
 """
 REST_S = 1.0
-"""System seconds for which a file must stay unchanged. A file that changed more recently may be half written."""
+"""
+Seconds of system time for which a file must stay unchanged. A file that changed more recently may be half
+written.
+"""
 TRIES_BETWEEN_WRITES = 5
 WAKE_S = 0.25
 AGAIN_AFTER_S = 2.0
-"""System seconds until the next try, after a temporary fault of the store."""
+"""Seconds of system time until the next try, after a temporary fault of the store."""
 SENDERS, SENDERS_AT_THE_END = 2, 8
 GIVE_UP_AFTER_S = 1800.0
-"""Maximum system seconds for storing the files after the training is complete."""
+"""Maximum seconds of system time for storing the files after the training is complete."""
 HAND_OVER_AFTER_S = 30.0
-"""Maximum system seconds for storing the files if the run continues on another instance, or has failed."""
+"""Maximum seconds of system time for storing the files if the run continues on another instance, or has failed."""
 
 
 class Abandoned(Exception):
@@ -125,7 +128,8 @@ class OutputKeeper:
 
     def finish(self, within_s: float) -> None:
         """
-        Store the files of the trainer that has ended. Return when they are stored, or after `within_s` system seconds.
+        Store the files of the trainer that has ended. Return when they are stored, or after `within_s` seconds of
+        system time.
         """
         if self._thread is None:
             return

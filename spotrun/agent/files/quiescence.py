@@ -20,18 +20,27 @@ from spotrun.folder.state_files import TOO_MANY, has_too_many
 from spotrun.folder.work_files import Survey
 
 REST_S = 5.0
-"""Minimum run seconds for which a command's state files must stay unchanged before the state counts as at rest."""
+"""
+Minimum seconds of run time for which a command's state files must stay unchanged before the state counts as at
+rest.
+"""
 REST_MIN_S = float(os.environ.get("SPOTRUN_REST_FLOOR_S", "1"))
 """
-Lower limit of REST_S in system seconds. It is needed if run time passes faster than system time, because programs do
-not write faster then. Tests set a smaller value.
-"""SURVEYS = 2"""
+Lower limit of REST_S in seconds of system time. It is needed if run time passes faster than system time, because
+programs do not write faster then. Tests set a smaller value.
+"""
+SURVEYS = 2
+"""
 Number of surveys (reads of all files' sizes and times) whose total duration the state must at least stay unchanged. If
 surveys take so long that this is more than REST_S, it replaces REST_S.
-"""LOOKS = 5"""
+"""
+LOOKS = 5
+"""
 Number of surveys within the time that the state must stay unchanged. With several surveys, the agent notices soon that
 the state has come to rest.
-"""BUSY_SHARE_MAX = 0.05"""
+"""
+BUSY_SHARE_MAX = 0.05
+"""
 Maximum share of one processor that the surveys use. The more files a state has, the longer a survey takes, and so the
 less often the state is surveyed.
 """
@@ -67,12 +76,12 @@ class TimedSurvey(NamedTuple):
 
 
 def rest_s(look: TimedSurvey, scale: float) -> float:
-    """Return how many system seconds must pass without a change before the state counts as at rest."""
+    """Return how many seconds of system time must pass without a change before the state counts as at rest."""
     return max(REST_S / scale, REST_MIN_S, SURVEYS * look.took_s)
 
 
 def pause_s(look: TimedSurvey, scale: float) -> float:
-    """Return the system seconds between two surveys."""
+    """Return the seconds of system time between two surveys."""
     return max(rest_s(look, scale) / LOOKS, look.took_s / BUSY_SHARE_MAX)
 
 

@@ -21,14 +21,17 @@ from spotrun.run.gang import MemberName
 from spotrun.run.state import Attempt, RunState
 
 UNREACHED_S = 30.0
-"""Run seconds without an answer from a door after which its member counts as unreachable (protocol 44)."""
+"""Seconds of run time without an answer from a door after which its member counts as unreachable (protocol 44)."""
 UNREACHED_MIN_S = 10.0
-"""Lower limit of UNREACHED_S in system seconds: a busy machine is slow, and a killed agent needs time to restart."""
+"""
+Lower limit of UNREACHED_S in seconds of system time: a busy machine is slow, and a killed agent needs time to
+restart.
+"""
 TRIES_EVERY_S = 5.0
 TRIES_EVERY_MIN_S = 0.5
-"""Minimum system seconds between two tries to connect."""
+"""Minimum seconds of system time between two tries to connect."""
 ANSWERS_WITHIN_S = 3.0
-"""Maximum system seconds to wait for an answer."""
+"""Maximum seconds of system time to wait for an answer."""
 BACKLOG = 64
 
 

@@ -17,35 +17,38 @@ from spotrun.run.state import Attempt, RunState
 
 ANOTHER_STARTS_AFTER_S = 30.0
 """
-Run seconds for which the gang waits for its lead to start the attempt. Afterwards any ready member is allowed to start
-it (protocol 36).
+Seconds of run time for which the gang waits for its lead to start the attempt. Afterwards any ready member is allowed
+to start it (protocol 36).
 """
 SILENT_S = 30.0
-"""Run seconds without a change of a member's status after which the member counts as unreachable (protocol 44)."""
+"""
+Seconds of run time without a change of a member's status after which the member counts as unreachable (protocol
+44).
+"""
 SILENT_MIN_S = 10.0
-"""Lower limit of SILENT_S in system seconds, because a busy machine is slow."""
+"""Lower limit of SILENT_S in seconds of system time, because a busy machine is slow."""
 ENDS_WITHIN_S = 10.0
 """
-Maximum run seconds for which the lead's agent waits for the other members' trainers to end, after its own has ended.
-Usually they end sooner, because each trainer ends as soon as it notices that another trainer has ended.
+Maximum seconds of run time for which the lead's agent waits for the other members' trainers to end, after its own has
+ended. Usually they end sooner, because each trainer ends as soon as it notices that another trainer has ended.
 """
 ENDS_WITHIN_MIN_S = 5.0
-"""Lower limit of ENDS_WITHIN_S in system seconds."""
+"""Lower limit of ENDS_WITHIN_S in seconds of system time."""
 TOLD_WITHIN_S = 40.0
 """
-Maximum run seconds to wait for the report of the trainer that failed first. The lead's agent has to wait if all reports
-so far say only that the connection to another trainer was lost: that other trainer failed first, and its report is
-missing. If the report does not arrive in this time, the other trainer's member counts as unreachable.
+Maximum seconds of run time to wait for the report of the trainer that failed first. The lead's agent has to wait if all
+reports so far say only that the connection to another trainer was lost: that other trainer failed first, and its report
+is missing. If the report does not arrive in this time, the other trainer's member counts as unreachable.
 """
 TOLD_WITHIN_MIN_S = 15.0
-"""Lower limit of TOLD_WITHIN_S in system seconds."""
+"""Lower limit of TOLD_WITHIN_S in seconds of system time."""
 BEGINS_WITHIN_S = 60.0
 """
-Maximum run seconds from the start of the lead's trainer until the other members report that their trainers have started
-(protocol 39).
+Maximum seconds of run time from the start of the lead's trainer until the other members report that their trainers have
+started (protocol 39).
 """
 BEGINS_WITHIN_MIN_S = 20.0
-"""Lower limit of BEGINS_WITHIN_S in system seconds."""
+"""Lower limit of BEGINS_WITHIN_S in seconds of system time."""
 
 
 class MemberAction(Enum):

@@ -45,11 +45,11 @@ from spotrun.trainer_link import (
 )
 
 HANG_FLOOR_S = float(os.environ.get("SPOTRUN_HANG_FLOOR_S", "30"))
-"""Minimum system seconds of silence after which a trainer counts as hung. Tests set a smaller value."""
+"""Minimum seconds of system time of silence after which a trainer counts as hung. Tests set a smaller value."""
 ABORT_GRACE_S = 5.0
 """
-Maximum system seconds before the agent kills a trainer. In this time, a hung trainer can write its stacks, and a
-trainer that has refused to train can exit.
+Maximum seconds of system time before the agent kills a trainer. In this time, a hung trainer can write its stacks, and
+a trainer that has refused to train can exit.
 """
 KILL_WITHIN_S = 30.0
 OUTPUT_BYTES = 64 << 10
@@ -57,7 +57,9 @@ TORN_NAMED_MAX = 500
 """
 Maximum number of torn files (changed before the agent had read them) that one message names. If there are more, the
 next snapshot is torn too, and the message about that snapshot names the remaining files.
-"""TELLINGS_MAX = 64"""
+"""
+TELLINGS_MAX = 64
+"""
 Maximum number of messages to a trainer about the progress of a checkpoint's download. The socket holds only a few
 hundred unread messages.
 """
@@ -104,7 +106,7 @@ class Trainer:
     - `final`: the number of the commit that the last snapshot of the newest fit() became; None while there is no such
       commit. It becomes None again when another fit() makes a step.
     - `fit_wanted`: the number of a fit() that the script has called, and that waits for its start
-    - `stalled_s`: the run seconds for which the trainer has paused for snapshots so far
+    - `stalled_s`: the seconds of run time for which the trainer has paused for snapshots so far
     - `terminated`: the command has received SIGTERM
     - `trained_again`: the command's first training process died, and the command then began another training
     """

@@ -35,9 +35,9 @@ from spotrun.spec.model import RunSpec
 from spotrun.trainer_link import AGENT, RANKS_SECRET, TAKEN, Hello, LinkClosed, Message, TrainerLink
 
 READ_REST_WITHIN_S = 5.0
-"""Maximum system seconds for reading the last messages of a trainer that has ended."""
+"""Maximum seconds of system time for reading the last messages of a trainer that has ended."""
 LOOK_S = 0.05
-"""System seconds between two checks whether a command has ended after SIGTERM."""
+"""Seconds of system time between two checks whether a command has ended after SIGTERM."""
 NEVER_STARTS = frozenset({errno.ENOENT, errno.EACCES, errno.E2BIG, errno.ENOEXEC})
 """
 Errors that mean that the program cannot start on any instance, because the job is wrong. Usually the cause is a wrong

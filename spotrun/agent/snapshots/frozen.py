@@ -100,9 +100,11 @@ class Frozen:
         Yield a reader for the bytes of a file. If the file was neither copied nor kept open, it is read in the `work`
         folder.
 
-        Raises: OSError: the file cannot be opened. TornFile: the file has changed, so it has to be copied at a later
-        step boundary. In some cases this shows only after all bytes were read. The error is also raised if the trainer
-        marked the file as KNOWN (already in the store) but the store does not have it.
+        Raises:
+            OSError: the file cannot be opened.
+            TornFile: the file has changed, so it has to be copied at a later step boundary. In some cases this shows
+                only after all bytes were read. The error is also raised if the trainer marked the file as KNOWN
+                (already in the store), but the store does not have it.
         """
         size_bytes = file.stamp.size_bytes
         match file.source:

@@ -71,7 +71,7 @@ class Stalls:
         self._accounted_s = 0.0
 
     def since(self, snapshot: Snapshot) -> float:
-        """Return the run seconds of stalls between the trainer's last commit and `snapshot`."""
+        """Return the seconds of run time of stalls between the trainer's last commit and `snapshot`."""
         known_s = self._accounted_s if self._trainer == (snapshot.attempt, snapshot.incarnation) else 0.0
         return snapshot.stalled_s - known_s
 

@@ -34,10 +34,14 @@ ENDED_BY = {
 """
 The party that counts as having ended an instance, keyed by the code of EC2's StateReason:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html. Any other code counts as a fault.
-"""CANNOT_START = re.compile(r"(Server|Client)\.InternalError|Client\.Invalid[A-Z]\w*(\.\w+)*")"""
+"""
+CANNOT_START = re.compile(r"(Server|Client)\.InternalError|Client\.Invalid[A-Z]\w*(\.\w+)*")
+"""
 Codes with which EC2 ends an instance that it cannot start, after it accepted the launch. The cause is an error inside
 EC2, a bad snapshot, or the disk's key.
-"""NEVER_RAN = ("Server.InsufficientInstanceCapacity", "Client.VolumeLimitExceeded")"""
+"""
+NEVER_RAN = ("Server.InsufficientInstanceCapacity", "Client.VolumeLimitExceeded")
+"""
 Other codes with which EC2 ends an instance that never ran, because capacity or disk volume was short. EC2 bills nothing
 for such a launch.
 """

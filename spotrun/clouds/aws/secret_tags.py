@@ -14,11 +14,15 @@ KEY = "spotrun:secret-"
 """
 Prefix of these tags' names, followed by a number, counted from 1. A tag's value is a parameter's path without the
 prefix PARAMETERS.
-"""SECRETS_MAX = 20"""
+"""
+SECRETS_MAX = 20
+"""
 Maximum number of secrets that a run's role can read. A policy cannot check whether a list contains a value, so
-spotrun's policy has a separate line for each numbered tag. AWS limits a policy to 6,144 characters, and so the number
-of these lines.
-"""PATH_MAX = 256"""
+spotrun's policy has a separate line for each numbered tag. AWS limits a policy to 6,144 characters, which limits the
+number of these lines.
+"""
+PATH_MAX = 256
+"""
 Maximum length of a tag's value, in characters:
 https://docs.aws.amazon.com/IAM/latest/UserGuide/id_tags.html#id_tags_rules.
 """

@@ -23,10 +23,14 @@ MEMORY_MB = 512
 """
 Memory, in MB, of the service, which has one processor. nights.py requests this much, and passes the number to the
 service.
-"""TICK_S = Decimal("0.5")"""
+"""
+TICK_S = Decimal("0.5")
+"""
 Seconds that a call of the service takes if its process still has the runner in memory. In this time, Google answers
 about ten requests, one after another.
-"""COLD_S = Decimal(10)"""
+"""
+COLD_S = Decimal(10)
+"""
 Seconds that a call takes in a new process, which has to fetch the archive, import everything and read the ledger. The
 start of the process is billed too.
 """

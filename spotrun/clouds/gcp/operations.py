@@ -31,7 +31,9 @@ ENDED_BY = {
 """
 The party that counts as having ended an instance, keyed by the type of the operation that ended it. If an instance was
 lost without such an operation, Google's system ended it, and that counts as a fault.
-"""_RESTARTS = ("start", f"{SYSTEM}automaticRestart")"""
+"""
+_RESTARTS = ("start", f"{SYSTEM}automaticRestart")
+"""
 Types of operations that start a switched-off instance again. After such a start, earlier operations no longer count as
 the end of the instance.
 """
