@@ -101,7 +101,7 @@ class AttemptJournal:
 
         Raises:
             PowerOff: this launch is not allowed to start an attempt, or another instance has already started this
-                launch's attempt. The latter happens if a user launched this instance by hand with "launch more like
+                launch's attempt. The second happens if a user has launched this instance by hand with "launch more like
                 this".
         """
         self._append(unless(lambda state: state.launches[self._launch].attempt is not None, self._started))

@@ -119,8 +119,8 @@ class IdentifiedDriver(WrappedDriver):
 
         Raises:
             IdentityPending: the identity cannot be made now; or the identity is new, and some parts of the cloud do not
-            know the identity or its rights yet. IdentityUnknown: the cloud does not recognise the identity, although it
-            is no longer new.
+                know the identity or its rights yet.
+            IdentityUnknown: the cloud does not recognise the identity, although it is no longer new.
         """
         if request.offering.capacity_type is CapacityType.OWN:
             return super().launch(request)  # the instance acts with the rights of the launching user

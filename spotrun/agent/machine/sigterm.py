@@ -1,6 +1,6 @@
 """
-Sends SIGTERM to a command, and judges by its exit whether the command handled the signal and finished writing its
-files, or was killed in the middle of its work.
+Sends SIGTERM to a command. From the way in which the command then exits, judges whether it handled the signal and
+finished writing its files, or was killed in the middle of its work.
 
 A command is often a shell that runs a program. If the shell gets SIGTERM, it dies immediately. If only the program gets
 SIGTERM, the shell would continue with its next line after the program has ended. So shells are first paused with
