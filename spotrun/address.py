@@ -100,8 +100,8 @@ def _path(uri: str, path: str) -> str:
 
 def absolute(uri: str) -> str:
     """
-    Return an address that names the same store from any folder: an absolute path, or the normalized address of a
-    bucket.
+    Return an address that names the same store whatever the current folder is: an absolute path, or the normalized
+    address of a bucket.
 
     Raises:
         StoreError: `uri` is not an address.

@@ -1,9 +1,9 @@
 """
 The cost of traffic between regions, computed from the ledger. Pure.
 
-Two kinds of transfer are counted. Instances read checkpoints, setup caches and data from the store. They write
-checkpoints, setup caches and the script's files to the store. A standby fetches a checkpoint in advance. If the standby
-then never trains, the ledger has no entry about that transfer, so its cost is missing here.
+Instances read checkpoints, setup caches and data from the store, and write checkpoints, setup caches and the script's
+files to it. Both directions are counted. One transfer is not: a standby fetches a checkpoint before it takes over, and
+if it never takes over, the ledger has no entry about that transfer.
 """
 
 from __future__ import annotations

@@ -78,8 +78,8 @@ def gcs_prices(location: str) -> StoragePrices:
 
 def _of_several(location: str) -> Mapping[str, Decimal]:
     """
-    Return those prices of a bucket in several regions that differ from the prices of a bucket in one region. Return {}
-    for a bucket in one region.
+    Return the special prices of a bucket that spans several regions: only those that differ from the prices of a bucket
+    in one region. Return {} for a bucket in one region.
     """
     if location in _MULTI_REGIONS:
         return list_prices("GCS Standard in all of a continent").prices
@@ -103,9 +103,11 @@ def _within(continent: Continent) -> Decimal:
 
 def _passages(location: str, home: Continent) -> dict[str, Passage]:
     """
-    Return the prices of traffic between a bucket and an instance, keyed by the instance's continent. Some regions
-    differ from their continent's price, and so have separate entries, keyed by region: the bucket's own regions and,
-    for the location `eu`, the European regions that this location does not include.
+    Return the prices of traffic between a bucket and an instance. `home` is the bucket's continent.
+
+    Most prices are keyed by the instance's continent. A region whose price differs from its continent's has a separate
+    entry, keyed by the region. These are the bucket's own regions and, for the location `eu`, the European regions
+    outside `eu`.
     """
     regions, is_multi = _regions(location), location in _MULTI_REGIONS
     copied = _within(home) if is_multi or len(regions) > 1 else Decimal(0)

@@ -86,9 +86,8 @@ def _interruption(
 
 def _members_lost(state: RunState, attempt: Attempt, following: Attempt | None) -> tuple[MemberName, ...]:
     """
-    Return the members that the gang lost to the cloud. Such a member is not in the next attempt. In addition, one of
-    three things is true: it was missing when this attempt ended, its instance had a notice, or the cloud ended its
-    instance.
+    Return the members that the gang lost to the cloud. A member counts as lost if the next attempt (`following`) does
+    not include it, and if it was missing when this attempt ended, had a notice, or was ended by the cloud.
     """
     assert attempt.end is not None
     lost = {*attempt.end.missing, *(name for name in attempt.names if _is_taken(state, attempt, name))}
@@ -110,8 +109,9 @@ def _notice_lead(attempt: Attempt) -> timedelta | None:
 
 def _commit_age(state: RunState, trainer: Trainer | None, at: datetime) -> timedelta | None:
     """
-    Return the age, at the time `at`, of the commit from which the next trainer resumed. If no trainer has started since
-    then, return the age of the newest commit, because the next trainer will resume from it.
+    Return how old, at the time `at`, the commit was from which `trainer` resumed. `trainer` is the first trainer of a
+    later attempt. If it is None, because no later trainer has started yet, use the newest commit, because the next
+    trainer will resume from that.
     """
     if trainer is None:
         commit = state.latest_commit()

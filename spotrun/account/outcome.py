@@ -76,13 +76,12 @@ def is_plain(state: RunState) -> bool:
 
 def completed_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:
     """
-    Return the completed epochs (counted from 0), each with the time up to which costs are charged to it. Epochs and
-    times are in ascending order.
+    Return the completed epochs (counted from 0), each with the time at which its account ends: costs up to then belong
+    to this epoch, later costs to the next one. Epochs and times are in ascending order.
 
     An epoch counts as completed if the run is completed, or if a commit at the epoch's last step or later exists and
-    training has not resumed from an earlier commit since. An epoch is charged all costs up to the time at which its
-    training reached the end of the epoch's data. If the end of that training was lost and repeated, the time of the
-    repetition counts.
+    training has not resumed from an earlier commit since. Its account ends when its training reached the end of the
+    epoch's data. If the end of that training was lost and repeated, the account ends with the repetition.
     """
     commits = [commit for commit in state.commits if not commit.cut_off and not commit.event.suspect]
     completed_at = state.terminal.at if state.terminal is not None and state.terminal.outcome == "completed" else None

@@ -39,7 +39,7 @@ def storage_prices(place: BucketAddress | str, region: str = "", *, home: bool =
 
     `region` is the bucket's region, "" if unknown. `home` is True if the job allows training on the user's own machine
     too. Then the prices include traffic to that machine, at the price list's first tier for traffic to the internet.
-    Each month, the provider gives away some of this traffic. That traffic is counted at the same price.
+    The provider's free allowance of such traffic per month is ignored: every GB counts at that price.
     """
     if isinstance(place, str):
         return replace(s3_standard(), source=f"{s3_standard().source}, as if the folder were a bucket; simulated")

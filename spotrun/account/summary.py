@@ -167,7 +167,8 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
 
 def bill_series(state: RunState, now: datetime, points: int) -> list[tuple[datetime, Bill]]:
     """
-    Return the bill at `points` (2 or more) times, evenly spaced from the run's creation to `_billed_until`.
+    Return the bill at `points` (2 or more) times, evenly spaced from the run's creation to the time up to which costs
+    can accrue (`_billed_until`).
 
     The last bill covers all entries of the ledger, even those written after the run's end, because the request that
     writes an entry is billed too.

@@ -5,7 +5,7 @@ The result is a series of spans of time from `RunCreated` to the run's end. Each
 ended. So there are no holes and no overlaps, even if the clocks of the machines that wrote the entries disagree.
 
 While a trainer runs, its training since its last commit counts as productive. If the attempt ends without saving that
-training, it counts as rework from then on.
+training, the same stretch of time is counted as rework instead.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def _draw_changeover(line: _Line, previous: Attempt | None, launch: Launch, atte
     """
     Draw the time from the end of one attempt to the takeover by the next.
 
-    If the next attempt's instance is a standby that was requested before the first attempt ended, there is no wait. If
-    the standby had also booted by then, there is no boot.
+    If the next attempt's instance is a standby that was requested before the previous attempt ended, there is no wait.
+    If the standby had also booted by then, there is no boot.
     """
     start = attempt.started_at
     known_at = NEVER if previous is None or previous.end is None else previous.end.known_at
@@ -232,8 +232,8 @@ def _draw_training(
 
 def _draw_until(line: _Line, kind: Activity, until: datetime, survived: datetime, attempt: int) -> None:
     """
-    Draw time of the activity `kind` up to `survived`, and rework from there up to `until`. Training after `survived`
-    was lost, so it counts as rework.
+    Draw the time up to `until`: as the activity `kind` up to `survived`, and as rework after that, because training
+    after `survived` was lost.
     """
     line.draw(kind, min(until, survived), attempt)
     line.draw(Activity.REWORK, until, attempt)
@@ -250,10 +250,10 @@ def _survived(state: RunState) -> dict[TrainerKey, datetime]:
     """
     Return, for each trainer, the time up to which its training was kept: `FOREVER` for all of it, `NEVER` for none.
 
-    When a trainer resumes from a commit, all training since that commit's snapshot is lost. This includes the rest of
-    the training by the trainer that took the snapshot, and all training by the trainers that ran between that one and
-    the resuming trainer. If later trainers resumed from different commits, the training since the oldest of these
-    commits is lost. A command that continues with the files that the previous command left (`in_place`) loses nothing.
+    When a trainer resumes from a commit, all training since that commit's snapshot is lost. This includes what the
+    trainer that took the snapshot did after it, and everything that other trainers did before the resume. If later
+    trainers resumed from several commits, the oldest of these commits counts. A command that continues with the files
+    that the previous command left (`in_place`) loses nothing.
     """
     trainers = [(attempt, trainer) for attempt in state.attempts.values() for trainer in attempt.trainers]
     order = {(attempt.number, trainer.incarnation): index for index, (attempt, trainer) in enumerate(trainers)}

@@ -1,8 +1,8 @@
 """
 Computes the dollars and counts of a run as cumulative sums.
 
-Each sum is rounded to nano-dollars at each boundary between epochs. An epoch's cost is the difference of two such sums,
-so the epochs' costs add up exactly to the total.
+At each boundary between two epochs, each sum is rounded to nano-dollars. An epoch's cost is the difference between the
+sums at its two boundaries, so the epochs' costs add up exactly to the total.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Bill:
     """
     The costs and counts accrued up to one time, or between two times.
 
-    `counterfactual_usd` is what the run would have cost on demand: the price of the job's baseline (usually the same
-    instance type on demand) for the productive time and for one start (the run's first boot, setup and restore). Stalls
-    for checkpoints are not included, because a run on demand needs no checkpoints. `paid` is the sum of the times for
-    which each instance was billed. `own_usd` is the cost of wear and power on the user's own machine, and `own_paid` is
-    the time for which that machine was used. `waiting_usd` is the part of the instances' cost that accrued while
-    members of a gang were ready to train but in no attempt, because they waited for other members.
+    `counterfactual_usd` is what the run would have cost on demand. It is the price of the job's baseline (usually the
+    same instance type on demand), multiplied by the productive time and the time of one start (the run's first boot,
+    setup and restore). Stalls for checkpoints are not included, because a run on demand needs no checkpoints. `paid` is
+    the sum of the times for which each instance was billed. `own_usd` is the cost of wear and power on the user's own
+    machine, and `own_paid` is the time for which that machine was used. `waiting_usd` is the part of the instances'
+    cost that a gang's members caused while they waited for other members: they were ready to train, but in no attempt.
     """
 
     spot_usd: Decimal
@@ -259,8 +259,8 @@ def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
 
 def baseline_usd_per_hour(state: RunState) -> Decimal | None:
     """
-    Return the hourly price of the job's `report.baseline`. Return None if the job names no baseline. The baseline is
-    then the on-demand price of the instance type that trained.
+    Return the hourly price of the job's `report.baseline`. Return None if the job names no baseline; the caller then
+    uses the on-demand price of the instance type that trained.
 
     Also return None if the baseline is an instance type whose price is unknown, for example in a rehearsal, which looks
     up no prices. The summary's `assumptions` then name that type.

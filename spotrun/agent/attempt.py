@@ -49,8 +49,8 @@ from spotrun.run.state import Attempt
 
 SAVES_WITHIN_S = 600.0
 """
-Maximum run seconds for which a gang's lead goes on saving its last snapshots after the attempt has ended. In this time
-the other members stand idle, because the next attempt cannot begin.
+Maximum time, in seconds of run time, for which a gang's lead goes on saving its last snapshots after the attempt has
+ended. It is limited because the next attempt cannot begin before, and the other members stand idle.
 """
 
 

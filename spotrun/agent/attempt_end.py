@@ -92,8 +92,8 @@ class AttemptEnd:
 
     def _left_s(self) -> float:
         """
-        Return how many system seconds are left to store files. The last seconds of a notice are reserved for the
-        ledger's last entry.
+        Return how many seconds of system time are left to store files. The last seconds of a notice are reserved for
+        the ledger's last entry.
         """
         if self._drain.deadline_s is None:
             return HAND_OVER_AFTER_S
@@ -129,8 +129,8 @@ class AttemptEnd:
 
 def idle_until(rule: BillingRule, billed_from: datetime, deadline_at: datetime | None) -> datetime | None:
     """
-    Return the time until which the agent waits for the cloud to take the instance. The cloud has announced that it will
-    do so at `deadline_at`. Return None if waiting saves no money.
+    Return the time until which the agent waits for the cloud to take the instance, which a notice has announced for
+    `deadline_at`. Return None if waiting saves no money.
 
     If the cloud takes an instance back in its first hour, the instance costs nothing. If the instance powers itself
     off, it is billed. So waiting saves money, even after the final commit (protocol 15;

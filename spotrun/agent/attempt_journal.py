@@ -44,7 +44,10 @@ from spotrun.trainer_link import EpochEnded
 from spotrun.units import shown
 
 APPEND_WITHIN_S = 3700.0
-"""Maximum system seconds of waiting for an append. It is longer than the time for which the recorder retries."""
+"""
+Maximum seconds of system time of waiting for an append. It is longer than the time for which the recorder
+retries.
+"""
 NAMED_MAX = 40
 """
 Maximum number of untracked places that the ledger names. An untracked place is a part of a training's state that
@@ -98,7 +101,7 @@ class AttemptJournal:
 
         Raises:
             PowerOff: this launch is not allowed to start an attempt, or another instance has already started this
-                launch's attempt. The latter happens if a user launched this instance by hand with "launch more like
+                launch's attempt. The second happens if a user has launched this instance by hand with "launch more like
                 this".
         """
         self._append(unless(lambda state: state.launches[self._launch].attempt is not None, self._started))

@@ -40,9 +40,9 @@ class Backpressure:
     @property
     def is_in_ledger(self) -> bool:
         """
-        True if the refusal is recorded in the ledger. The ledger is in the same store. So if the entry about the
-        refusal could be written, the store still accepts small objects, and the entry about the attempt's end can be
-        written too.
+        True if the refusal is recorded in the ledger. The ledger is in the store that refuses checkpoints. If that
+        store has accepted the entry about the refusal, it still accepts small objects. Then the agent can also write
+        the entry about the attempt's end.
         """
         return self._entry is not None and self._entry.done()
 

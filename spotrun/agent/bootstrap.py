@@ -19,7 +19,10 @@ CRASHES_MAX = 10
 Maximum consecutive crashes. After this many, the agent is not started again, because it would probably crash again.
 """
 STEADY_S = 300.0
-"""System seconds that an agent has to run so that a later crash does not count as a crash on start."""
+"""
+Seconds of system time that an agent has to run before the count of consecutive crashes starts again from zero. A crash
+after that time says nothing about the agent's start.
+"""
 PAUSE_S = 0.5
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)

@@ -3,9 +3,9 @@ The container in which the job's `setup` and the trainers of this instance run, 
 
 pull by digest, unless the image is on this machine -> start, with the instance's folder mounted -> find its Python
 
-The agent itself runs outside the container. It starts processes in the container in such a way that they are its own
-children, but see the container's files (spotrun/container/engine.py). So the rest of the agent watches and ends these
-processes as it does without a container. If the agent restarts, it makes a new container.
+The agent itself runs outside the container. The processes that it starts in the container are its own children,
+although they see the container's files instead of the machine's (spotrun/container/engine.py). So the agent can watch
+and end these processes as it does without a container. If the agent restarts, it makes a new container.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from spotrun.errors import SpotrunError
 from spotrun.spec.image import Image
 
 PAUSES_S = (2.0, 10.0, 30.0, 60.0)
-"""System seconds between two tries to pull an image."""
+"""Seconds of system time between two tries to pull an image."""
 PACKAGE = Path(spotrun.__file__).parent
 """
 The folder of the package. It is visible in the container at the same path, because trainers in the container import the
@@ -224,8 +224,8 @@ def _pull(context: AgentContext, engine: Engine, image: Image) -> None:
 
 def _pull_once(context: AgentContext, engine: Engine, image: Image) -> None:
     """
-    Pull the image once. If that fails, ask the image's registry about the image. If the registry refuses too, raise its
-    error, because its message is shorter than the engine's.
+    Pull the image once. If that fails, ask the image's registry about the image. If the registry refuses too, raise the
+    registry's error, because its message is shorter than the engine's.
     """
     login = login_to(image, context.spec.envs, context.secrets.values, cloud_behind(image.host))
     try:

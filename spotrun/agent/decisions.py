@@ -115,8 +115,8 @@ def standby_verdict(
 
 FAILED = 1
 """
-Exit code that is recorded if a training failed, but its command began another training instead of ending. The agent
-then kills the command, so the command has no exit code of its own that shows the failure.
+Exit code that the agent records for a failed training whose process did not exit. The command began another training
+instead, so the agent has to kill it, and the command has no exit code of its own that shows the failure.
 """
 
 
@@ -175,7 +175,7 @@ def why_give_up(state: RunState, exited: TrainerExited, max_restarts: int) -> st
     Return the reason why no other trainer is started after `exited`; None if another one is started. `state` already
     includes `exited`.
 
-    A script that fails twice at the same step will fail there a third time (promise I7).
+    One reason is that the script failed twice at the same step: it would fail there a third time (promise I7).
     """
     if exited.cause is Cause.USER_ERROR and _failed_before(state, exited):
         return f"it failed twice at step {exited.step}"
@@ -197,14 +197,15 @@ def _failed_before(state: RunState, exited: TrainerExited) -> bool:
 
 def final_snapshot_fits(left_s: float, save_s: float | None, *, uploading: bool) -> bool:
     """
-    Return True if the agent should try to make a final snapshot durable in the remaining `left_s` seconds.
+    Return True if the agent should try to take a final snapshot, and to make it durable in the remaining `left_s`
+    seconds.
 
     `save_s` is how long a save takes, as measured; None if no save was measured. If an earlier snapshot is being
-    uploaded (`uploading`), trying means cancelling that upload. This is worth it only if a save fits into `left_s`.
+    uploaded (`uploading`), that upload has to be cancelled first. This is worth it only if a save fits into `left_s`.
 
     If nothing is being uploaded, the agent tries in any case, even if `save_s` is longer than `left_s`: a try costs
-    nothing, and it may succeed. Earlier saves ran at low priority so as not to slow the training down; the final save
-    does not have to, and may be many times as fast.
+    nothing, and it may succeed. The final save can be many times as fast as the measured saves, which ran at low
+    priority so as not to slow the training down.
     """
     return not uploading or save_s is None or save_s <= left_s
 
@@ -261,7 +262,7 @@ def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
 class HeldSnapshot(NamedTuple):
     """
     A snapshot whose upload has to wait, because the newest commit is too recent and there is a minimum time between
-    commits. The upload is allowed in `left_s` seconds.
+    commits. In `left_s` seconds the upload will be allowed.
 
     Since this snapshot, the training has taken `steps` steps, each of which takes `step_s`. The training has reported
     nothing for the last `silent_s` seconds. `every_steps` is the number of steps between two snapshots; None if
@@ -282,9 +283,9 @@ LATE_STEPS = 3
 
 def gives_way(held: HeldSnapshot, turn_s: float) -> bool:
     """
-    Return True if the waiting snapshot should be dropped, so that the training can take a newer one in its place. That
-    is so if the next snapshot is due, and the training will probably reach its next step boundary before an upload is
-    allowed. This is only an estimate: a validation before that boundary may take longer than a step.
+    Return True if the waiting snapshot should be dropped, so that the training can take a newer one in its place. Two
+    things must be true: the next snapshot is due, and the training will probably reach its next step boundary before an
+    upload is allowed. The second is only an estimate: a validation before that boundary may take longer than a step.
 
     If the training has been silent for too long, it may never reach another step boundary. In that case the snapshot is
     kept. `turn_s` is the time in seconds until the caller calls this function again.
@@ -377,7 +378,7 @@ def leaving_s(state: RunState, commit_s: float | None) -> float | None:
 
 def is_restless(since_s: float, interval_s: float) -> bool:
     """
-    Return True if the agent should report to the user that a command's state never comes to rest. For `since_s`
-    seconds, a checkpoint has been due, but could not be made because the state kept changing.
+    Return True if the agent should report to the user that a command's state never comes to rest. `since_s` is the time
+    in seconds for which a checkpoint has been due, but could not be made because the state kept changing.
     """
     return since_s >= RESTLESS_INTERVALS * interval_s

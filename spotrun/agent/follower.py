@@ -1,9 +1,10 @@
 """
 Runs a gang's member that is not the lead. The member's trainers begin and end according to the ledger (protocol 38).
 
-Within an attempt, the trainers of all members are started together, and may be started again; each such start has a
-number, the incarnation. The lead's agent restores, saves, and decides what follows when a trainer ends. It writes each
-incarnation into the ledger, with the address at which the trainers connect to each other.
+Within an attempt, the trainers of all members are started together. If one of them fails, all may be started again,
+together. Each such start has a number, the incarnation. The lead's agent restores, saves, and decides what follows when
+a trainer ends. It writes each incarnation into the ledger, with the address at which the trainers connect to each
+other.
 
 This agent starts a trainer as soon as it reads an incarnation in the ledger. It ends the trainer when it reads the next
 incarnation, or the end of the attempt. If the trainer ends by itself, this agent reports how.
@@ -37,9 +38,12 @@ from spotrun.trainer_link import WORK
 from spotrun.units import count_of
 
 TURN_S = 0.1
-"""Maximum system seconds for which the loop waits for a letter."""
+"""Maximum seconds of system time for which the loop waits for a letter."""
 ENDS_BY_ITSELF_WITHIN_S = 30.0
-"""Maximum system seconds for which the script may go on running after the run's completion. Then it is killed."""
+"""
+Maximum seconds of system time for which the script is allowed to go on running after the run's completion. Then it is
+killed.
+"""
 REASON_MAX = 500
 
 
@@ -73,7 +77,8 @@ class Follower:
         Follow the attempt until it ends.
 
         Raises:
-            PowerOff: the attempt has ended, or the agent has lost the ledger, or cannot restore its files.
+            PowerOff: the attempt has ended, the agent can no longer write to the ledger, or it cannot restore its
+                files.
         """
         self._context.status.change(phase="restore", attempt=self._number)
         self._reach.start()
@@ -137,7 +142,8 @@ class Follower:
         text that says what is damaged; otherwise return "".
 
         Raises:
-            PowerOff: the files cannot be restored here. The ledger has the attempt's end, with the reason.
+            PowerOff: the files cannot be restored here. Before that, this agent has written the attempt's end and the
+                reason into the ledger.
         """
         process_groups.end_left_over(self._context.assignment.trainer_mark, self._context.assignment.instance_id)
         commit = None if number is None else self._context.recorder.state.commit(number)

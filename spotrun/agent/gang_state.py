@@ -40,24 +40,24 @@ from spotrun.run.gang import MemberName
 from spotrun.units import count_of
 
 LOOKS_EVERY_S = 2.0
-"""Run seconds between two reads of another member's status."""
+"""Seconds of run time between two reads of another member's status."""
 LOOKS_EVERY_MIN_S = 0.2
-"""Minimum system seconds between two reads."""
+"""Minimum seconds of system time between two reads."""
 RESTS = 3
 """
-Maximum time that the lead waits until its state has the same files as another member's state. It is a multiple of the
-time after which an unchanged state counts as at rest (quiescence.py). If the lead's state has not changed for this
-long, and another member still has a file that the lead lacks, the checkpoint is refused.
+Maximum time for which the lead waits, with an unchanged state, for a file that another member has and the lead lacks.
+After this time the checkpoint is refused. The unit is the time after which an unchanged state counts as at rest
+(quiescence.py).
 """
 RESTS_MAX = 120
 """
-Maximum time that the lead waits if its state, or the other member's file, keeps changing. It has the same unit as
-RESTS. After this time, the checkpoint is refused in any case.
+Maximum time for which the lead waits if its state, or the other member's file, keeps changing. After this time the
+checkpoint is refused in any case. The unit is the same as for RESTS.
 """
 READS_WITHIN_S = 10.0
 """
-Maximum system seconds for which a member retries to read the list of the lead's files. If that fails, the member tries
-again later: the lead's question stays in the lead's status until it is answered.
+Maximum seconds of system time for which a member retries to read the list of the lead's files. If that fails, the
+member tries again later: the lead's question stays in the lead's status until it is answered.
 """
 NAMED_MAX = 5
 """Maximum number of paths in a member's answer to the lead."""
@@ -124,8 +124,8 @@ def verdict(heard: Iterable[MemberAnswer], asking: Asking, rest_s: float) -> Ver
     lead lacks, the lead first waits, because its own command may still write the same file. The copy is refused only
     when the other member's file is at rest, and the lead's state has been at rest without that file for a while.
 
-    If a member's command failed in the middle of its work, the member's files may never become equal to the lead's. So
-    this copy is dropped, and the lead makes another one.
+    If a member's command failed in the middle of its work, the member may never write the files that the lead's copy
+    has. So this copy is dropped. The lead makes another one, from the files that its state has then.
     """
     open_ones = [each for each in heard if not each.agrees]
     unlike = [each.answer for each in open_ones if each.answer is not None]
@@ -253,7 +253,7 @@ def heard_in(status: AgentStatus | None, asked: StateAsked) -> MemberAnswer:
 
 
 class StateAtStart(NamedTuple):
-    """The state files from which this member's newest trainer, the one of `incarnation`, started."""
+    """The state files with which trainer `incarnation`, the newest trainer of this member, started."""
 
     incarnation: int
     survey: Survey

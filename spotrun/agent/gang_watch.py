@@ -33,7 +33,7 @@ from spotrun.run.reasons import lost_a_peer
 STANDS_STILL_S = 15.0
 """
 A member that cannot be reached counts as missing only if, in addition, the lead's trainer has made no step for this
-many run seconds (protocol 44). If five steps take longer than this, the time of five steps applies.
+many seconds of run time (protocol 44). If five steps take longer than this, the time of five steps applies.
 """
 STANDS_STILL_STEPS = 5
 

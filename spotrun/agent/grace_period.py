@@ -25,42 +25,42 @@ from spotrun.run.state import RunState
 
 NOTICE_MARGIN_S = 0.3
 """
-System seconds that the agent keeps in reserve before a notice's deadline, because a busy machine may schedule this
-process late.
+Seconds of system time that the agent keeps in reserve before a notice's deadline, because a busy machine may schedule
+this process late.
 """
 LAST_WORD_S = 1.0
-"""Run seconds before the deadline at which the agent gives up on a final snapshot and records that."""
+"""Seconds of run time before the deadline at which the agent gives up on a final snapshot and records that."""
 LAST_WORD_MIN_S = 0.3
 """
-Minimum of LAST_WORD_S in system seconds. On a busy machine, even the write of the record may have to wait for the
-processor.
+Lower limit of LAST_WORD_S in seconds of system time. On a busy machine, even the write of the record may have to wait
+for the processor.
 """
 DRAIN_WITHIN_S = 120.0
-"""Maximum run seconds of a drain that has no deadline."""
+"""Maximum seconds of run time of a drain that has no deadline."""
 DRAIN_WITHIN_MIN_S = 60.0
-"""Minimum of DRAIN_WITHIN_S in system seconds, because a step or a validation cannot be sped up."""
+"""Lower limit of DRAIN_WITHIN_S in seconds of system time, because a step or a validation cannot be sped up."""
 TERMINATED_WITHIN_S = 30.0
 """
-Run seconds between SIGTERM and SIGKILL, as on Kubernetes and Slurm. In this time a command can save its work. The time
-applies to commands of which spotrun makes no checkpoints. SIGTERM is sent as late as possible, because the command
-might complete before it gets SIGTERM.
+Seconds of run time between SIGTERM and SIGKILL, as on Kubernetes and Slurm. In this time a command can save its work.
+The time applies to commands of which spotrun makes no checkpoints. SIGTERM is sent as late as possible, because the
+command might complete before it gets SIGTERM.
 """
 FILES_S = 10.0
 """
-Run seconds between SIGKILL and the deadline, in which the agent stores the command's files. This time is never longer
-than a sixth of the time from the notice to the deadline.
+Seconds of run time between SIGKILL and the deadline, in which the agent stores the command's files. This time is never
+longer than a sixth of the time from the notice to the deadline.
 """
 TERMINATED_WITHIN_MIN_S = 5.0
-"""Minimum of TERMINATED_WITHIN_S in system seconds. It applies only to a drain that has no deadline."""
+"""Lower limit of TERMINATED_WITHIN_S in seconds of system time. It applies only to a drain that has no deadline."""
 
 
 UPLOAD_ALONE_SHARE = 0.25
 """
-Last part of the time from a notice to its deadline, as a share of that time. If an earlier snapshot is still being
-uploaded, training stops for this last part, so that the upload has the machine to itself. This applies only if there is
-no time for a final snapshot. If there is time, the upload is cancelled, and a final snapshot is saved instead. From the
-notice on, the upload has priority over training. If the upload is done early, there may be time for a final snapshot
-after all.
+Last part of the time from a notice to its deadline, as a share of that time. Training stops for this part if an earlier
+snapshot is still being uploaded and there is no time for a final snapshot. Then the upload has the machine to itself.
+
+If there is time for a final snapshot, the upload is cancelled, and the final snapshot is saved instead. From the notice
+on, the upload has priority over training. If it is done early, there may be time for a final snapshot after all.
 """
 
 
@@ -72,7 +72,7 @@ class Stage(Enum):
 
 
 class Times(Protocol):
-    """Interface: computes the times at which a training or a command has to stop, in monotonic run seconds."""
+    """Interface: computes the times at which a training or a command has to stop, in monotonic seconds of run time."""
 
     def leave_s(self, drain: GracePeriod) -> float:
         """Return the time at which training has to stop so that the deadline is met."""
@@ -148,7 +148,7 @@ class GracePeriod:
             self.too_short = times.too_short(max(0.0, times.give_up_s(self) - self.draining_s))
 
     def until_next_s(self, times: Times) -> float:
-        """Return how many system seconds remain until `leave_s` or, during a drain, until `give_up_s`."""
+        """Return how many seconds of system time remain until `leave_s` or, during a drain, until `give_up_s`."""
         if self.deadline_s is None and self.draining_s is None:
             return float("inf")
         due_s = times.give_up_s(self) if self.draining_s is not None else times.leave_s(self)
@@ -156,7 +156,7 @@ class GracePeriod:
 
     @property
     def window_s(self) -> float:
-        """Run seconds from the notice to the deadline that it announced."""
+        """Seconds of run time from the notice to the deadline that it announced."""
         assert self.deadline_s is not None
         return self.deadline_s - self.noticed_s
 
@@ -226,7 +226,7 @@ class StateTimes(SigtermTimes):
     """
     The times for a command whose state the agent stores after the command has ended.
 
-    `takes_s` is the measured time from SIGTERM until the state is durable, in run seconds; None if it was never
+    `takes_s` is the measured time from SIGTERM until the state is durable, in seconds of run time; None if it was never
     measured. `ended` is True once the command has ended. Then the agent has no process left to kill, and uses all
     remaining time to store the state.
     """

@@ -11,7 +11,7 @@ from spotrun.run.gang import MemberName
 from spotrun.trainer_link import Message
 
 TURN_S = 0.1
-"""Maximum system seconds for which the main loop waits for a letter."""
+"""Maximum seconds of system time for which the main loop waits for a letter."""
 
 
 class PowerOff(Exception):
@@ -111,8 +111,8 @@ class LedgerLost:
 @dataclass(frozen=True)
 class Saved:
     """
-    A snapshot became commit `commit`. It took `took_s` run seconds to upload, verify and record it. If only the changed
-    parts of its image were sent, `digest` is the digest of the whole image (`unchanged.digest`).
+    A snapshot became commit `commit`. It took `took_s` seconds of run time to upload, verify and record it. If only the
+    changed parts of its image were sent, `digest` is the digest of the whole image (`unchanged.digest`).
     """
 
     sequence: int

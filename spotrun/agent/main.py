@@ -29,7 +29,7 @@ from spotrun.folder import work_files
 from spotrun.run.reasons import in_one_line
 
 EARLY_VARIABLE = "SPOTRUN_EARLY_TRAINER"
-"""With the value `0`, a standby does not start its trainer before the takeover."""
+"""Environment variable. If its value is `0`, a standby does not start its trainer before the takeover."""
 CRASHED = 70
 
 

@@ -32,7 +32,7 @@ from spotrun.run.gang import Gang
 from spotrun.run.state import Attempt, RunState
 
 TURN_S = 0.1
-"""Maximum system seconds between two reads of the recorder's state."""
+"""Maximum seconds of system time between two reads of the recorder's state."""
 
 
 class Membership:

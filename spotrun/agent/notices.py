@@ -14,9 +14,12 @@ from spotrun.clock import Clock
 from spotrun.clouds.notices import Blind, NoticeSource
 
 POLL_S = 5.0
-"""Run seconds between two polls. If a source took longer than this to answer, it is polled again immediately."""
+"""
+Seconds of run time between two polls. If a source took longer than this to answer, it is polled again
+immediately.
+"""
 POLL_MIN_S, POLL_MAX_S = 0.05, 2.0
-"""Minimum and maximum of POLL_S in system seconds."""
+"""Minimum and maximum of POLL_S in seconds of system time."""
 BLIND_AFTER = 3
 """Number of consecutive failures of a source after which the watcher counts as blind."""
 

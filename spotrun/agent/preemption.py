@@ -23,7 +23,8 @@ from spotrun.run.state import RunState
 
 FILES_STOP_BEFORE_S = 3.0
 """
-System seconds before the last snapshot at which the agent stops sending files, so that files in flight still arrive.
+Seconds of system time before the last snapshot at which the agent stops sending files. Uploads that are in progress can
+then finish, and leave the network to the snapshot.
 """
 
 
@@ -41,7 +42,10 @@ class Preemption:
 
     @property
     def until_next_s(self) -> float:
-        """Maximum system seconds until this object has to check again whether to act, even if no letter comes."""
+        """
+        Maximum seconds of system time until this object has to check again whether to act, even if no letter
+        comes.
+        """
         return self._drain.until_next_s(self._start.trainee.times)
 
     def notice(self, notice: NoticeHeard) -> None:

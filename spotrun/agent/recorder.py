@@ -24,19 +24,20 @@ from spotrun.run.events import AnyEvent, Entry
 from spotrun.run.state import RunState
 
 TAIL_S = 2.0
-"""Run seconds between two checks for a new entry."""
+"""Seconds of run time between two checks for a new entry."""
 TAIL_MIN_S = 0.1
-"""Minimum system seconds between two such checks."""
+"""Minimum seconds of system time between two such checks."""
 PAUSE_S = 1.0
-"""System seconds between two tries. One try lasts at most a minute."""
+"""Seconds of system time between two tries. One try lasts at most a minute."""
 GIVE_UP_AFTER_S = 3600.0
 """
-Maximum system seconds for which the recorder tries to reach the store. A run whose store is absent for longer is lost.
+Maximum seconds of system time for which the recorder tries to reach the store. A run whose store is absent for longer
+is lost.
 """
 ROOM_WITHIN_S = float(os.environ.get("SPOTRUN_ROOM_WITHIN_S", "900"))
 """
-Maximum system seconds for which an instance waits for a store that refuses writes. The waiting instance costs money,
-and its unsaved progress (by default ten minutes of training) is seldom worth more. Tests set a smaller value.
+Maximum seconds of system time for which an instance waits for a store that refuses writes. The waiting instance costs
+money, and its unsaved progress (by default ten minutes of training) is seldom worth more. Tests set a smaller value.
 """
 
 Job = tuple[Decide, "Future[Entry | None]"]
@@ -44,9 +45,9 @@ Job = tuple[Decide, "Future[Entry | None]"]
 
 def unless(done: Callable[[RunState], object], event: AnyEvent) -> Decide:
     """
-    Return a function that decides to append `event`, unless `done` finds in the run's state that the event has already
-    been written. This prevents duplicates: if the store's answer to an append was lost, the ledger calls the function
-    once more.
+    Return a function for `Ledger.append` that decides whether to append `event`: yes, unless `done` finds in the run's
+    state that the event has already been written. This prevents duplicates. If the store's answer to an append was
+    lost, the ledger calls the function again, and finds that the event is there.
     """
     return lambda state: None if done(state) else event
 
@@ -54,7 +55,8 @@ def unless(done: Callable[[RunState], object], event: AnyEvent) -> Decide:
 class Recorder:
     """
     Appends events in order, and reads new entries of the ledger. `clean` removes secrets from all texts of the events.
-    If an append fails for good, so that no later one can succeed either, the recorder puts a LedgerLost into the inbox.
+    If an append fails for a reason that makes all later appends fail too, the recorder puts a LedgerLost into the
+    inbox.
     """
 
     def __init__(self, ledger: Ledger, clock: Clock, inbox: Inbox, clean: Clean) -> None:

@@ -48,7 +48,7 @@ from spotrun.store.port import Store
 METRICS_MAX = 50
 DETAIL_MAX = 1000
 TRY_AGAIN_S = 2.0
-"""System seconds until the next try to save a snapshot that a full store has refused."""
+"""Seconds of system time until the next try to save a snapshot that a full store has refused."""
 LARGE_BYTES = 32 << 20
 """
 Minimum size, in bytes, of an upload that yields to training. A smaller upload uses the processor for only a few
@@ -201,8 +201,8 @@ class Saver:
         only now can the trainer get the other arena. For a final snapshot, do nothing, because no other snapshot
         follows it.
 
-        Each trainer numbers its snapshots from 0. The number is still enough to identify the snapshot here, because a
-        new trainer starts only when all snapshots of the trainer before are saved or dropped.
+        Each trainer numbers its snapshots from 0, so the numbers of two trainers overlap. Still, the number identifies
+        the snapshot here: a new trainer starts only when all snapshots of the previous trainer are saved or dropped.
         """
         if self._in_flight is not None and self._in_flight.sequence == sequence and not self._in_flight.taken.final:
             self._spend(self._in_flight)

@@ -36,9 +36,9 @@ from spotrun.run.reasons import reason_in
 from spotrun.store.retrying import through_faults
 
 SETUP_MAX_S = 3600.0
-"""Maximum system seconds for the job's `setup` command."""
+"""Maximum seconds of system time for the job's `setup` command."""
 FETCH_WITHIN_S = 300.0
-"""Maximum system seconds to wait for a store fault to pass."""
+"""Maximum seconds of system time for retries while the store has a fault."""
 PACKED_MAX_BYTES = 16 << 30
 OUTPUT_BYTES = 64 << 10
 """Number of bytes, at the end of the output of a failed `setup`, that are searched for the reason."""

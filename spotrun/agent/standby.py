@@ -14,7 +14,7 @@ from spotrun.errors import CheckpointDamaged, StoreError
 from spotrun.run.state import Commit, RunState
 
 TURN_S = 0.1
-"""Maximum system seconds between two rounds."""
+"""Maximum seconds of system time between two rounds."""
 
 
 class Prefetch:
@@ -105,8 +105,8 @@ def stand_by(context: AgentContext, *, warming: bool) -> Image | None:
 
 def _wait(context: AgentContext) -> list[Letter]:
     """
-    Wait up to TURN_S for one letter (a report from another thread). Return the letter if this standby's attempt will
-    have to handle it; otherwise return [].
+    Wait up to TURN_S for one letter (a report from another thread). Return the letter if it has to be kept for the
+    attempt that this standby will start; otherwise return [].
     """
     try:
         letter = context.inbox.get(timeout=TURN_S)

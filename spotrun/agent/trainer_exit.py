@@ -21,7 +21,10 @@ from spotrun.agent.trainer_start import TrainerStart
 from spotrun.run.events import Cause
 
 RETIRED_WITHIN_S = 10.0
-"""Maximum system seconds that a completed run may take to delete the checkpoints that it need not keep."""
+"""
+Maximum seconds of system time for which a completed run waits until the checkpoints that it need not keep are
+deleted.
+"""
 
 
 @dataclass(frozen=True, eq=False)

@@ -205,7 +205,7 @@ class OurPackage:
     def find_distributions(self, context: Any) -> Iterator[Any]:
         """
         Yield spotrun's distribution if the caller searches everywhere this interpreter can import from. Yield nothing
-        if the caller names the folders to search, as a tool does that lists the packages of one folder.
+        if the caller names the folders to search. A tool that lists the packages of one folder does that.
         """
         if "path" not in vars(context) and context.name in (None, "spotrun"):
             yield our_distribution()

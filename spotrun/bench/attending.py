@@ -368,7 +368,7 @@ class _TrialRun:
 
 
 def _created(spec: RunSpec) -> OpenRun:
-    """Create a run. If a signal arrives meanwhile, leave nothing of it behind."""
+    """Create a run. If a signal arrives meanwhile, remove everything that was already created of the run."""
     uid = new_uid()
     try:
         return create_known(prepare_run(spec, f"bench:{who()}", uid=uid, part_of=BENCH))

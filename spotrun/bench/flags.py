@@ -99,8 +99,8 @@ class BenchFlags(NamedTuple):
 @contextmanager
 def about_types(*, given: bool) -> Iterator[None]:
     """
-    Adapt error messages of the `with` block that blame the job's `resources.accelerators`. If `--types` was given, the
-    accelerators come from that flag, so let the message name the flag instead.
+    Correct the error messages of the `with` block. If `--types` was `given`, the accelerators come from that flag and
+    not from the job. So if a message names the job's key `resources.accelerators`, let it name the flag instead.
     """
     try:
         yield

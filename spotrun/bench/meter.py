@@ -26,8 +26,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     A measurement of `steps` steps and `samples` samples in `seconds` of training, without the first steps.
 
     - `low`, `high`: the lower and the upper quartile of the blocks' steps per second
-    - `doubt`: how uncertain the mean seconds per step are, as a share of that mean: half the width of their 95 %
-      confidence interval. It is computed from the differences between the blocks, and is 0 if there is only one block.
+    - `doubt`: the uncertainty of the mean seconds per step. It is half the width of the mean's 95 % confidence
+      interval, divided by the mean. It is computed from the differences between the blocks, and is 0 if there is only
+      one block.
     - `data_wait`, `cpu_share`, `gpu_share`: the shares of `seconds` in which the training waited for data, in which the
       processors were busy, and in which the GPUs were busy. The last two are None if unknown.
     - `memory_bytes`, `gpu_memory_bytes`: the most memory that was used on the machine, and on all its GPUs together

@@ -17,9 +17,8 @@ def next_ones(waiting: Sequence[Kind | None], going: Sequence[Kind | None], max_
     Choose which of the waiting trials begin now, and return their positions in `waiting`. `waiting` lists the kinds of
     instance that the waiting trials need; `going` lists the kinds of the running trials.
 
-    At most `max_parallel` trials run at the same time. Of the waiting trials, one whose kind has the fewest running
-    trials begins first. If `max_parallel` is None, at most MAX_PARALLEL trials run, and only one of each kind, because
-    a quota seldom allows two.
+    At most `max_parallel` trials run at the same time. If it is None, at most MAX_PARALLEL trials run, and only one of
+    each kind, because a quota seldom allows two. Trials whose kind has the fewest running trials begin first.
     """
     chosen: list[int] = []
     while len(going) + len(chosen) < (max_parallel or MAX_PARALLEL):

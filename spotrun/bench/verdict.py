@@ -8,8 +8,9 @@ training becomes faster by this factor (Amdahl 1967):
     a faster device        1 / w           if computing takes no time
     faster loading         1 / (1 - w)     if waiting takes no time
 
-Both factors are upper bounds. In practice a faster device gains even less if the loaders read ahead. Such loaders also
-load data while the device computes. A faster device shortens that time, so the training then waits longer for data.
+Both factors are upper bounds. In practice a faster device gains even less if the loaders read ahead, that is, if they
+load data while the device computes. A faster device computes for a shorter time, so the loaders get less done in that
+time, and the training waits longer for data.
 """
 
 from __future__ import annotations

@@ -29,8 +29,9 @@ class ChargeKind(StrEnum):
 
 def of_amount(kind: ChargeKind, amount_usd: Decimal) -> ChargeKind:
     """
-    Return `kind`, or CREDIT if the amount is negative: then the charge corrects other lines. A tax and a rounding keep
-    their kind, because both may be negative.
+    Return the kind of a charge that the bill lists as `kind`. If the amount is negative, that is CREDIT, because the
+    charge corrects other lines. Taxes and roundings are exceptions: they keep their kind, because their amounts can be
+    negative anyway.
     """
     return kind if amount_usd >= 0 or kind in (ChargeKind.TAX, ChargeKind.ROUNDING) else ChargeKind.CREDIT
 

@@ -28,9 +28,9 @@ class Correction:
     """
     A correction of the end of an instance, which is `member` of launch `launch`.
 
-    According to the bill, the instance ended at `ended_at`. According to the ledger, it ended at `was`. But that is
-    only a bound, and `bound` names the source of the bound. With the corrected end, the run costs `usd` more (less if
-    `usd` is negative).
+    According to the bill, the instance ended at `ended_at`. The ledger has the end `was`, which is only a bound, and
+    `bound` names the source of this bound. With the corrected end, the run costs `usd` more (less if `usd` is
+    negative).
     """
 
     launch: int

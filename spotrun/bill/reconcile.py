@@ -369,7 +369,8 @@ class _InstanceLine:
     def _until_its_time_to_live(self) -> Decimal:
         """
         Return how much more the instance would have cost if it had run until the end of its time-to-live. No instance
-        runs longer than that, so a later end than the ledger's cannot explain a larger difference.
+        runs longer than that. So if the bill exceeds the ledger by more than this amount, the reason cannot be that the
+        instance ended later than the ledger says.
         """
         life = timedelta(seconds=self._launch.intent.time_to_live_s)
         return metered(self._member.prices, self._until, self._began + life)

@@ -54,9 +54,9 @@ class CopyStreams:
 
 class Moment:
     """
-    The moment at which this object was made, as a mark in the work queue of each device that holds `tensors`. Its
-    method opens a `with` block, in which reads of the tensors begin only after the device has done all work that was
-    queued before the mark.
+    The moment at which this object was made. On construction, it puts a mark into the work queue of each device that
+    holds `tensors`. The object's method opens a `with` block. In this block, reads of the tensors begin only after the
+    device has done all work that was queued before the mark.
     """
 
     def __init__(self, tensors: Iterable[Tensor], lanes: CopyStreams) -> None:

@@ -28,7 +28,7 @@ from spotrun.store.port import Store
 
 SIDE_BY_SIDE = 8
 RETRY_FOR_S = 30.0
-"""Maximum system seconds for retries after a store fault that may pass. It is short, because the user is waiting."""
+"""Maximum seconds of system time for retries while the store has a fault. It is short, because the user is waiting."""
 TEMPORARY = ".spotrun-fetch-"
 """Prefix of the names of temporary files. A fetch that is killed leaves them behind."""
 Progressed = Callable[[int], None]
@@ -159,9 +159,7 @@ _OF_ONE_FILE = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.E
 
 
 class _OfATool(Exception):
-    """
-    A file must not be written, because its folder belongs to a tool that runs or obeys the files in it.
-    """
+    """A file must not be written, because its folder belongs to a tool that runs or obeys the files in it."""
 
 
 class _Writer:

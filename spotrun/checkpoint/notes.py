@@ -22,8 +22,8 @@ _MODULES = ("torch", "numpy")
 def plain(value: Any, depth: int = 0) -> Any:
     """
     Convert mappings, sequences, dataclasses and namespaces of any class to dicts and lists. Replace a class or function
-    by a text that names it. Return any other value unchanged. The code that writes the image then saves that value or,
-    if an image cannot hold the value, replaces it by `note(value)`.
+    by a text that names it. Return any other value unchanged, even if an image cannot hold it: the code that writes the
+    image later replaces such a value by `note(value)`.
     """
     if depth > DEPTH_MAX:
         return note(value)

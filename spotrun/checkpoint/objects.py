@@ -48,9 +48,10 @@ class SavedObject(dict[str, Any]):
 
 class InitialObjects:
     """
-    The objects that were already in the state when training began. Only objects below the state's top-level keys in
-    `below` are recorded. A training that resumes runs the same script, so it has equivalent objects at the same paths.
-    `is_elsewhere` returns True for an object whose state is saved separately.
+    The objects that were already in the state when training began. For some of them an image contains only a name: a
+    training that resumes runs the same script, so it creates equivalent objects at the same paths. Only objects below
+    the state's top-level keys in `below` are recorded. `is_elsewhere` returns True for an object whose state is saved
+    separately.
     """
 
     def __init__(self, below: Collection[str], is_elsewhere: Callable[[Any], bool]) -> None:
@@ -65,7 +66,7 @@ class InitialObjects:
     def is_same(self, path: Path, value: Any) -> bool:
         """
         Return whether `value` is the object that was at `path` when the state was saved for the first time. During that
-        first save, record `value` and return True. A call of `first_look_ends` says that the first save is over.
+        first save, which lasts until `first_look_ends` is called, record `value` and return True.
         """
         if self._first is None:
             self._found[path] = value
@@ -162,9 +163,8 @@ def is_plain(kind: type) -> bool:
 
 def _has_a_say(kind: type) -> Iterator[bool]:
     """
-    Yield, for each method of `_HOOKS` that `kind` defines, whether the author of the class wrote the method. Yield
-    False for a method that `dataclasses` generated for a frozen dataclass with slots: such a method only gets or sets
-    attributes.
+    For each method of `_HOOKS` that `kind` defines, yield True if the author of the class wrote the method. Yield False
+    if `dataclasses` generated it, for a frozen dataclass with slots: such a method only gets or sets attributes.
     """
     for hook in _HOOKS & vars(kind).keys():
         yield getattr(vars(kind)[hook], "__module__", None) != "dataclasses"

@@ -1,5 +1,5 @@
 """
-Reads lists of a script's stored files (spotrun/folder/stored_files.py), and finds stored files that may be deleted.
+Reads lists of a script's stored files (spotrun/folder/stored_files.py), and finds stored files that can be deleted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def read_listing(store: Store, outputs: Outputs, *, retry_for_s: float = RETRY_F
 
     Raises:
         CheckpointDamaged: the list is missing, or differs from its digest in the ledger.
-        StoreUnavailable: the store had a fault that did not pass.
+        StoreUnavailable: the store did not recover in the time for retries.
     """
     return listing_at(store, outputs.event.key, outputs.event.blake3, retry_for_s)
 
@@ -54,16 +54,16 @@ def verify_files(store: Store, commit: Commit) -> None:
         read_verified(store, key, piece.blake3, piece.size_bytes, lambda at, data: None, RETRY_FOR_S)
 
 
-# -- files that may be deleted --------------------------------------------------------------------------------------
+# -- files that can be deleted --------------------------------------------------------------------------------------
 
 
 def kept(state: RunState, retiring: Collection[int] = ()) -> list[Outputs]:
     """
-    Return the lists of files that are still needed: the newest list, and one list for each kept checkpoint. Usually a
-    checkpoint's list is the one that was stored with it. If none was stored with a checkpoint, its list is the last one
-    that was stored before the next checkpoint.
+    Return the lists of files that are still needed: the newest list, and one list for each kept checkpoint. A
+    checkpoint's list is the one that was stored with it. If no list was stored with a checkpoint, the last list before
+    the next checkpoint counts as its list.
 
-    All other lists may be deleted, because later entries of the ledger never name them. Checkpoints in `retiring` are
+    All other lists can be deleted, because later entries of the ledger never name them. Checkpoints in `retiring` are
     about to be retired, and do not count as kept.
     """
     held = [each.number for each in state.commits if each.retired_at is None and each.number not in retiring]
@@ -78,7 +78,7 @@ def named_keys(lists: Iterable[tuple[Outputs, Listing]]) -> set[str]:
 
 def garbage(state: RunState, store: Store, keys: Collection[str], retiring: Collection[int] = ()) -> list[str]:
     """
-    Return the keys whose objects may be deleted, because no list that `kept` returns names them. All `keys` must be
+    Return the keys whose objects can be deleted, because no list that `kept` returns names them. All `keys` must be
     below `outputs/`.
 
     Return no keys before the run has ended. Return no keys either if one of the kept lists cannot be read: the objects

@@ -128,7 +128,7 @@ def fetch(
 
     Raises:
         CheckpointDamaged: an object is missing, or differs twice from its digest.
-        StoreUnavailable: the store had a fault that did not pass.
+        StoreUnavailable: the store did not recover in the time for retries.
     """
     manifest = read_manifest(store, commit.event, retry_for_s=retry_for_s)
     fd = os.memfd_create(f"spotrun-commit-{commit.number}", os.MFD_CLOEXEC) if disk is None else _unnamed(disk)
@@ -321,7 +321,7 @@ def read_verified(store: Store, key: str, digest: str, size_bytes: int | None, t
 
     Raises:
         CheckpointDamaged: the object is missing, or does not match `digest` (hexadecimal BLAKE3).
-        StoreUnavailable: the store had a fault that did not pass.
+        StoreUnavailable: the store did not recover in the time for retries.
     """
     read_bytes = MANIFEST_MAX_BYTES if size_bytes is None else size_bytes + 1
     seen: dict[str, int] = {}

@@ -1,7 +1,7 @@
 """
 Chooses the checkpoints to retire. This takes two steps. First, an entry in the ledger retires a checkpoint,
-irrevocably. Later the checkpoint's objects are deleted. It does no harm if that happens much later, or twice (protocol
-23).
+irrevocably. Later the checkpoint's objects are deleted. It does no harm if they are deleted much later, or twice
+(protocol 23).
 """
 
 from __future__ import annotations

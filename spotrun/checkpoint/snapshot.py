@@ -67,9 +67,10 @@ def plan_image(
     """
     Plan an image of `state` without copying anything: the plan refers to the state's own tensors.
 
-    The keys in `lenient` are those of hyper-parameters, which may contain any object. Objects below these keys are
-    saved as plain values or, if they have no plain form, as a text that names their class. `standing` describes objects
-    that a resumed training creates again: for some of them, the image contains only a name.
+    `lenient` contains the state's keys for hyper-parameters, which may contain any object. Objects below these keys are
+    saved as plain values. An object without a plain form is saved as a text that names its class. `standing` describes
+    the objects that were in the state when training began. A resumed training creates these objects again, so for some
+    of them the image contains only a name.
 
     Raises:
         Unsavable: an image cannot hold a value; the error names the value.
@@ -289,7 +290,10 @@ class _Decoder:
 
 
 def map_image(fd: int, size_bytes: int, start: int = 0) -> mmap.mmap:
-    """Return a map of the image from byte `start` on. Writes to it stay private to this process. Closes `fd`."""
+    """
+    Return a memory map of the image from byte `start` on, and close `fd`. Writes to the map stay private to this
+    process.
+    """
     prot = mmap.PROT_READ | mmap.PROT_WRITE
     try:
         return mmap.mmap(fd, size_bytes, flags=mmap.MAP_PRIVATE, prot=prot, offset=start)

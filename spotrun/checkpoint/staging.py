@@ -1,5 +1,5 @@
 """
-Writes images into free arenas for the trainer. Some tensors of an image may be copied while training continues.
+Writes images into free arenas for the trainer. Some tensors of an image can be copied while training continues.
 
 The trainer writes only into free arenas, and only the agent frees arenas (protocol 20). `Stager.stage` takes a plan and
 returns an object with the number of the arena that it filled. `Stager` has the same interface as the stagers of
@@ -28,7 +28,8 @@ T = TypeVar("T")
 
 class CopyTask(Generic[T]):
     """
-    A task for the thread that copies tensors. The thread does its tasks in the order in which their `begin` was called.
+    A task for the thread that copies tensors. The thread works on its tasks in the order in which `begin` was called on
+    them.
 
     A task holds the interpreter lock briefly for each tensor. So the best time to begin a task is while the training
     thread is inside a computation, and does not need the lock.
@@ -101,8 +102,8 @@ class Stager:
         Replace all arenas by new ones in the memory `fd`, and close `fd`. At first only the arena with the number
         `first` is free.
 
-        In the first `used_bytes` of each arena, one byte of each page is written now, so that the system allocates
-        these pages. An arena is larger than that, so that images can grow. Its other pages take up no memory until they
+        Write one byte into each page of the first `used_bytes` of each arena, so that the system allocates these pages
+        now. An arena is larger than `used_bytes`, so that images can grow. Its other pages take up no memory until they
         are used.
         """
         memory = _map_shared(fd, max(starts) + size_bytes)

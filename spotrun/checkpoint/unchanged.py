@@ -94,9 +94,8 @@ class Unchanged:
 
 def digest(image: memoryview) -> bytes:
     """
-    Return the digest of a whole image. It is needed only for a commit that borrows. The manifest of such a commit has
-    digests of whole parts only, and an image that contains only some bytes of a borrowed part cannot be compared with
-    them.
+    Return the digest of a whole image. Only a commit that borrows needs it. Its image may contain only some bytes of a
+    borrowed part, but the manifest has only digests of whole parts, so the image cannot be compared with them.
     """
     return xxhash.xxh3_128_digest(image)
 

@@ -252,8 +252,8 @@ class _Sending:
 
     def _next_part(self, turns: Iterator[tuple[int, Future[Part]]], contents: Sequence[Sequence[Piece]]) -> None:
         """
-        Send the next part. Parts have to be sent in order, but threads get a slot of the semaphore in any order. So a
-        thread first gets a slot, and only then chooses which part to send: the next one.
+        Send the next part. Parts have to be sent in order, but waiting threads may get a slot of the semaphore in
+        another order. So a thread first waits for a slot, and only then takes the next part that was not sent yet.
         """
         with self._control.slots:
             with self._lock:

@@ -120,7 +120,7 @@ def _correct(opened: OpenRun, found: Reconciliation, *, yes: bool) -> None:
 
 def _as_decided(event: EndCorrected, _: RunState) -> EndCorrected:
     """
-    Return the event unchanged, even if other entries were written to the ledger after the event was computed. That is
-    safe: the fold does not accept the event if it no longer applies.
+    Return the event unchanged. It need not be computed again if other entries were written to the ledger in the
+    meantime: if the event no longer applies, it is void.
     """
     return event

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 class StoredRuns(NamedTuple):
     """
-    The runs of a store. `runs` maps the uid of each readable run to the run. A folder that cannot be read may also
-    belong to a run. So `unreadable` contains every word from such folders that could be the run's uid, and instances
-    with such a uid count as instances of a run in this store.
+    The runs of a store. `runs` maps the uid of each readable run to the run. A folder that cannot be read may belong to
+    a run too, whose uid is then unknown. So `unreadable` contains every word from such folders that could be a uid.
+    Instances with one of these uids count as instances of a run in this store.
     """
 
     runs: dict[str, OpenRun]

@@ -121,7 +121,10 @@ def _watch(runs: list[OpenRun], damaged: list[dict[str, Any]]) -> list[dict[str,
 
 
 def _refuse_damage(rows: list[dict[str, Any]]) -> None:
-    """Raise an error if one of the listed runs is damaged or copied, so that the command's exit code shows this."""
+    """
+    Raise an error if one of the listed runs has a damaged ledger, or a folder that was copied from another run's, so
+    that the command's exit code shows this.
+    """
     from spotrun.units import count_of
 
     damaged = [row for row in rows if row["state"] == "damaged"]
@@ -256,7 +259,7 @@ def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:
 
 def _blind(run: OpenRun) -> Blindness | None:
     """
-    Return the time since which the cloud no longer answers the run's runner, and the reason. Return None if the cloud
+    Return the time at which the cloud stopped answering the run's runner, and the reason. Return None if the cloud
     answers.
     """
     from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status

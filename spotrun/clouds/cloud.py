@@ -327,8 +327,8 @@ def secrets_elsewhere(cloud: Cloud, spec: RunSpec, advice: Callable[[Reference],
 
 def secrets_of(cloud: Cloud, spec: RunSpec | None) -> dict[str, Reference]:
     """
-    Return those of the job's secrets that are kept in this cloud. (The job's section may name another cloud, because
-    any job can be rehearsed on another cloud.)
+    Return those of the job's secrets that are kept in this cloud. Secrets that are kept in another cloud are left out:
+    they occur because a job for that cloud can be rehearsed on this one.
     """
     found: dict[str, Reference] = {}
     for name, text in ({} if spec is None else spec.secrets).items():

@@ -57,8 +57,8 @@ class CloudDriver(Protocol):
         request (`require_one`) and starts nothing.
 
         Raises:
-            LaunchTokenSpent: the token's instance, or all of its members, existed and are terminated. CloudError and
-                its other subclasses: see the class docstring.
+            LaunchTokenSpent: the token's instance, or all of its members, existed and are terminated.
+            CloudError: see the class docstring, which lists its other subclasses too.
         """
 
     def describe(self, instance_id: str) -> Instance | None:

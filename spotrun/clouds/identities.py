@@ -21,7 +21,8 @@ SETTLES_WITHIN = timedelta(minutes=3)
 """
 Time within which all parts of a cloud recognise a new identity, and the rights to use it. Usually this takes seconds;
 users of EC2 report up to two minutes: https://github.com/hashicorp/terraform/issues/15341. After this time, waiting
-longer is useless: if the cloud does not find an identity, it does not exist, and if a call is denied, it stays denied.
+longer is useless. If the cloud still does not find an identity, the identity does not exist. If the cloud still denies
+a call, it will go on denying it.
 """
 
 TRIAL = "doctor"
@@ -118,8 +119,8 @@ class IdentifiedDriver(WrappedDriver):
 
         Raises:
             IdentityPending: the identity cannot be made now; or the identity is new, and some parts of the cloud do not
-            know the identity or its rights yet. IdentityUnknown: the cloud does not recognise the identity, although it
-            is no longer new.
+                know the identity or its rights yet.
+            IdentityUnknown: the cloud does not recognise the identity, although it is no longer new.
         """
         if request.offering.capacity_type is CapacityType.OWN:
             return super().launch(request)  # the instance acts with the rights of the launching user

@@ -74,8 +74,8 @@ class StateRefused(Exception):
 
 class StoredFile(NamedTuple):
     """
-    A file of a commit. `entry` describes the file in the commit's list. By `version`, the agent sees later whether the
-    file in the work folder has changed since.
+    A file of a commit. `entry` describes the file in the commit's list. `version` identifies the file's state in the
+    work folder: if it differs later, the file has changed.
     """
 
     version: FileVersion

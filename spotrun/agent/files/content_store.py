@@ -74,9 +74,10 @@ class ContentStore:
     @contextlib.contextmanager
     def sending(self, go_on: Callable[[], None]) -> Iterator[PieceUpload]:
         """
-        Yield an object that sends pieces. Until the caller's `with` block ends, no piece is deleted. Before it ends,
-        the caller has to write the ledger's entry that names the list of the sent files. `go_on` is called before each
-        piece is sent; to cancel, it raises an exception.
+        Yield an object that sends pieces. No piece is deleted while the caller's `with` block runs. Within the block,
+        the caller has to write the ledger's entry that names the list of the sent files; otherwise the pieces may be
+        deleted after it. `go_on` is called before each piece is sent. To cancel the upload, `go_on` raises an
+        exception.
 
         Raises:
             StoreError: the lists in the store cannot be read now.

@@ -55,26 +55,29 @@ from spotrun.run.state import RunState
 from spotrun.spec.patterns import chooser
 
 EVERY_S = 300.0
-"""Run seconds between two surveys if the training makes no checkpoint."""
+"""Seconds of run time between two surveys if the training makes no checkpoint."""
 APART_S = COMMIT_GAP.total_seconds()
-"""Minimum run seconds between two surveys."""
+"""Minimum seconds of run time between two surveys."""
 APART_MIN_S = 2.0
 """
-Minimum system seconds between two surveys. It is small because run time may pass many times as fast as system time, and
-so several checkpoints may be made within a few system seconds. With a larger value, some of them would not be followed
-by a survey.
+Minimum seconds of system time between two surveys. It is small because run time may pass many times as fast as system
+time, and so several checkpoints may be made within a few seconds of system time. With a larger value, some of them
+would not be followed by a survey.
 """
 REST_S = 1.0
-"""System seconds for which a file must stay unchanged. A file that changed more recently may be half written."""
+"""
+Seconds of system time for which a file must stay unchanged. A file that changed more recently may be half
+written.
+"""
 TRIES_BETWEEN_WRITES = 5
 WAKE_S = 0.25
 AGAIN_AFTER_S = 2.0
-"""System seconds until the next try after a store fault that may pass."""
+"""Seconds of system time until the next try, after a temporary fault of the store."""
 SENDERS, SENDERS_AT_THE_END = 2, 8
 GIVE_UP_AFTER_S = 1800.0
-"""Maximum system seconds for storing the files after the training is complete."""
+"""Maximum seconds of system time for storing the files after the training is complete."""
 HAND_OVER_AFTER_S = 30.0
-"""Maximum system seconds for storing the files if the run continues on another instance, or has failed."""
+"""Maximum seconds of system time for storing the files if the run continues on another instance, or has failed."""
 
 
 class Abandoned(Exception):
@@ -96,7 +99,7 @@ class OutputKeeper:
         self._wake = threading.Event()
         self._hurried = self._ending = False
         self._free = threading.Event()
-        """This event is cleared while the thread is not allowed to send anything."""
+        """An event that is set while the thread is allowed to send."""
         self._free.set()
         self._closed = threading.Event()
         self._failure = ""
@@ -125,7 +128,8 @@ class OutputKeeper:
 
     def finish(self, within_s: float) -> None:
         """
-        Store the files of the trainer that has ended. Return when they are stored, or after `within_s` system seconds.
+        Store the files of the trainer that has ended. Return when they are stored, or after `within_s` seconds of
+        system time.
         """
         if self._thread is None:
             return
@@ -172,8 +176,8 @@ class OutputKeeper:
 
     def _store(self, storing: _Storing, due: _Due, *, ending: bool) -> bool:
         """
-        Store the files. Return False after a store fault that may pass. A later try then sends only the files that are
-        still missing.
+        Store the files. Return False if a temporary fault of the store prevented that. The caller then tries again
+        later, and that try sends only the files that are still missing.
         """
         due.looked()
         try:
@@ -190,7 +194,7 @@ class OutputKeeper:
         return True
 
     def _pause(self) -> None:
-        """Wait before the second survey. If a file has changed by then, it is still being written."""
+        """Wait between the two surveys of one store. A file that differs between them is still being written."""
         until_s = time.monotonic() + REST_S
         while time.monotonic() < until_s and not (self._ending or self._closed.is_set()):
             time.sleep(WAKE_S)

@@ -20,15 +20,19 @@ from spotrun.folder.state_files import TOO_MANY, has_too_many
 from spotrun.folder.work_files import Survey
 
 REST_S = 5.0
-"""Minimum run seconds for which a command's state files must stay unchanged before the state counts as at rest."""
+"""
+Minimum seconds of run time for which a command's state files must stay unchanged before the state counts as at
+rest.
+"""
 REST_MIN_S = float(os.environ.get("SPOTRUN_REST_FLOOR_S", "1"))
 """
-Minimum of REST_S in system seconds. Programs write no faster when run time passes faster. Tests set a smaller value.
+Lower limit of REST_S in seconds of system time. It is needed if run time passes faster than system time, because
+programs do not write faster then. Tests set a smaller value.
 """
 SURVEYS = 2
 """
-Minimum time for which a state must stay unchanged, as a multiple of the duration of a survey (a read of all files'
-sizes and times). If this time is longer than REST_S, it replaces REST_S.
+Number of surveys (reads of all files' sizes and times) whose total duration the state must at least stay unchanged. If
+surveys take so long that this is more than REST_S, it replaces REST_S.
 """
 LOOKS = 5
 """
@@ -72,12 +76,12 @@ class TimedSurvey(NamedTuple):
 
 
 def rest_s(look: TimedSurvey, scale: float) -> float:
-    """Return how many system seconds must pass without a change before the state counts as at rest."""
+    """Return how many seconds of system time must pass without a change before the state counts as at rest."""
     return max(REST_S / scale, REST_MIN_S, SURVEYS * look.took_s)
 
 
 def pause_s(look: TimedSurvey, scale: float) -> float:
-    """Return the system seconds between two surveys."""
+    """Return the seconds of system time between two surveys."""
     return max(rest_s(look, scale) / LOOKS, look.took_s / BUSY_SHARE_MAX)
 
 
@@ -124,8 +128,8 @@ def _written_by(pid: str, files: Files, inodes: set[int]) -> Iterator[tuple[str,
                 if (path := files.get(_key(f"/proc/{pid}/map_files/{fields[0].decode()}"))) is not None:
                     yield path, True
                 continue
-            # Only privileged users are allowed to follow the links in map_files. If this user is not, compare only the
-            # inodes.
+            # The link in map_files shows the mapped file's device and inode, but only privileged users are allowed to
+            # follow it. For other users, find the file by its inode alone.
             yield next(path for (_, inode), path in files.items() if inode == int(fields[4])), True
 
 

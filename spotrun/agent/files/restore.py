@@ -46,7 +46,7 @@ class FilesOfCommit:
 
     `known` are files of the work folder that this agent has stored or restored before. If such a file is unchanged, its
     digests need not be computed again. `rules` select which files of the work folder belong to the checkpoint; the
-    default is a script's files. The last argument is the name of the folder into which files are fetched.
+    default is a script's files. The last parameter is the name of the folder into which files are fetched.
     """
 
     def __init__(
@@ -109,8 +109,9 @@ class FilesOfCommit:
 
     def putter(self, files: CommitFiles) -> Callable[[Sequence[str], int], str]:
         """
-        Return a function that calls `put` and then reports to the object `files` which files the work folder now has.
-        The function returns "" or, if the files could not be put in place, the reason.
+        Return a function that puts the files into their places (`put`), and then reports to `files` which files the
+        work folder now has. The function returns "". If the files could not be put into their places, it returns the
+        reason.
         """
 
         def put(opened: Sequence[str], attempt: int) -> str:
@@ -122,8 +123,7 @@ class FilesOfCommit:
 
         return put
 
-    # -- writing the files into place ------------------------------------------------------------------------------
-    # -------------------------------------------------------------------------------------
+    # -- writing the files into place ----------------------------------------------------------------------------------
 
     def put(self, opened: Collection[str], attempt: int) -> dict[str, StoredFile]:
         """

@@ -21,14 +21,17 @@ from spotrun.run.gang import MemberName
 from spotrun.run.state import Attempt, RunState
 
 UNREACHED_S = 30.0
-"""Run seconds without an answer from a door after which its member counts as unreachable (protocol 44)."""
+"""Seconds of run time without an answer from a door after which its member counts as unreachable (protocol 44)."""
 UNREACHED_MIN_S = 10.0
-"""Minimum of UNREACHED_S in system seconds: a busy machine is slow, and a killed agent needs time to restart."""
+"""
+Lower limit of UNREACHED_S in seconds of system time: a busy machine is slow, and a killed agent needs time to
+restart.
+"""
 TRIES_EVERY_S = 5.0
 TRIES_EVERY_MIN_S = 0.5
-"""Minimum system seconds between two tries to connect."""
+"""Minimum seconds of system time between two tries to connect."""
 ANSWERS_WITHIN_S = 3.0
-"""Maximum system seconds to wait for an answer."""
+"""Maximum seconds of system time to wait for an answer."""
 BACKLOG = 64
 
 
@@ -71,7 +74,7 @@ class Door:
 
 
 class Connectivity:
-    """A thread that tries to connect to the other members of the gang, each at the port (its door) where it listens."""
+    """A thread that tries, again and again, to connect to the doors of the gang's other members."""
 
     def __init__(self, clock: Clock, doors: Mapping[MemberName, DoorAddress]) -> None:
         self._clock = clock

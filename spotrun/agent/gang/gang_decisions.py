@@ -17,35 +17,38 @@ from spotrun.run.state import Attempt, RunState
 
 ANOTHER_STARTS_AFTER_S = 30.0
 """
-Run seconds for which the gang waits for its lead to start the attempt. Afterwards any ready member is allowed to start
-it (protocol 36).
+Seconds of run time for which the gang waits for its lead to start the attempt. Afterwards any ready member is allowed
+to start it (protocol 36).
 """
 SILENT_S = 30.0
-"""Run seconds without a change of a member's status after which the member counts as unreachable (protocol 44)."""
+"""
+Seconds of run time without a change of a member's status after which the member counts as unreachable (protocol
+44).
+"""
 SILENT_MIN_S = 10.0
-"""Minimum of SILENT_S in system seconds, because a busy machine is slow."""
+"""Lower limit of SILENT_S in seconds of system time, because a busy machine is slow."""
 ENDS_WITHIN_S = 10.0
 """
-Maximum run seconds for which the lead's agent waits for the other members' trainers to end, after its own has ended.
-Usually they end sooner, because each trainer ends as soon as it notices that another trainer has ended.
+Maximum seconds of run time for which the lead's agent waits for the other members' trainers to end, after its own has
+ended. Usually they end sooner, because each trainer ends as soon as it notices that another trainer has ended.
 """
 ENDS_WITHIN_MIN_S = 5.0
-"""Minimum of ENDS_WITHIN_S in system seconds."""
+"""Lower limit of ENDS_WITHIN_S in seconds of system time."""
 TOLD_WITHIN_S = 40.0
 """
-Maximum run seconds to wait for the report of the trainer that failed first. The agent waits for it if each trainer that
-is known to have failed says only that it lost the connection to another trainer. If that other trainer's report does
-not arrive, the member that runs the other trainer counts as unreachable.
+Maximum seconds of run time to wait for the report of the trainer that failed first. The lead's agent has to wait if all
+reports so far say only that the connection to another trainer was lost: that other trainer failed first, and its report
+is missing. If the report does not arrive in this time, the other trainer's member counts as unreachable.
 """
 TOLD_WITHIN_MIN_S = 15.0
-"""Minimum of TOLD_WITHIN_S in system seconds."""
+"""Lower limit of TOLD_WITHIN_S in seconds of system time."""
 BEGINS_WITHIN_S = 60.0
 """
-Maximum run seconds from the start of the lead's trainer until the other members report that their trainers have started
-(protocol 39).
+Maximum seconds of run time from the start of the lead's trainer until the other members report that their trainers have
+started (protocol 39).
 """
 BEGINS_WITHIN_MIN_S = 20.0
-"""Minimum of BEGINS_WITHIN_S in system seconds."""
+"""Lower limit of BEGINS_WITHIN_S in seconds of system time."""
 
 
 class MemberAction(Enum):
@@ -159,8 +162,8 @@ def has_the_reason(ended: Sequence[EndedTrainer]) -> EndedTrainer:
     Return the trainer that failed first, and so made all other trainers end.
 
     The earliest time alone does not show which one that was, because the machines' clocks differ, and a failed process
-    may take long to end. So a trainer whose error says that it lost the connection to another trainer is returned only
-    if all errors say so.
+    may take long to end. The errors help: a trainer that says that it lost the connection to another trainer did not
+    fail first. Such a trainer is returned only if all errors say so.
     """
     return min(ended, key=lambda one: (lost_a_peer(one.reason), one.at))
 
@@ -193,14 +196,17 @@ def are_settled(
     seen: Mapping[MemberName, SeenStatus], ended: int, since_s: float, now_s: float, scale: float, *, lost: bool = False
 ) -> bool:
     """
-    Return True if enough is known about the other members to judge why the lead's trainer ended at `since_s`. One of
-    three conditions is enough: all other trainers have ended; ENDS_WITHIN_S have passed, and all members have reported
-    since; or a member is silent. A trainer that still runs after ENDS_WITHIN_S is probably waiting in a collective
-    call, and so has no error to report.
+    Return True if enough is known about the other members to judge why the lead's trainer ended. `since_s` is when it
+    ended. One of three conditions is enough:
+
+    - all other trainers have ended
+    - ENDS_WITHIN_S have passed since then, and all other members have reported since. A trainer that still runs by then
+      is probably waiting in a collective call, and so has no error to report.
+    - a member is silent
 
     `lost` is True if all trainers that have ended say that they lost the connection to another trainer. Then either
-    that other trainer's report has not arrived yet, or the network between the members is broken. So the function waits
-    longer, for TOLD_WITHIN_S.
+    that other trainer's report has not arrived yet, or the network between the members is broken. To give the report
+    time, the function returns True only after TOLD_WITHIN_S, unless a member is silent.
     """
     if silent_members(seen, now_s, scale):
         return True

@@ -106,7 +106,8 @@ def listens_on(address: str) -> dict[str, str]:
 
     For a run on one instance, `address` is "", and both listen only on the loopback interface. In a gang on several
     machines, gloo listens only on the interface that has `address`. NCCL is left to choose its interface, because the
-    machines may have a second, faster network. This is safe, because NCCL does not execute the data that it receives.
+    machines may have a second, faster network. It is safe to let NCCL choose, because NCCL does not execute the data
+    that it receives.
     """
     interface = _interface_at(address or LOOPBACK)
     if interface == LOOPBACK_INTERFACE:

@@ -14,11 +14,11 @@ from spotrun.run.gang import MemberName
 from spotrun.store.port import Store
 
 LOOKS_EVERY_S = 10.0
-"""Run seconds between two reads while all members train."""
+"""Seconds of run time between two reads while all members train."""
 LOOKS_CLOSELY_EVERY_S = 2.0
-"""Run seconds between two reads while the lead waits for another member."""
+"""Seconds of run time between two reads while the lead waits for another member."""
 LOOKS_EVERY_MIN_S = 0.2
-"""Minimum system seconds between two reads."""
+"""Minimum seconds of system time between two reads."""
 
 
 class SeenStatus(NamedTuple):

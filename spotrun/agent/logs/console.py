@@ -33,11 +33,11 @@ from spotrun.secrets.readings import PART
 from spotrun.store.port import Store
 
 SHIP_EVERY_S = 5.0
-"""Minimum run seconds between two chunks."""
+"""Minimum seconds of run time between two chunks."""
 SHIP_EVERY_MIN_S = 1.0
-"""Minimum of SHIP_EVERY_S in system seconds, because each chunk costs an fsync."""
+"""Lower limit of SHIP_EVERY_S in seconds of system time, because each chunk costs an fsync."""
 LOOK_EVERY_S = 0.25
-"""System seconds between two reads of the file's length."""
+"""Seconds of system time between two reads of the file's length."""
 TAIL_BYTES = 2000
 KEPT_BYTES = 64 << 20
 """Number of bytes of shipped output that stay on the instance's disk."""

@@ -58,7 +58,8 @@ class OutputRedaction:
     def reach(self) -> int:
         """
         Number of extra bytes that have to be read before a position of the output, so that no secret is missed at that
-        position. A secret that begins before the position and continues after it has at most this many bytes before it.
+        position. A secret may begin before the position and end after it, but never begins more than this many bytes
+        before it.
         """
         return max(named_values.REACH, self._exact.reach)
 

@@ -15,9 +15,9 @@ from typing import Any
 from spotrun.folder.status_objects import Gpu
 
 LOOKS_EVERY_S = 5.0
-"""System seconds between two reads of the GPUs."""
+"""Seconds of system time between two reads of the GPUs."""
 STALE_S = 30.0
-"""System seconds after which the figures are out of date."""
+"""Seconds of system time after which the figures are out of date."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """
 Variable that names the GPUs that a process is allowed to use

@@ -1,6 +1,6 @@
 """
-Sends SIGTERM to a command, and judges by its exit whether the command handled the signal and finished writing its
-files, or was killed in the middle of its work.
+Sends SIGTERM to a command. From the way in which the command then exits, judges whether it handled the signal and
+finished writing its files, or was killed in the middle of its work.
 
 A command is often a shell that runs a program. If the shell gets SIGTERM, it dies immediately. If only the program gets
 SIGTERM, the shell would continue with its next line after the program has ended. So shells are first paused with
@@ -41,8 +41,8 @@ class Process(NamedTuple):
 
 class Targets(NamedTuple):
     """
-    The processes that get SIGSTOP (`stopped`), the processes that get SIGTERM (`terminated`), and the processes by
-    whose exits the command's end is judged (`judged`): the programs that catch SIGTERM.
+    The processes that get SIGSTOP (`stopped`), the processes that get SIGTERM (`terminated`), and the programs that
+    catch SIGTERM (`judged`). How the judged programs exit shows whether the command finished writing its files.
     """
 
     stopped: tuple[int, ...]

@@ -15,11 +15,11 @@ from spotrun.folder.status_objects import Busy, Gpu, MachineUse, TrainingStatus,
 from spotrun.trainer_link import Progress
 
 LOOKS_EVERY_S = 5.0
-"""System seconds between two reads of the machine."""
+"""Seconds of system time between two reads of the machine."""
 WINDOW_S = 60.0
-"""System seconds over which the share of time spent waiting for data is averaged."""
+"""Seconds of system time over which the share of time spent waiting for data is averaged."""
 ENOUGH_S = 20.0
-"""Minimum system seconds of training after which the share of waiting is meaningful."""
+"""Minimum seconds of system time of training after which the share of waiting is meaningful."""
 WORTH_TELLING = 0.30
 """Share of a training's time above which the agent reports that the training waits for data."""
 

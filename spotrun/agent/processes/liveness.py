@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from spotrun.clock import Clock
 
 LOOK_EVERY_S = 1.0
-"""System seconds between two reads of the signs of a silent trainer. Each read scans all of /proc."""
+"""Seconds of system time between two reads of the signs of a silent trainer. Each read scans all of /proc."""
 BUSY_SHARE = 0.01
 """
 Share of one core above which the trainer counts as computing. A trainer that only waits uses less, even if its threads
@@ -26,7 +26,10 @@ wake up regularly to poll.
 
 @dataclass(frozen=True)
 class Signs:
-    """Signs of life. `cpu_s` is the processor time, in system seconds, that the trainer's processes have used."""
+    """
+    Signs of life. `cpu_s` is the processor time, in seconds of system time, that the trainer's processes have
+    used.
+    """
 
     output_bytes: int
     cpu_s: float
@@ -47,7 +50,7 @@ class Liveness:
         self._heard_s = self._clock.monotonic() if at_s is None else max(self._heard_s, at_s)
 
     def silent_s(self, *, training: bool) -> float:
-        """Return the run seconds since the newest sign that counts in this phase."""
+        """Return the seconds of run time since the newest sign that counts in this phase."""
         if not training and time.monotonic() - self._looked_s >= LOOK_EVERY_S:
             self._look()
         return self._clock.monotonic() - self._heard_s

@@ -45,11 +45,11 @@ from spotrun.trainer_link import (
 )
 
 HANG_FLOOR_S = float(os.environ.get("SPOTRUN_HANG_FLOOR_S", "30"))
-"""Minimum system seconds of silence after which a trainer counts as hung. Tests set a smaller value."""
+"""Minimum seconds of system time of silence after which a trainer counts as hung. Tests set a smaller value."""
 ABORT_GRACE_S = 5.0
 """
-Maximum system seconds before the agent kills a trainer. In this time, a hung trainer can write its stacks, and a
-trainer that has refused to train can exit.
+Maximum seconds of system time before the agent kills a trainer. In this time, a hung trainer can write its stacks, and
+a trainer that has refused to train can exit.
 """
 KILL_WITHIN_S = 30.0
 OUTPUT_BYTES = 64 << 10
@@ -106,7 +106,7 @@ class Trainer:
     - `final`: the number of the commit that the last snapshot of the newest fit() became; None while there is no such
       commit. It becomes None again when another fit() makes a step.
     - `fit_wanted`: the number of a fit() that the script has called, and that waits for its start
-    - `stalled_s`: the run seconds for which the trainer has paused for snapshots so far
+    - `stalled_s`: the seconds of run time for which the trainer has paused for snapshots so far
     - `terminated`: the command has received SIGTERM
     - `trained_again`: the command's first training process died, and the command then began another training
     """
@@ -173,12 +173,12 @@ class Trainer:
 
     def begin_at(self, start: Start, *later: Start) -> None:
         """
-        Tell the trainer where its training starts, as soon as it has said hello, that is, connected to the agent. If
-        the trainer already has the image, because it was passed during the download, send nothing. The `later` starts
-        are for the next calls of fit() in the script.
+        Tell the trainer where its training starts, as soon as the trainer has said hello (connected to the agent). If
+        the trainer got the image part by part during the download, send nothing. The `later` starts are for the next
+        calls of fit() in the script.
 
-        The agent closes the image only when the trainer makes steps. Closing it frees much memory, which takes a while,
-        and the training no longer has to wait for that.
+        The agent keeps the image open until the trainer makes steps. Closing it frees much memory, which takes a while,
+        and would delay the training if it were done before the first step.
         """
         self._start_anew_unless_told_of(start.image)
         self._start, self._image, self._later = start, start.image, deque(later)
@@ -186,9 +186,9 @@ class Trainer:
 
     def _start_anew_unless_told_of(self, image: Image | None) -> None:
         """
-        Restart the trainer's process if it was given another image than `image` during a download. That other image has
-        proved to be damaged, and the trainer may have loaded weights from it. No step is lost, because the trainer
-        cannot have made a step from an incomplete image.
+        Restart the trainer's process if, during a download, it was given another image than `image`, from which it has
+        to start now. The other image has proved to be damaged, and the trainer may have loaded weights from it. No step
+        is lost, because the trainer cannot have made a step from an incomplete image.
         """
         if self._coming is None or self._coming.image is image:
             return
@@ -244,8 +244,8 @@ class Trainer:
 
     def begin_fit(self, start: Start) -> None:
         """
-        Begin another fit() in the same process. If it starts from the image of a checkpoint, set `final` to None: this
-        fit() may train further, so the commit in `final` may not be its last one.
+        Begin another fit() in the same process. If it starts from the image of a checkpoint, set `final` to None. This
+        fit() may make further steps, and only a commit after them is its final one.
         """
         self._drop_image()
         self._start, self._image = start, start.image
@@ -461,10 +461,12 @@ class Trainer:
 
     def another_came(self, late: CameTooLate) -> None:
         """
-        Handle a second process of the command that wants to train. If the first process died in the middle of its
-        training, kill the command, so that it is started again and resumes from a checkpoint. Otherwise the first
-        process still trains, or has completed its training. spotrun supports only one training process for each
-        command, so kill the command, and record this as a refusal to train.
+        Handle a second process of the command that wants to train. In any case, kill the command. What follows depends
+        on the first process:
+
+        - If it died in the middle of its training, the command is started again, and resumes from a checkpoint.
+        - If it still trains, or has completed its training, record that the trainer has refused to train: spotrun
+          supports only one training process for each command.
         """
         if self.exited is not None or self.refused is not None:
             return

@@ -35,9 +35,9 @@ from spotrun.spec.model import RunSpec
 from spotrun.trainer_link import AGENT, RANKS_SECRET, TAKEN, Hello, LinkClosed, Message, TrainerLink
 
 READ_REST_WITHIN_S = 5.0
-"""Maximum system seconds for reading the last messages of a trainer that has ended."""
+"""Maximum seconds of system time for reading the last messages of a trainer that has ended."""
 LOOK_S = 0.05
-"""System seconds between two checks whether a command has ended after SIGTERM."""
+"""Seconds of system time between two checks whether a command has ended after SIGTERM."""
 NEVER_STARTS = frozenset({errno.ENOENT, errno.EACCES, errno.E2BIG, errno.ENOEXEC})
 """
 Errors that mean that the program cannot start on any instance, because the job is wrong. Usually the cause is a wrong
@@ -101,9 +101,9 @@ def names_for_loggers(run_uid: str) -> dict[str, str]:
     """
     Return the variables that make logging services treat all attempts as one run.
 
-    W&B: https://docs.wandb.ai/guides/runs/resuming. `wandb sync` appends an offline run to the run with the same id.
-    The file of an offline run is written every second instead of every 15 s, because lines that are not written before
-    a checkpoint are lost with the instance.
+    W&B (https://docs.wandb.ai/guides/runs/resuming): `wandb sync` appends an offline run to the run with the same id.
+    One variable makes W&B write an offline run's file every second instead of every 15 s. Otherwise, lines that are not
+    in the file when a checkpoint is made would be lost with the instance.
 
     Comet: CometLogger calls `comet_ml.start`, which continues the experiment that has the given key, if there is one. A
     key has 32 to 50 letters and digits.
@@ -325,9 +325,10 @@ def _started_for(address: str) -> list[int]:
 
 def _command(context: AgentContext) -> list[str]:
     """
-    Return the command that starts the trainer, in the container if there is one. If the container has ended, raise an
-    AssertionError: the agent crashes, is restarted, and makes a new container. If the job names a command
-    (`train: {run}`), the container does not need Python.
+    Return the command that starts the trainer, in the container if there is one. The container needs Python only if the
+    job names a script, not if it names a command (`train: {run}`).
+
+    If the container has ended, raise an AssertionError: the agent crashes, is restarted, and makes a new container.
     """
     folder, container = context.assignment.folder, context.container
     if container is None:

@@ -98,7 +98,8 @@ class Trainers:
 
     def close(self, within_s: float = KILL_WITHIN_S) -> None:
         """
-        End the trainers and all processes that they have started. Wait at most `within_s` system seconds for their end.
+        End the trainers and all processes that they have started. Wait at most `within_s` seconds of system time for
+        their end.
         """
         if self._current is not None:
             self._current.kill(within_s)

@@ -24,10 +24,10 @@ import os
 COUNT = 2
 OWN_ONE_OF = 3
 """
-One third of each arena is not shared with the other arena. With a smaller share, the two arenas would need less memory.
-But then a larger common part would have to be sent before the trainer gets the other arena. So the trainer would have
-to wait longer until it can take its next snapshot. At the end of a run, the trainer always needs another snapshot, and
-so would stand still for that time.
+Size of an arena, as a multiple of the part that it does not share with the other arena: a third is not shared. If the
+unshared part were smaller, the two arenas would need less memory. But the common part, which has to be sent before the
+trainer gets the other arena, would be larger. So the trainer would wait longer until it can take its next snapshot. At
+the end of a run it always needs another snapshot, and would stand still for that time.
 """
 
 

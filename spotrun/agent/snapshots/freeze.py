@@ -1,9 +1,10 @@
 """
 Freezes a command's state, that is, copies it as it is at one time: all of it, or nothing.
 
-The files that have changed since the last checkpoint are copied, one after another, into one file without a name. This
-is quick on a file system on which two files can share the same blocks. Then all files of the state are surveyed a
-second time. If any of them has changed during the copy, the copy may mix an older and a newer state, and is dropped.
+The files that have changed since the last checkpoint are copied, one after another, into one temporary file, which is
+in no folder. This is quick on a file system on which two files can share the same blocks. Then all files of the state
+are surveyed a second time. If any of them has changed during the copy, the copy may mix an older and a newer state, and
+is dropped.
 
 The files of a training that reports its steps are not copied here. The trainer itself freezes them between two steps
 (spotrun/training/work_folder/freezing.py).

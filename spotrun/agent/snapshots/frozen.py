@@ -102,9 +102,9 @@ class Frozen:
 
         Raises:
             OSError: the file cannot be opened.
-            TornFile: the file has changed, so it has to be copied at a later step boundary. The error may come only
-                after all bytes were read. It is also raised if the trainer did not pass the file, because it wrongly
-                believed that the store already has it (KNOWN).
+            TornFile: the file has changed, so it has to be copied at a later step boundary. In some cases this shows
+                only after all bytes were read. The error is also raised if the trainer marked the file as KNOWN
+                (already in the store), but the store does not have it.
         """
         size_bytes = file.stamp.size_bytes
         match file.source:

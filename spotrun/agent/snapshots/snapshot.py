@@ -62,9 +62,8 @@ class Stalls:
     Computes the stall of each commit: for how long the trainer has paused for snapshots since the previous commit.
     Pauses for snapshots that were dropped are included.
 
-    The stall can be computed only when a snapshot becomes a commit. When the snapshot is taken, an earlier one may
-    still be in flight, and it is unknown whether that one will become a commit, which would then be the previous
-    commit.
+    The stall can be computed only when a snapshot becomes a commit, not when it is taken. At that time an earlier
+    snapshot may still be in flight, so it is unknown which commit will be the previous one.
     """
 
     def __init__(self) -> None:
@@ -72,7 +71,7 @@ class Stalls:
         self._accounted_s = 0.0
 
     def since(self, snapshot: Snapshot) -> float:
-        """Return the run seconds of stalls between the trainer's last commit and `snapshot`."""
+        """Return the seconds of run time of stalls between the trainer's last commit and `snapshot`."""
         known_s = self._accounted_s if self._trainer == (snapshot.attempt, snapshot.incarnation) else 0.0
         return snapshot.stalled_s - known_s
 

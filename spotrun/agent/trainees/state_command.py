@@ -28,15 +28,15 @@ from spotrun.trainer_link import SnapshotTaken
 
 BEGUN_AFTER_S = float(os.environ.get("SPOTRUN_BEGUN_AFTER_S", "60"))
 """
-System seconds after which a command counts as not using spotrun's callback, if the callback has not said hello (sent
-its first message to the agent).
+Seconds of system time after which a command counts as not using spotrun's callback, if the callback has not said hello
+(sent its first message to the agent).
 """
 IMPORTS_SHARE, IMPORTS_AT_MOST = 0.5, 5
 """
-Limits for a longer wait for the hello of a Python process. On a busy machine, the process may still be importing after
-BEGUN_AFTER_S: to import torch and a framework takes 10 to 20 s of processor time. So as long as the process has used
-less processor time than IMPORTS_SHARE of BEGUN_AFTER_S, the agent continues to wait, but no longer than IMPORTS_AT_MOST
-times BEGUN_AFTER_S in total.
+Limits for a longer wait for the hello of a Python process. Importing torch and a framework takes 10 to 20 s of
+processor time, so on a busy machine the process may still be importing after BEGUN_AFTER_S. The agent continues to wait
+while the process has used less processor time than IMPORTS_SHARE of BEGUN_AFTER_S. The total wait is at most
+IMPORTS_AT_MOST times BEGUN_AFTER_S.
 """
 
 

@@ -23,8 +23,8 @@ from spotrun.folder.work_files import Survey
 
 LAST_WITHIN_S = 60.0
 """
-Maximum system seconds for the files of an ended command to come to rest. They may change if the command left a process
-running.
+Maximum seconds of system time for the files of an ended command to come to rest. They may change if the command left a
+process running.
 """
 
 

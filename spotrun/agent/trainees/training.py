@@ -222,9 +222,9 @@ class Training:
 
     def is_done(self, exited: Exited) -> bool:
         """
-        Return True if the run is complete: the final checkpoint of the last fit() is durable, and the script has then
-        ended with exit code 0, or has hung at its end. A run whose script has never trained, in this attempt or an
-        earlier one, is also complete if the script ends with exit code 0.
+        Return True if the run is complete: the final checkpoint of the last fit() is durable, and after that the script
+        has ended with exit code 0 or has hung. If the script has never trained, in this attempt or an earlier one, exit
+        code 0 alone completes the run.
         """
         trainer = self._trainer
         if trainer.finished is not None:
@@ -253,8 +253,8 @@ class Training:
 def figures(state: RunState, now: datetime, attempt: int, epochs_ended: int) -> Figures:
     """
     Return the run's figures at `now`, for the script's loggers. `epochs_ended` is the number of epochs whose last step
-    is done, even if no checkpoint includes that step yet. If the step is lost, this does no harm: the loggers too
-    return to the state of the checkpoint from which the training resumes.
+    is done, even if no checkpoint includes that step yet. If such a step is lost, the figures that were logged for it
+    are lost too: the loggers return to the checkpoint from which the training resumes.
     """
     total = summarise(state, now).total
     return Figures(

@@ -55,10 +55,11 @@ def rehearse_termination(region: Region) -> str | None:
     """
     Check with a dry run whether EC2 would let the caller end an instance of spotrun's runs.
 
-    If the account has such an instance, name it in the dry run, and return its id. If not, name an instance that does
-    not exist. If EC2 accepts that, it would let the caller end any instance: return "any instance". If EC2 refuses,
-    return None, because the right may exist all the same: the caller's policy may allow ending only instances with
-    spotrun's tags, and that cannot be checked without such an instance.
+    If the account has such an instance, the dry run names it. Return its id.
+
+    Otherwise the dry run names an instance that does not exist. If EC2 accepts even that, it would let the caller end
+    any instance: return "any instance". If EC2 refuses, return None, because nothing is known: the caller's policy may
+    allow ending only instances with spotrun's tags, and without such an instance that cannot be checked.
 
     Raises:
         CloudError: EC2 would not end an instance of spotrun's runs.

@@ -89,8 +89,8 @@ def _like(name: str, known: Iterable[str]) -> str | None:
 
 def _refuse_no_answer(http_response: Any, parsed: dict[str, Any], model: Any, **_: Any) -> None:
     """
-    Raise NoAnswer if an answer has status 200 but none of the fields of AWS's answer. Such a page comes from a captive
-    portal, not from AWS.
+    Raise NoAnswer if an answer has status 200, but lacks every field that AWS's answer to this call would have. Such an
+    answer comes from a captive portal, not from AWS.
     """
     shape = model.output_shape
     if http_response.status_code < 300 and shape is not None and shape.members and not parsed.keys() & shape.members:

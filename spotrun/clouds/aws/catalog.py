@@ -223,8 +223,8 @@ def _price_list_lasts_s(found: PriceList) -> float:
 
 def _shares_a_gpu(row: dict[str, Any]) -> bool:
     """
-    Return whether the type has only a part of a GPU (g6f, gr6f). EC2 reports 0 GPUs for it, and no job can request part
-    of a GPU.
+    Return whether the type has only a part of a GPU (g6f, gr6f). Such a type is left out: EC2 reports 0 GPUs for it,
+    and no job can request part of a GPU.
     """
     return any(gpu["Count"] == 0 for gpu in row.get("GpuInfo", {}).get("Gpus", []))
 

@@ -50,9 +50,9 @@ def keep_right(clock: Clock, client: Any) -> None:
 
 def wrong_clock(error: CloudError) -> ClockWrong | None:
     """
-    Explain `error`, AWS's refusal of a signature. The SDK dates its signatures with the system clock, and AWS refuses
-    them if that clock is wrong. If the clock is wrong, return the error to raise instead of `error`. If the clock is
-    right, or AWS's time is unknown, return None.
+    Find out whether AWS has refused a signature because the system clock is wrong: the SDK dates its signatures with
+    that clock. `error` is the refusal. If the clock is wrong, return the error to raise instead of `error`. If the
+    clock is right, or AWS's time is unknown, return None.
     """
     cause = error.__cause__
     told, now = answered_at(cause.response) if isinstance(cause, ClientError) else None, system_clock().now()

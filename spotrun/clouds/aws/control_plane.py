@@ -51,8 +51,8 @@ def usd_of_a_night(hours: float) -> Decimal:
 
 def usd_of(calls: Calls) -> Decimal:
     """
-    Return the cost of all calls of the function. For some calls, the requests that they made were not counted. Each of
-    these calls is assumed to cost as much as the average counted call.
+    Return the cost of all calls of the function. The requests that a call made were counted for only some of the calls.
+    Each other call is assumed to cost as much as the average counted call.
     """
     usd = prices().prices
     gb_seconds = Decimal(repr(calls.seconds)) * calls.memory_mb / 1024

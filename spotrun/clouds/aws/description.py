@@ -73,8 +73,8 @@ def instance_of(
     EC2 bills only running instances, but does not report when an instance began to run. So billing starts at
     `pending_at`, the time when the instance was last seen pending. If that is unknown, billing starts at the launch.
 
-    `key` is EBS's default key, for an instance that EC2 could not start: the key may be the cause. It is "" if the
-    caller is not allowed to read it.
+    `key` is EBS's default key; "" if the caller is not allowed to read it. If EC2 could not start the instance, the key
+    may be the cause, and then `end_reason` says so.
     """
     tags = {each["Key"]: each["Value"] for each in found.get("Tags", [])}
     state = _STATES[found["State"]["Name"]]

@@ -28,8 +28,8 @@ _ACTIONS = ("terminate", "stop", "hibernate")
 
 def parse_action(body: bytes) -> datetime | None:
     """
-    Return the time in `spot/instance-action` at which the instance will be interrupted; None unless it has a known
-    action and a time.
+    Return the time at which the instance will be interrupted, from the text of `spot/instance-action`. Return None if
+    the text lacks a known action or a time.
     """
     facts = _json_object(body)
     if facts.get("action") not in _ACTIONS:

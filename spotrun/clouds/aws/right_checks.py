@@ -48,7 +48,8 @@ def price_findings(region: Region, types: Sequence[str], now: datetime) -> Itera
 
 def spot_role_findings(region: Region) -> Iterator[Finding]:
     """
-    Check the role that EC2 needs for spot. If it is missing, make it, as the first spot launch in an account does:
+    Check the role that EC2 needs for spot. If the role is missing, make it. EC2 would make the same role at the
+    account's first spot launch:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/service-linked-roles-spot-instance-requests.html
 
     Raises:

@@ -43,8 +43,8 @@ _REAP = (
 
 class RunRoles:
     """
-    Makes and removes the roles and instance profiles of runs. The role is made before the profile, and removed after
-    it. So if only some of these were removed, the role still exists, and shows that something is left to remove.
+    Makes and removes the roles and instance profiles of runs. For each run, the role is made first and removed last. So
+    if making or removing is interrupted, the role exists, and shows that something is left to remove.
 
     IAM is the same in all regions, so one region is enough for calling it. `others` are further regions that can report
     the account's number. `secrets` are the job's secrets, and `repository` is the ECR repository of the job's image, ""
@@ -243,14 +243,17 @@ class RunRoles:
 
 def _advice(error: AccessDenied) -> str | None:
     """
-    Return advice for a denied call. If the caller has no valid credentials, it is the error's own advice; otherwise it
-    is to attach the policy spotrun-runner.
+    Return advice for a denied call. If the caller has no valid credentials, return the advice that the error already
+    has. Otherwise advise attaching the policy spotrun-runner.
     """
     return error.hint if isinstance(error, CredentialsRefused) else _ATTACH
 
 
 def _trust(partition: str) -> dict[str, Any]:
-    """Return the trust policy: only EC2 instances may take the role. In China, the EC2 service has another name."""
+    """
+    Return the trust policy: only EC2 instances are allowed to use the role. In China, the EC2 service has another
+    name.
+    """
     suffix = "amazonaws.com.cn" if partition == "aws-cn" else "amazonaws.com"
     allow = {"Effect": "Allow", "Principal": {"Service": f"ec2.{suffix}"}, "Action": "sts:AssumeRole"}
     return {"Version": "2012-10-17", "Statement": [allow]}

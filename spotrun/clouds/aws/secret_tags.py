@@ -18,7 +18,8 @@ prefix PARAMETERS.
 SECRETS_MAX = 20
 """
 Maximum number of secrets that a run's role can read. A policy cannot check whether a list contains a value, so
-spotrun's policy has a separate line for each numbered tag. AWS limits a policy to 6,144 characters.
+spotrun's policy has a separate line for each numbered tag. AWS limits a policy to 6,144 characters, which limits the
+number of these lines.
 """
 PATH_MAX = 256
 """

@@ -26,7 +26,7 @@ _ACCOUNT = "serviceAccount:"
 
 
 class Rule(NamedTuple):
-    """A firewall rule that lets traffic in. `is_of_iap`: it lets in only Identity-Aware Proxy."""
+    """A firewall rule that lets traffic in. `is_of_iap` is True if it lets in only Identity-Aware Proxy."""
 
     name: str
     is_of_iap: bool

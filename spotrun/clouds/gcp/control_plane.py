@@ -59,8 +59,8 @@ def usd_of_a_night(hours: float) -> Decimal:
 
 def usd_of(calls: Calls) -> Decimal:
     """
-    Return the cost of all calls of the service. For some calls, the requests that they made were not counted. Each of
-    these calls is assumed to cost as much as the average counted call.
+    Return the cost of all calls of the service. The requests that a call made were counted for only some of the calls.
+    Each other call is assumed to cost as much as the average counted call.
     """
     counted = (
         _usd_of_service(calls.calls, Decimal(repr(calls.seconds)), calls.memory_mb)

@@ -183,7 +183,8 @@ _WORDS: tuple[tuple[tuple[int, ...], re.Pattern[str], Meaning], ...] = tuple(
         ((400,), r"machineTypes?\b|machine type|not compatible", (Unsupported, OTHER_OFFERING)),
         ((404,), r"/machineTypes/", (Unsupported, OTHER_OFFERING)),
         ((400,), r"network|disk ?type", (BadSurroundings, _SURROUNDINGS)),
-        # Google sends 429, the status of throttling, with a delay of a day: https://github.com/kubeflow/pipelines/issues/1052
+        # Google reports this quota with 429, the status of throttling, and a delay of a day:
+        # https://github.com/kubeflow/pipelines/issues/1052
         ((429,), r"maximum number of service accounts", (QuotaExceeded, _QUOTA)),
     )
 )
@@ -229,10 +230,10 @@ def lacking_identity(error: CloudError) -> CloudError:
     Return IdentityUnknown if `error`, which Compute Engine has reported, is about a service account that was not found.
     Otherwise return `error`.
 
-    By its words, such an error is a NotThere: `The resource 'ADDRESS' of type 'serviceAccount' was not found`. But
-    Compute Engine also reports this if the account exists and Compute Engine does not know it yet. (IAM reports similar
-    words only if the account does not exist. So for errors of IAM, NotThere is right, and this function must not be
-    called.)
+    The words of such an error say that the account does not exist (`The resource 'ADDRESS' of type 'serviceAccount' was
+    not found`), so it is read as a NotThere. But Compute Engine also reports it if the account is new and Compute
+    Engine does not know it yet. IAM reports similar words only if the account really does not exist. So for an error of
+    IAM, NotThere is right, and this function must not be called.
     """
     if isinstance(error, NotThere) and _ACCOUNT.search(error.message):
         return IdentityUnknown(error.message, hint=_IDENTITY)

@@ -335,8 +335,9 @@ class GcpNights:
 
     def _have_job(self, job: Mapping[str, Any]) -> None:
         """
-        Create or change a job. A new job is enabled from the start. For the job that fires each minute this is too
-        early if no run is going, but it does no harm: at the job's first call, the service pauses the job.
+        Create or change a job. A new job is enabled from the start. The job that fires each minute is needed only while
+        a run is in progress. It is enabled all the same, which does no harm: at the job's first call, the service
+        pauses the job.
         """
         path = str(job["name"])
         name = path.rpartition("/")[2]

@@ -1,7 +1,7 @@
 """
-Checks a project's service accounts that do not belong to spotrun's runs. A runner is allowed to launch an instance with
-a service account, and IAM cannot limit this to accounts with certain names. So training code could get any account of
-the project, and use the roles of that account.
+Checks a project's service accounts that do not belong to spotrun's runs. A runner is allowed to launch instances with a
+service account, and IAM cannot limit this right to accounts with certain names. So an instance could be launched with
+any account of the project, and the training code on it could use the roles of that account.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def _no_region(name: str, at: tuple[str | int, ...]) -> Iterator[Unreadable]:
 def impossible_types(spec: RunSpec) -> Iterator[Unreadable]:
     """
     Yield an error for each instance type in a job that conflicts with the job's other keys, such as a type without spot
-    capacity in a job that may use only spot.
+    capacity in a job that allows only spot.
     """
     one, types, resources = spec.resources.instance_type, spec.gcp.instance_types, spec.resources
     if one and types and one not in types:
