@@ -12,8 +12,9 @@ from typing import Literal, NamedTuple, Protocol
 
 class Notice(NamedTuple):
     """
-    A warning about an instance. Kind `termination`: the instance will end at `deadline_at`; `deadline_s` is the same
-    time in monotonic run time. Kind `rebalance`: the instance may end.
+    A warning about an instance. If the kind is `termination`, the instance will end at `deadline_at`; `deadline_s` is
+    the same time in monotonic run time. If the kind is `rebalance`, the cloud only warns that it might take the
+    instance.
     """
 
     kind: Literal["termination", "rebalance"]

@@ -87,7 +87,7 @@ class AgentStatuses:
     def steps_total(self, state: RunState) -> float | None:
         """
         Return the total number of steps of the training. The number comes from the status of the newest agent that has
-        reported it. This object remembers the number, in case that status object is missing later.
+        reported it. The number is remembered here, in case that status object is missing later.
         """
         self._steps_total = self._newest(state, lambda status: status.steps_total, self._steps_total)
         return self._steps_total

@@ -8,8 +8,7 @@ import stat
 _MARKS = {"HEAD": "git", "pyvenv.cfg": "Python", "conda-meta/history": "conda"}
 """
 Files by which a folder of a tool is recognized, each with its tool. A folder with the file `HEAD` counts as a git
-repository even if the repository's other files are missing, because the next files that are fetched could be these
-files.
+repository even if the other files of a repository are missing, because `spotrun fetch` might write them next.
 """
 
 

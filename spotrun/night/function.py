@@ -5,11 +5,11 @@ it, each time with one of these events.
     {"kind": "begin", "due": "2026-11-27T21:00:00Z"}     a night is due: start its run, or continue an unfinished one
     {"kind": "again", "due": "2026-11-27T22:15:00Z"}     the same, every 15 minutes in the hour after; if it fails,
                                                          notify the receivers that the job names
-    {"kind": "begin", "by_hand": "2026-11-27T10:15:00"}  a person starts a night now {"kind": "tick"}
-    take care of the newest run: do one tick {"kind": "look"}                                     the same, and set the
-    alarm even if it seems to be set an event of EC2                                      take care of the run for
-    longer, if the event is about an instance
-                                                         of it
+    {"kind": "begin", "by_hand": "2026-11-27T10:15:00"}  a person starts a night now
+    {"kind": "tick"}                                     take care of the newest run: do one tick
+    {"kind": "look"}                                     the same, and set the alarm even if it seems to be set
+    an event of EC2                                      take care of the run for longer, if the event is about one
+                                                         of the run's instances
 
 The alarm is the part of the cloud that calls the function once a minute.
 

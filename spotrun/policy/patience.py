@@ -1,6 +1,6 @@
 """
 Computes the age of a run without its pauses, and the maximum times for which a run waits for the cloud and for its
-instances. These times are so long that a slow disk alone does not exceed them.
+instances. Each maximum is so long that a slow disk alone cannot make a run exceed it.
 """
 
 from __future__ import annotations

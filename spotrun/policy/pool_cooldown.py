@@ -5,7 +5,7 @@ A pool *rests* while the run does not request it.
 
 - If a pool had no capacity, or denied access, it rests for minutes, because this may soon change.
 - If a quota was full, or if the cloud rejected the request (in its response or when it started the instance), the
-  pool rests longer: such a reason usually lasts until the user changes something. After each further refusal of this
+  pool rests longer: such a problem usually lasts until the user changes something. After each further refusal of this
   sort, the rest is longer than the one before, but the run never gives up a pool.
 - If a pool rejected the request, and its subnet, image or template has changed since, it does not rest.
 """
@@ -181,9 +181,9 @@ def _lasts(launch: Launch) -> bool:
 
 def _lasting_rest(launch: Launch, before: Rest | None) -> Rest:
     """
-    Return the rest of a pool whose quota was full, or that rejected a request, at `launch`. `before` is the pool's rest
-    after an earlier refusal of this sort, if there was one. If `launch` came after that rest, the new rest is twice as
-    long.
+    Return the rest of a pool that begins with the refusal of `launch`: the quota was full, or the request was rejected.
+    `before` is the pool's rest after an earlier refusal of this sort, if there was one. If `launch` came after that
+    rest, the new rest is twice as long.
     """
     if before is None or not _lasts(before.launch):
         return _rest(launch, LASTING_REST)

@@ -108,8 +108,8 @@ def _productive_s(facts: Facts) -> float:
 
 def rework_max_s(facts: Facts) -> float:
     """
-    Return the most seconds of training that one loss without notice can undo: the time from one commit until the next
-    one is durable.
+    Return the maximum seconds of training that one loss without notice can undo. This is the time from one commit until
+    the next one is durable.
     """
     assumed_s = assumptions.COMMIT.total_seconds()
     durable_s = max((commit.event.durable_s for commit in facts.state.commits), default=assumed_s)

@@ -153,7 +153,8 @@ def _gone(state: RunState, entry: Entry, event: ev.InstanceGone) -> RunState:
 
 def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> RunState:
     """
-    Correct the end of an instance, and the cost of its launch. The attempt on it keeps the end that its agent reported.
+    Correct the end of an instance, and the cost of its launch. The attempt that ran on the instance still ends at the
+    time that its agent reported.
     """
     before, rule = state.launches[event.launch], state.created.billing
     after = before.with_end(event.ended_at, ev.name_of(event).member)
