@@ -14,7 +14,7 @@ Defines every failure that a user of spotrun can meet, with its exit code.
     │   ├── RunMisnamed              the name of a folder is not the name of the run in it
     │   ├── LedgerFlooded            another program appends too many entries, or too fast: end that program
     │   ├── LedgerVersionUnknown     another version of spotrun wrote the ledger: read it with that version
-    │   └── LedgerDamaged        8   an entry is missing, moved or changed: nobody is allowed to append
+    │   └── LedgerDamaged        8   an entry is missing, moved or changed: appending is not allowed
     │       └── RunGone              the run's folder was moved or deleted while a runner took care of the run
     ├── CheckpointDamaged        6   no checkpoint can be read back intact
     ├── Unreckonable             1   the stored figures are valid one by one, but a result cannot be computed from them

@@ -179,12 +179,12 @@ class _Life:
 
     def seen(self, spot: Mapping[str, float]) -> tuple[Mapping[str, float], float]:
         """
-        Return the spot offers that the strategy sees, and the seconds since the job arrived at its place. (The
-        exception for the seconds is below.)
+        Return the spot offers that the strategy sees, and the seconds since the job arrived at its place or, if that is
+        later, since the strategy last requested spot.
 
         With a `standby`, the strategy requests spot only at intervals while the job runs. It sees the offers of other
-        zones only at these requests. So once it has requested spot at this place, the second value is the number of
-        seconds since its last request.
+        zones only at these requests. Without a `standby`, it sees all offers at each tick, and only the job's arrival
+        counts for the seconds.
         """
         since_s, standby, running = self.elapsed_s - self.since_s, self.standby, self.running
         if standby is None:

@@ -68,9 +68,9 @@ class Loop:
 
     def epochs(self, count: int) -> Numbers:
         """
-        Return the numbers of the epochs that remain to be trained, in a training of `count` epochs. They begin at 0 in
-        a new training, and later after a resume. After the script's loop over these numbers has ended, another call of
-        `epochs` starts another training.
+        Return the numbers of the epochs that remain to be trained, in a training of `count` epochs. A new training
+        begins with epoch 0, and a resumed training with the epoch in which it was interrupted. After the script's loop
+        over these numbers has ended, another call of `epochs` starts another training.
         """
         return Numbers(self, count, count, Passes.epochs)
 

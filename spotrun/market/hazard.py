@@ -18,8 +18,8 @@ from spotrun.run.state import Attempt, RunState
 
 FOLLOWS_WITHIN = timedelta(minutes=15)
 """
-If an instance is lost within this time after a recommendation to rebalance, the loss counts as a consequence of the
-recommendation.
+If an instance is lost within this time after a recommendation to rebalance, the recommendation counts as followed by
+the loss.
 """
 FOLLOWED_PRIOR = 0.5
 """

@@ -60,8 +60,8 @@ def failed_standbys(state: RunState, capacity_type: CapacityType) -> FailedStand
     there are fewer than three.
 
     A standby that the market refused or took is not counted, because this says nothing about whether the next standby
-    will boot. After a notice, counting starts again from 0, so that the next standby is requested without a pause. It
-    is worth its cost, because without a standby the training will stop when the instance is lost.
+    will boot. After a notice, counting starts again from 0, so that the next standby is requested without a pause. That
+    standby is worth its cost, because without a standby the training will stop when the instance is lost.
     """
     current = state.current
     if current is None:
