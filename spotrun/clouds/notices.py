@@ -1,5 +1,5 @@
 """
-The interface to sources that announce that an instance will be lost to its cloud. The agent imports this module, so it
+The interface to sources that announce that a cloud will take an instance back. The agent imports this module, so it
 stays small.
 """
 

@@ -58,9 +58,9 @@ class AgentStatuses:
 
     def last_step(self, state: RunState, lost: MemberName) -> int | None:
         """
-        Return the last step that the training had done when the instance `lost` was lost. If this instance was a member
-        of the current attempt's gang, use the statuses of all members of this gang; otherwise, only the status of this
-        instance's agent. Return None if none of these agents had begun an attempt.
+        Return the last step that the training had completed when the instance `lost` was lost. If this instance was a
+        member of the current attempt's gang, use the statuses of all members of this gang; otherwise, only the status
+        of this instance's agent. Return None if none of these agents had begun an attempt.
         """
         current = state.current
         names = (lost,) if current is None or lost not in current.names else current.names

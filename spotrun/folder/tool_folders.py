@@ -31,7 +31,8 @@ def is_git_folder(folder: str) -> bool:
 def _has_file(folder: int | str, name: str) -> bool:
     """
     Return True if `folder` has a file or a link of this name, even a broken link. A folder of this name does not count.
-    For example, a script may store a part of a model in a folder `head`, and some disks find that folder as `HEAD` too.
+    For example, a script may store a part of a model in a folder `head`. On a disk that ignores case, this folder is
+    also found under the name `HEAD`.
     """
     try:
         if isinstance(folder, str):

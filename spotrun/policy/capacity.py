@@ -222,9 +222,9 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
     Return the offering to request now: on-demand, or the cheapest spot pool that has not just refused a request or lost
     an instance.
 
-    The time without spot begins at the last loss, or at the notice of that loss. After `on_demand_after`, the run
-    changes to on-demand, even if there are spot pools that it has not tried yet. It does so only if a spot pool has
-    refused a request in that time. In three cases the run changes to on-demand without waiting:
+    The time without spot begins at the last loss, or at the notice of that loss. If it lasts longer than
+    `on_demand_after`, and a spot pool has refused a request in this time, the run changes to on-demand, even if it has
+    not tried every spot pool yet. In three cases the run changes to on-demand without waiting:
 
     - no spot pool suits the job
     - nothing trains, and every spot pool has rejected the request

@@ -167,8 +167,8 @@ def _spare_s(facts: Facts, kept: Keeper, kind: Kind) -> float:
 
 def times_in_time(facts: Facts, kind: Kind) -> float:
     """
-    Return the share of its expected speed with which `kind` would be just in time. Return 0 if the run needs no keeper,
-    or if the amount of work is unknown.
+    Return the lowest speed at which `kind` would still be in time, as a share of the expected speed of `kind`. Return 0
+    if the run needs no keeper, or if the amount of work is unknown.
     """
     if not promises(facts) or workload(facts) is None:
         return 0.0

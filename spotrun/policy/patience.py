@@ -29,8 +29,8 @@ launch.
 
 TICK_S = 2.0
 """
-Run time in seconds between two ticks. It is short because the runner acts on a notice only at its next tick, and the
-standby has that much less time to boot.
+Run time in seconds between two ticks. It is short because the runner acts on a notice only at its next tick. The longer
+this takes, the less time is left for the standby to boot.
 """
 TICK_SYSTEM_MIN_S = 0.1
 """

@@ -137,8 +137,8 @@ def why_none(facts: Facts, capacity_type: CapacityType) -> str:
 
 def full_quota(state: RunState, now: datetime) -> str:
     """
-    Return a phrase that names the quota which was most recently reported as full, and the time at which the pool is
-    requested again. Return "" if no quota is full.
+    Return a phrase that names the quota which was most recently reported as full, and the time at which the pool that
+    reported it is requested again. Return "" if no quota is full.
     """
     full = [rest for rest in _refusals(state, now).values() if rest.launch.over_quota]
     return _refusal(max(full, key=lambda rest: rest.began_at), state.created.time_scale) if full else ""

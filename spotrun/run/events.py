@@ -266,8 +266,8 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     day it was read.
 
     Instances are billed per second, for at least `minimum_s`. If the cloud takes a spot instance back within
-    `free_if_interrupted_within_s` of its start, the instance costs nothing. Its disk of `volume_gib` and its public
-    address are billed even then.
+    `free_if_interrupted_within_s` of its start, the machine itself costs nothing, but its disk of `volume_gib` and its
+    public address are billed nevertheless.
 
     On some clouds, the disk remains after the machine has shut down, and is billed until it is deleted. On these
     clouds, the last of the instance's recorded prices is 0: it is the machine's price from its shutdown on.

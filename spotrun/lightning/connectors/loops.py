@@ -74,7 +74,8 @@ class Loops:
     def lengths(self) -> dict[str, Any]:
         """
         Return the numbers of batches that Lightning expects from the loaders. They have to be saved, because Lightning
-        counts batches only once and then uses the numbers in all epochs. A sampler may change its length after that.
+        counts batches only once and then uses the numbers in all epochs. If a resumed training counted again, a sampler
+        could have another length by then.
         """
         loader = self._fit._combined_loader
         return {
