@@ -10,17 +10,17 @@ Defines every failure that a user of spotrun can meet, with its exit code.
     │   │   ├── LoginExpired         the user has to log in again: report it, and wait
     │   │   └── WritesRefused        full, over quota, read-only: tell the user immediately to make room, and wait
     │   ├── ObjectMissing            no object of that name
-    │   ├── RunCopied                two folders of a store hold one run
+    │   ├── RunCopied                two folders of a store hold the same run
     │   ├── RunMisnamed              the name of a folder is not the name of the run in it
     │   ├── LedgerFlooded            another program appends too many entries, or too fast: end that program
     │   ├── LedgerVersionUnknown     another version of spotrun wrote the ledger: read it with that version
-    │   └── LedgerDamaged        8   an entry is missing, moved or changed: no writer may append
+    │   └── LedgerDamaged        8   an entry is missing, moved or changed: appending is not allowed
     │       └── RunGone              the run's folder was moved or deleted while a runner took care of the run
     ├── CheckpointDamaged        6   no checkpoint can be read back intact
-    ├── Unreckonable             1   a result cannot be computed from stored figures, although each is in its bounds
+    ├── Unreckonable             1   the stored figures are valid one by one, but a result cannot be computed from them
     ├── FiguresDiffer            1   published figures of a cost study are not reproduced
     ├── NotIdentical             9   an interrupted training differs from the uninterrupted one
-    ├── LimitExceeded           10   the condition of fail_if holds for the report
+    ├── LimitExceeded           10   the condition in fail_if is true for the report
     ├── NightUnderWay           11   the last nightly run is still in progress: no run was started
     ├── BillUnexplained         12   the cloud charged an amount that the ledger cannot explain
     ├── NotInstalled            13   a package or a program is not installed
@@ -243,9 +243,11 @@ class LaunchTokenSpent(CloudError):
 
 class NotInstalled(SpotrunError):
     """
-    A package or a program is not installed. If it is needed by a store, a cloud or a secret, a subclass is raised that
-    is also an error of that part, such as StoreError. So callers that catch this part's errors also catch the missing
-    package.
+    A package or a program is not installed.
+
+    Three parts of spotrun raise a subclass of this error: StoreNotInstalled, CloudNotInstalled and SecretNotInstalled.
+    Each is also a subclass of the part's own error, such as StoreError. So a caller that catches StoreError also learns
+    of a package that the store lacks.
     """
 
     exit_code = 13

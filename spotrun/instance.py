@@ -62,8 +62,8 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `time_to_live` is measured on the instance's monotonic clock from its start. When it is over, the instance ends,
     even if all programs of spotrun have died. `price_cap_usd_per_hour` is the most that the user will pay for spot.
-    None (no cap) is usually best: with a cap, the cloud interrupts the instance when the price rises above the cap, and
-    the bill is never smaller.
+    None (no cap) is usually best. With a cap, the cloud interrupts the instance when the price rises above the cap.
+    Until then, the instance costs the same as without a cap.
     """
 
     token: str

@@ -13,7 +13,8 @@ COMMIT_GAP = timedelta(seconds=30)
 INTERVAL_MAX = timedelta(minutes=10)
 STALL_SHARE_MAX = 0.035
 """
-Maximum share of the training time in which training may pause for checkpoints. The number is from CheckFreq (FAST '21).
+Maximum share of the training time for which training is allowed to pause for checkpoints. The number is from CheckFreq
+(FAST '21).
 """
 MEAN_TIME_BETWEEN_INTERRUPTIONS = timedelta(hours=1)
 """

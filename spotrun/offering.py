@@ -55,9 +55,9 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
 
     `accelerators` is `NAME:COUNT` ("V100:1"), or "" for a machine without any. `simulated` means that no cloud ever
     bills this price. `price_list` names the price list from which this type's on-demand price comes, with the list's
-    date; "" if no list has the price. On clouds that need them, a new instance is started with `image`, `subnet` and
-    `launch_template`. `other_subnets` are further subnets of the zone in which an instance could start, best first.
-    Ledger entries leave out `other_subnets`.
+    date; "" if no list has the price. Some clouds need `image`, `subnet` and `launch_template` to start a new instance.
+    `other_subnets` are further subnets of the zone in which an instance could start, best first. Ledger entries leave
+    out `other_subnets`.
     """
 
     cloud: str

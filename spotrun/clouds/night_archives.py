@@ -31,8 +31,8 @@ class NightArchives:
     def upload(self, data: bytes) -> tuple[str, str]:
         """
         Upload an archive, and return its bucket and its object name. The name contains the digest of the content, so
-        the same code is stored only once. If the object already exists, overwrite it: another process wrote it, so its
-        content may be wrong.
+        the same code is stored only once. If an object of that name already exists, overwrite it, because another
+        process may have stored other content under that name.
         """
         place = address.parse(self._store)
         assert isinstance(place, address.BucketAddress), self._store

@@ -96,14 +96,14 @@ class Nights(Protocol):
         Check that a night of this name can be installed. Nothing is written.
 
         Raises:
-            SpecInvalid: the name is too long, or a night of another store has that name here.
+            SpecInvalid: the name is too long, or a night of another store already has that name in this region.
         """
 
     def addresses(self, places: Mapping[str, Reference]) -> dict[str, str]:
         """
         Read the addresses of webhooks from the places where they are stored in the cloud. Return the addresses keyed by
-        the names of their environment variables. Give up after a few seconds, because a night's runner does not wait
-        longer either.
+        the names of their environment variables. Give up after a few seconds. A night's runner waits no longer than
+        that, so an address that takes longer to read would be useless to it.
 
         Raises:
             SecretUnreadable, CloudError: an address is missing, not encrypted, or unreadable.
@@ -130,8 +130,8 @@ class Nights(Protocol):
 
     def look(self, name: str) -> None:
         """
-        Call the runner once, to check that it works. If a run of the night lives, this call also takes care of that
-        run.
+        Call the runner once, to check that it works. If the night has an unfinished run, this call also takes care of
+        that run.
         """
 
     def begin(self, name: str, now: datetime) -> Mapping[str, Any]:
@@ -154,6 +154,6 @@ class Nights(Protocol):
 
     def usd(self, hours: float) -> Decimal:
         """
-        Return the expected cost of a night's runner, including its requests to the store, if the night's run lives for
+        Return the expected cost of a night's runner, including its requests to the store, if the night's run lasts for
         `hours`.
         """

@@ -1,5 +1,5 @@
 """
-The interface to sources that announce that an instance will be lost to its cloud. The agent imports this module, so it
+The interface to sources that announce that a cloud will take an instance back. The agent imports this module, so it
 stays small.
 """
 
@@ -12,8 +12,9 @@ from typing import Literal, NamedTuple, Protocol
 
 class Notice(NamedTuple):
     """
-    A warning about an instance. Kind `termination`: the instance will end at `deadline_at`; `deadline_s` is the same
-    time in monotonic run time. Kind `rebalance`: the instance may end.
+    A warning about an instance. If the kind is `termination`, the instance will end at `deadline_at`; `deadline_s` is
+    the same time in monotonic run time. If the kind is `rebalance`, the cloud only warns that it might take the
+    instance.
     """
 
     kind: Literal["termination", "rebalance"]

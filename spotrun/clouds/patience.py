@@ -43,7 +43,10 @@ class Patience(NamedTuple):
 
 PATIENT = Patience(connect_s=5.0, read_s=30.0, tries_for_s=20.0)
 ASIDE = Patience(connect_s=2.0, read_s=5.0, tries_for_s=2.0)
-"""For less important calls. After a notice only little time is left, and a service that hangs must not use it up."""
+"""
+For calls that are less important than the training. Such a call may be made after a notice, when little time is left.
+If the called service hangs, it must not use up that time.
+"""
 
 
 class PatientClient(ABC):
@@ -99,8 +102,8 @@ class PatientClient(ABC):
 
     def _reason_of(self, error: CloudError) -> CloudError:
         """
-        Return the error that the caller raises instead of `error`. `error` says that credentials were refused or have
-        expired. The returned error says why, if that is known.
+        Replace `error`, which says only that credentials were refused or have expired. Return an error that also says
+        why, if the reason is known; otherwise, return `error` itself.
         """
         return error
 

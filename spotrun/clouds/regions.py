@@ -19,8 +19,8 @@ further failure. Without the pause, each call that hangs in one region would del
 
 def regions_of(places: Collection[str] | None, names: Collection[str]) -> Collection[str] | None:
     """
-    Return the regions among `names` that belong to `places`, which is a mixture of regions and zones. A zone belongs to
-    the region whose name its own name begins with. Return None if `places` is None.
+    Return the regions among `names` that belong to `places`, which is a mixture of regions and zones. The name of a
+    zone begins with the name of its region. Return None if `places` is None.
     """
     return None if places is None else {name for name in names if any(_is_in(place, name) for place in places)}
 

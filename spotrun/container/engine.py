@@ -360,8 +360,8 @@ def _login(
     engine: str, image: Image, credentials: Credentials | None
 ) -> Iterator[tuple[Sequence[str], Mapping[str, str], Sequence[int]]]:
     """
-    Yield the command-line options, environment variables and file descriptors with which an engine reads the login from
-    memory. So the login is never on disk.
+    Yield the command-line options, environment variables and file descriptors that make an engine read the login from
+    memory. This way, the login is never written to a disk.
     """
     if credentials is None:
         yield (), {}, ()

@@ -41,7 +41,7 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class Credentials(NamedTuple):
-    """A login to a registry, for a user or for an identity in the cloud `of_cloud`. No output contains a login."""
+    """A login to a registry, for a user or for an identity in the cloud `of_cloud`. A login is never printed."""
 
     username: str
     password: str

@@ -80,8 +80,9 @@ def _advice_of(error: SpotrunError, otherwise: str) -> str:
 
 class Refusal(NamedTuple):
     """
-    A rule for reporting an error that ended a check: an error of the class `error` is reported with this `verdict`. The
-    default rule is for AccessDenied: if the user has no right to read what a check needs, its verdict is `unknown`.
+    A rule that says how an error is reported if it ends a check. An error of the class `error` is reported with the
+    verdict `verdict`. By default, the rule is for AccessDenied: if the user has no right to read what a check needs,
+    the verdict of the check is `unknown`.
 
     The text `words` is put before the error's message, `hint` replaces the error's hint, and `advice` is used if the
     error has no hint.

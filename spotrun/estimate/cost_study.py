@@ -194,10 +194,11 @@ _PRICES = ("usd_per_hour", "parts", "own", "subscription", "rented", "listed")
 
 class Place(Model):
     """
-    A place to train, with prices and speeds. Exactly one of the six fields from `usd_per_hour` to `listed` gives its
-    price. A place with a `spot` price needs none of them. Its speed for a training is given by a number
-    (`samples_per_second`), by `spotrun bench` (`measured`), or in relation to another place (`like`). `source` and
-    `as_of` say where its prices come from, and when they were valid.
+    A place to train, with prices and speeds. Its ordinary price is in one of the six fields from `usd_per_hour` to
+    `listed`. A place needs either such a price or a `spot` price; only a price in `usd_per_hour` or `parts` can be
+    combined with `spot`. The place's speed for a training is given by a number (`samples_per_second`), by `spotrun
+    bench` (`measured`), or in relation to another place (`like`). `source` and `as_of` say where its prices come from,
+    and when they were valid.
     """
 
     usd_per_hour: Amount | None = None

@@ -77,8 +77,8 @@ def _by_place(file: str) -> Iterator[ListPrice]:
 
 def _colab() -> Iterator[ListPrice]:
     """
-    Yield the prices of each GPU on Colab. Colab sells compute units, and each GPU uses a number of them per hour. These
-    numbers, read in California, may change.
+    Yield the prices of each GPU on Colab. Colab sells compute units, and each GPU uses a certain number of units per
+    hour. These numbers were read in California. Colab may show other numbers elsewhere or later.
     """
     units, plans, included, alone = price_tables(__package__, "colab.json")
     source = f"{units.source} (units an hour), {plans.source} (the prices on Colab's page on {plans.as_of})"

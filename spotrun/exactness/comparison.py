@@ -208,7 +208,7 @@ def _steady(
     """
     Return the places of both trainings that can be compared, with their contents. Two kinds of places are left out:
     those that vary even without an interruption, and those that could be inspected in only one of the trainings. (The
-    report lists the latter as not compared.)
+    report lists the second kind as not compared.)
     """
     unread = {*(wanted.unread or ()), *(done.unread or ())}
     one, other = (
@@ -222,8 +222,8 @@ def _steady(
 
 def _is_left_out(place: str, varying: VaryingPlaces) -> bool:
     """
-    Return whether the comparison leaves out a place. It does so if the place's content varies, or if the place is the
-    size of a set whose members vary.
+    Return whether the comparison leaves out a place. A place is left out if its content varies, or if its content is
+    the size of a set whose members vary.
     """
     return place in varying or f"{place}{MEMBERS}" in varying
 

@@ -76,8 +76,8 @@ def parts_of_link(path: Path, clean: Clean) -> Parts:
 
 def names_of(paths: Iterable[str]) -> set[str]:
     """
-    Return the names under which files are compared. Auxiliary files of databases have no name here, because they are
-    not compared. TensorBoard's event files share one name per folder, with `<time>` in place of a time in the folder's
+    Return the names under which files are compared. Auxiliary files of databases are left out, because they are not
+    compared. TensorBoard's event files share one name per folder, with `<time>` in place of a time in the folder's
     name.
     """
     names = set()

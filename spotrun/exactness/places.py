@@ -15,8 +15,8 @@ Indices = tuple[int, ...]
 """The numbers of items, rows and lines that occur in a place, outermost first."""
 Kept = tuple[int, ...]
 """
-The positions in a place's indices that a pattern compares, such as that of a column's number. A pattern ignores the
-numbers at all other positions, such as that of a row's number.
+The positions at which a pattern compares the indices of places. For example, a pattern may compare the column's number
+and ignore the row's number. It ignores the indices at all positions that are not listed here.
 """
 _NUMBER = re.compile(r"\[(\d+)\]|\b(row|line|step|statement|object) (\d+)")
 LONG = 16
@@ -39,8 +39,8 @@ def indices(place: str) -> Indices:
 
 class Pattern:
     """
-    A set of places of one family. To decide whether a place is in the set, take its numbers at the positions `kept`:
-    they must be one of `values`. The place's other numbers do not matter.
+    A set of places of one family. A place is in the set if its numbers at the positions `kept`, taken together, are one
+    of the tuples in `values`. The place's other numbers do not matter.
     """
 
     def __init__(self, kept: Kept, values: Collection[Indices]) -> None:
@@ -79,10 +79,10 @@ def pattern_of(
     Call a number at a position *varying* if most of the places with this number there vary. A position can be ignored
     if most of its numbers are varying.
 
-    In two cases the rule is stricter: all numbers at the position must be varying, unless there are more than LONG of
-    them. The first case is that several positions are ignored at once. The second case is that only the last position
-    is ignored, and it numbers the items of a record. Every list counts as a record here. If `is_record` is true,
-    everything does.
+    In two cases the rule is stricter. If the position has at most LONG numbers, all of them must be varying; if it has
+    more, most are enough. The first case is that several positions are ignored at once. The second case is that only
+    the last position is ignored, and it numbers the items of a record. Every list counts as a record here. If
+    `is_record` is true, the places of any family count as parts of a record.
     """
     is_record = is_record or kind.endswith("[]")
     count = len(next(iter(varying)))
@@ -110,8 +110,8 @@ def _slabs(
     kept: Kept, values: Collection[Indices], varying: Collection[Indices], known: Collection[Indices]
 ) -> list[dict[Indices, bool]]:
     """
-    Return a mapping for each of `values`. The mapping's keys are the places that have these numbers at the positions
-    `kept`. A place's value is True if the place varies.
+    Group the places by their numbers at the positions `kept`. Return one group for each of `values`. A group maps each
+    of its places to True if the place varies.
     """
     slabs: dict[Indices, dict[Indices, bool]] = {each: {} for each in values}
     differing = frozenset(varying)

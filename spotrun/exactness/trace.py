@@ -42,7 +42,7 @@ class Begun:
 @dataclass(frozen=True, kw_only=True)
 class Trained:
     """
-    The training has done one batch.
+    One batch has been trained.
 
     `samples` are the indices from the sampler; None if the loader does not use spotrun's sampler. `data` is the digest
     of the batch. `lr` has the learning rates, per optimizer and parameter group. `loss` is None if `training_step`

@@ -73,7 +73,7 @@ class Varying:
         return bool(self._absent or self._fields or self._words or self._places)
 
     def steady(self, parts: Parts) -> Parts:
-        """Yield `parts`, the parts of this file in some training, without those that vary."""
+        """Yield `parts`, the parts that this file has in one training, without those that vary."""
         for place, text in parts:
             if not self._is_absent(place):
                 yield place, LEFT_OUT if place in self._fields else self._masked(place, text)
@@ -144,9 +144,9 @@ def _of_shapes(parts: dict[str, str]) -> dict[tuple[str, str], set[Indices]]:
 
 def _absent(one: dict[str, str], other: dict[str, str]) -> dict[str, set[Indices]]:
     """
-    Return the lists that have more items in one of the two files. The keys are the names of the lists' items without
-    numbers; the values are the indices of the lists. If most lists with the same key are longer in one file, the
-    indices are only (), which stands for all lists with this key.
+    Find the lists that are longer in one of the two files than in the other. Return a mapping. A key is the name of a
+    list's items without numbers, and its value has the indices of the lists found. If most of the lists with this key
+    were found, the value is {()}, which stands for all lists with this key.
     """
     found: dict[str, set[Indices]] = {}
     for these, those in ((one, other), (other, one)):

@@ -58,9 +58,9 @@ class AgentStatuses:
 
     def last_step(self, state: RunState, lost: MemberName) -> int | None:
         """
-        Return the last step that the training had done when the instance `lost` was lost. If this instance was a member
-        of the current attempt's gang, use the statuses of all members of this gang; otherwise, only the status of this
-        instance's agent. Return None if none of these agents had begun an attempt.
+        Return the last step that the training had completed when the instance `lost` was lost. If this instance was a
+        member of the current attempt's gang, use the statuses of all members of this gang; otherwise, only the status
+        of this instance's agent. Return None if none of these agents had begun an attempt.
         """
         current = state.current
         names = (lost,) if current is None or lost not in current.names else current.names
@@ -87,7 +87,7 @@ class AgentStatuses:
     def steps_total(self, state: RunState) -> float | None:
         """
         Return the total number of steps of the training. The number comes from the status of the newest agent that has
-        reported it. This object remembers the number, in case that status object is missing later.
+        reported it. The number is remembered here, in case that status object is missing later.
         """
         self._steps_total = self._newest(state, lambda status: status.steps_total, self._steps_total)
         return self._steps_total

@@ -17,8 +17,8 @@ UNATTENDED_AFTER = timedelta(minutes=1)
 """System time without a heartbeat after which a run counts as unattended. Most runners write a heartbeat every 15 s."""
 UNATTENDED_AFTER_MAX = timedelta(minutes=6)
 """
-A runner can announce a longer interval between its heartbeats; then UNATTENDED_AFTER is extended. This is the maximum:
-after this time without a heartbeat, a run counts as unattended in any case.
+If a runner announces a longer interval between its heartbeats, UNATTENDED_AFTER is extended, at most to this value.
+After this time without a heartbeat, a run counts as unattended whatever its runner has announced.
 """
 HOST_VARIABLE = "SPOTRUN_HOST"
 """

@@ -35,7 +35,10 @@ class Unfetched(StrEnum):
 
     @property
     def is_refused(self) -> bool:
-        """True if agents never store files with such names, so that `spotrun fetch` cannot find such files."""
+        """
+        True if agents never store files with such names. If such a file is in the store, another program has written
+        it.
+        """
         return self in (Unfetched.GIT, Unfetched.NEVER)
 
     @property

@@ -3,7 +3,7 @@ The state of some files at one point in time, which an agent stores in a checkpo
 in the work folder between two steps; the trainer passes them to the agent. In a job that runs a command, these are the
 files that make up the command's state; the agent itself copies them.
 
-The contents of small files are copied into one file without a name, which is called the memory. The memory ends with an
+The contents of small files are copied into one unnamed file. This file is called the memory. The memory ends with an
 index, which this module defines. For a command, the contents of all files are copied into the memory. Large files of a
 training are not copied. Instead, the trainer passes open file descriptors, because an open file stays readable even if
 it is removed or replaced.

@@ -8,7 +8,7 @@ The keys are Ed25519 keys, as in RFC 8032.
     keys/UID-PUBLIC     the private half; its name contains the public half in hex
     keys/UID            the same, of a run that an earlier spotrun created
 
-The name contains the public half for the case that two processes create the same run at the same time. They then store
+Two processes may create the same run at the same time. Because the name contains the public half, the two then store
 two objects with different names, and each process signs only with the key that it made itself.
 
 A `Signer` signs with another key, which is not in any store. The function in the cloud that runs nights has such a key:

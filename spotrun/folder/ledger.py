@@ -59,8 +59,8 @@ raised.
 READERS = 8
 FIRST_ENTRIES = 2
 """
-Number of entries at the beginning of a ledger that an agent never writes: entry 0, which creates the run, and entry 1,
-which is its first launch.
+Number of entries at the beginning of a ledger that are never written by an agent: entry 0 creates the run, and entry 1
+is the run's first launch.
 """
 READS_MAX = 5
 """Maximum reads of an entry if each read returns different bytes."""
@@ -243,7 +243,7 @@ class Ledger:
             LedgerDamaged: an entry is missing before a later one, or is not what was written.
             LedgerFlooded: there are more entries than a run can have.
             LedgerVersionUnknown: another version of spotrun wrote it.
-            StoreUnavailable: the store could not be read for a minute; nothing was learned.
+            StoreUnavailable: the store could not be read for a minute; `state` is unchanged.
         """
         with self._lock:
             if self._cold:
@@ -345,8 +345,8 @@ class Ledger:
         done before each launch.
 
         Without this check, a runner could rent instances without end. If an entry is missing, other programs cannot
-        read or write the ledger any more, so `spotrun down` can end an instance but cannot stop the runner, and the
-        runner would rent another instance.
+        read or write the ledger any more. `spotrun down` could then end an instance, but could not stop the runner,
+        which would rent another instance each time.
 
         Raises:
             LedgerDamaged: an entry is gone, or was replaced.

@@ -98,16 +98,19 @@ class NightRecord:
         self._sha256 = None if pin is None else pin.sha256
         self._signer = None if pin is None else pin.signer
         self.passed_over: tuple[int, ...] = ()
-        """The numbers after the newest valid record under which the last call of `newest` found invalid objects."""
+        """
+        Numbers that are higher than that of the newest valid record, and that are taken by invalid objects. Set by
+        `newest`.
+        """
         self.next_number = 0
-        """The first free number after the newest valid record, at the last call of `newest`."""
+        """The first number after the newest valid record that no object has taken. Set by `newest`."""
 
     @property
     def is_installed(self) -> bool:
         return self._has(_NIGHT)
 
     def run_uri(self, uid: str) -> str:
-        """Return the address of the folder of run `uid`, if this night begins the run."""
+        """Return the address that the folder of a run of this night has if the run's uid is `uid`."""
         return f"{self._runs_uri}/{self._name}-{uid}"
 
     def install(self, night: Night) -> None:
@@ -183,7 +186,8 @@ class NightRecord:
 
     def add(self, numbered: NumberedNight) -> bool:
         """
-        Write a record. Return False if its number is already used, by another process or by an earlier try of this one.
+        Write a record. Return False if its number is already used, either by another process or by an earlier call in
+        this process.
         """
         signature = "" if self._signer is None else self._signer.sign(numbered.signed_text)
         data = msgspec.json.encode(replace(numbered.begun, signature=signature))

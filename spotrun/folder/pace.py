@@ -14,8 +14,8 @@ class PollIntervals(NamedTuple):
 
     `gap` is in system time. If the store has received no heartbeat of this runner for longer than `gap`, that period
     does not count as silence of the agents. The store may have refused the agents' heartbeats too, or the runner's
-    machine may have slept. `gap` must be clearly shorter than the silence after which an agent counts as lost. If an
-    agent's write to the store hangs, the difference must leave the agent enough time to send its next heartbeat.
+    machine may have slept. `gap` must be clearly shorter than the silence after which an agent counts as lost. The
+    difference is the time that an agent has to send its next heartbeat if one of its writes to the store hangs.
     """
 
     look_every_s: float

@@ -28,7 +28,7 @@ FOLDER = "calls/"
 WRITTEN_EVERY = timedelta(minutes=30)
 CALLED_EVERY = timedelta(minutes=1)
 ENVIRONMENTS_MAX = 200
-"""Maximum environments that are read. A week has fewer, even if AWS moves the function every hour."""
+"""Maximum environments that are read. If AWS moves the function every hour, a run has fewer than this in a week."""
 
 
 class Calls(msgspec.Struct, frozen=True, kw_only=True):

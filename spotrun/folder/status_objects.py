@@ -198,8 +198,9 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def steps_total(self) -> float | None:
         """
-        The total number of steps of the training; None if the training does not report its length. The number is
-        estimated from the steps so far, because a step may consist of several batches.
+        The total number of steps of the training; None if the training does not report its length. The agent knows the
+        numbers of epochs and batches, but a step may consist of several batches. So the number of steps is estimated
+        from the steps so far.
 
             steps / (epoch + batch / batches) * epochs      for any number of batches in a step
         """
@@ -255,7 +256,8 @@ def name_in(key: str) -> MemberName | None:
 
 def write_status(store: Store, key: str, status: AgentStatus | RunnerStatus) -> WritesRefused | None:
     """
-    Write a status object. If the store refuses the object for a reason that only the user can remove, return the error.
+    Write a status object. If the store refuses the object because of a problem that only the user can fix, return the
+    error.
     """
     try:
         store.put_status(key, msgspec.json.encode(status))

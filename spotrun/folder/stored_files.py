@@ -86,7 +86,8 @@ class Link(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     """
     A link at `path` to `target`. `target` is relative to the link's folder, and inside the work folder. `absolute` is
     True if the script made the link with an absolute path into the work folder. The work folder may have another path
-    on the instance where such a link is restored, so the restored link begins with that path.
+    on the instance where such a link is restored. So the restored link is made with the path that the work folder has
+    there.
     """
 
     path: str
@@ -187,8 +188,8 @@ class Outcome(StrEnum):
     """
     REFUSED = "refused"
     """
-    The file is refused, because agents never store files with such a name, for example `.git`, or because the user's
-    folder at this path belongs to a tool, for example to git.
+    The file was not fetched, because fetching it would be dangerous. There are two possible reasons: agents never store
+    files with such a name, for example `.git`; or the user's folder at this path belongs to a tool, for example to git.
     """
     FAILED = "failed"
 

@@ -8,8 +8,7 @@ import stat
 _MARKS = {"HEAD": "git", "pyvenv.cfg": "Python", "conda-meta/history": "conda"}
 """
 Files by which a folder of a tool is recognized, each with its tool. A folder with the file `HEAD` counts as a git
-repository even if the repository's other files are missing, because the next files that are fetched could be these
-files.
+repository even if the other files of a repository are missing, because `spotrun fetch` might write them next.
 """
 
 
@@ -32,7 +31,8 @@ def is_git_folder(folder: str) -> bool:
 def _has_file(folder: int | str, name: str) -> bool:
     """
     Return True if `folder` has a file or a link of this name, even a broken link. A folder of this name does not count.
-    For example, a script may store a part of a model in a folder `head`, and some disks find that folder as `HEAD` too.
+    For example, a script may store a part of a model in a folder `head`. On a disk that ignores case, this folder is
+    also found under the name `HEAD`.
     """
     try:
         if isinstance(folder, str):

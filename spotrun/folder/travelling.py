@@ -46,8 +46,8 @@ _BEGINNING_BYTES = 128
 class UploadSelection(NamedTuple):
     """
     The files of a work folder. `files` travel with the run. The other two fields have the paths that do not travel:
-    `secrets` are the paths that look like secrets, and `ignored` are the paths that match a rule. The path of a folder
-    ends with a slash.
+    `secrets` are the paths that look like secrets, and `ignored` are the paths that match a rule in a `.gitignore` or
+    `.spotrunignore` file. The path of a folder ends with a slash.
     """
 
     files: list[Path]

@@ -53,8 +53,8 @@ class UniformProgress(msgspec.Struct, frozen=True):
     Progress in proportion to time is the line t * C / R, with the job's whole work C and its deadline R. Use spot as
     long as it lasts. If there is no spot, wait while progress is on or above the line, and use on-demand while it is
     below. Go back from on-demand to spot only if spot is available and the job is ahead of the line by `ahead`
-    changeovers: progress must have reached the value that the line will have after the time of `ahead` changeovers.
-    Near the deadline, act like Greedy.
+    changeovers. That means: progress has already reached the point at which the line will be when `ahead` changeovers'
+    time has passed. Near the deadline, act like Greedy.
 
     `ahead` = 2 is the hysteresis of the paper, in the form that reproduces the paper's numbers. With `ahead` = 0, the
     job goes back to spot without this delay.

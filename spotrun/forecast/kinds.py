@@ -45,8 +45,8 @@ from spotrun.spec.model import RunSpec
 
 LIFETIMES_MAX = 100
 """
-Maximum number of lifetimes. It is small because a lifetime takes a third of a second to simulate if the policy of real
-runs makes the decisions.
+Maximum number of lifetimes. It is small because each lifetime takes a third of a second to simulate. That is slow,
+because the policy of real runs makes the decisions.
 """
 LOOK_MAX_S = 300.0
 CHUNK = 5

@@ -28,12 +28,13 @@ SPAN = 4.0
 MOSTLY = 1.5
 """
 Length of the market that is drawn first, as a multiple of the time for the work and one changeover. Most lifetimes end
-within it. If a lifetime does not, a longer market is drawn with the same seed, and it has the same beginning.
+within it. If a lifetime does not, a longer market is drawn with the same seed. The longer market begins exactly like
+the shorter one, so the result does not depend on this limit.
 """
 TICKS = 120
 """
-Number of decisions in the planned time. More decisions would change the result only a little: in the simulation,
-instances are lost only at the time of a decision, so the strategy never reacts to a loss late.
+Number of decisions in the planned time. More decisions would change the result only a little, because the strategy
+never reacts late to a loss: in the simulation, instances are lost only at the time of a decision.
 """
 TICK_MAX_S = 600.0
 GENERATED = Generated()
@@ -116,8 +117,8 @@ class Forecast(msgspec.Struct, frozen=True):
 class Inputs(msgspec.Struct, frozen=True):
     """
     The input of a forecast: its rows (`questions`), the job as it is known before it runs, and the conditions of its
-    lifetimes. Each lifetime draws at random which losses have a notice. The result of this draw replaces the notices in
-    `standby`.
+    lifetimes. `standby` has the rules for replacements, except for one field: in each lifetime, it is drawn at random
+    which losses have a notice, and `standby.warned` is replaced by the result.
     """
 
     questions: tuple[ForecastRequest, ...]

@@ -35,8 +35,8 @@ class SpotPools(msgspec.Struct, frozen=True):
 
     In a pool whose region is not that of the bucket, the traffic of checkpoints costs money. `sending` has the cost of
     saving checkpoints from each pool, in USD per hour, which is added to the price; it is empty if saving costs
-    nothing. `tolls` has the cost in USD of fetching the checkpoint when an instance starts. Its keys are the names of
-    pools, and on-demand; pools where fetching costs nothing are left out.
+    nothing. `tolls` has the cost in USD of fetching the checkpoint when an instance starts. Each key is the name of a
+    pool, or of on-demand. Pools where fetching costs nothing are left out.
     """
 
     name: str
@@ -83,8 +83,8 @@ class Generated(msgspec.Struct, frozen=True):
 class Replayed(msgspec.Struct, frozen=True):
     """
     Markets with generated capacity and replayed prices. Capacity is generated because prices carry no information about
-    it. The price histories of all pools are replayed from the same time on, which is chosen at random. At their end,
-    the replay continues from their beginning. A pool without a history keeps its current price.
+    it. The price histories of all pools are replayed from the same time on, which is chosen at random. When the replay
+    reaches the end of the histories, it continues at their beginning. A pool without a history keeps its current price.
     """
 
     histories: dict[str, tuple[PriceSegment, ...]]

@@ -151,8 +151,8 @@ def plan(
 
 def learns(spec: RunSpec) -> bool:
     """
-    Return True if the forecast simulates how a run chooses between kinds of instances. It does so if the job allows
-    several kinds, unless the job trains with a gang.
+    Return True if the forecast simulates how a run chooses between kinds of instances. This is done for a job that
+    allows several kinds, unless the job trains with a gang.
     """
     return spec.resources.is_choice and spec.num_nodes == 1
 

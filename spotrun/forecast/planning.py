@@ -171,8 +171,8 @@ def _with_bench(
 def _start_s(found: BenchResult, measured_s: float, spec: RunSpec) -> float:
     """
     Return the duration of a changeover in seconds of run time. The bench measured the duration `measured_s`, in system
-    time. It includes a boot, which usually takes `found.usual_boot_s` where the bench ran. Replace this time by the
-    boot time that this job expects.
+    time. That duration includes the boot of the bench's instance, which usually takes `found.usual_boot_s`. In the
+    result, the boot takes the time that this job expects instead.
     """
     return measured_s * clock_of(spec).scale + spec.boot.total_seconds() - found.usual_boot_s
 

@@ -161,7 +161,7 @@ def figures_of(row: msgspec.Struct) -> dict[str, Any]:
 
 
 def show(plan: Plan, *, known: bool) -> None:
-    """Print the whole forecast. `known`: the job itself states how long the work takes."""
+    """Print the whole forecast. `known` is True if the job itself states how long the work takes."""
     print_figures(cost_table(plan))
     print()
     print_figures(time_table(plan))

@@ -235,8 +235,8 @@ class SimulatedRun:
 
     def _losses_by(self, at_s: float) -> int:
         """
-        Return the number of a loss at `at_s`, which selects whether the loss has a notice. The number depends only on
-        the time. So a loss at this time has a notice either in all simulated runs, or in none.
+        Return the number of a loss at `at_s`. The number decides whether the loss has a notice. It depends only on the
+        time, so a loss at this time has a notice either in all simulated runs of a lifetime, or in none.
         """
         return round(at_s / self._tick_s)
 

@@ -54,8 +54,8 @@ class Standby(msgspec.Struct, frozen=True):
     Notices: `warned` says for each loss, in order, whether the loss has a notice. If there are more losses than values,
     the values repeat from the first one. A notice comes `notice_s` before the loss, and the replacement is started
     then. So at the loss, `notice_s` seconds of the replacement's changeover are already over. They are billed at the
-    replacement's price. No work is repeated after such a loss. The strategy counts the time without spot from the
-    notice.
+    replacement's price. No work is repeated after such a loss. A strategy that considers how long there has been no
+    spot counts from the notice, not from the loss.
 
     Moves to another place: until the changeover to the new place is over, the instances at both places are billed, and
     the new instance can be lost too. While an instance trains, the strategy requests spot only every `ask_every_s`.
@@ -179,11 +179,12 @@ class _Life:
 
     def seen(self, spot: Mapping[str, float]) -> tuple[Mapping[str, float], float]:
         """
-        Return the spot offers that the strategy sees, and the seconds since the job arrived at its place.
+        Return the spot offers that the strategy sees, and the seconds since the job arrived at its place or, if that is
+        later, since the strategy last requested spot.
 
         With a `standby`, the strategy requests spot only at intervals while the job runs. It sees the offers of other
-        zones only at these requests. If the strategy has requested spot since the job arrived, the second value is the
-        seconds since that request instead.
+        zones only at these requests. Without a `standby`, it sees all offers at each tick, and only the job's arrival
+        counts for the seconds.
         """
         since_s, standby, running = self.elapsed_s - self.since_s, self.standby, self.running
         if standby is None:

@@ -127,7 +127,7 @@ class LightningFramework(Position, Loaders):
         Return the objects in which the script may keep state: its own callbacks and data module, its own loggers and
         profiler, and the hyper-parameters that Lightning keeps for it.
 
-        Lightning's own callbacks and data modules are left out, because they export their state themselves.
+        Callbacks and data modules that are part of Lightning are left out, because they export their state themselves.
         """
         found = {f"callbacks[{number}]": callback for number, callback in enumerate(self._trainer.callbacks)}
         found["datamodule"] = self._trainer.datamodule
@@ -238,7 +238,7 @@ class LightningFramework(Position, Loaders):
         self._loops.resume(validation_due=self._place.validation_due, should_stop=self._rest["should_stop"])
 
     def enter(self) -> None:
-        """Enter the loop. Called in on_train_start."""
+        """Continue the training loop at the restored position. Called in on_train_start."""
         averaging.load(self._trainer, self._rest["averaging"])
         if "pruning" in self._rest:  # not in a snapshot of an older spotrun
             pruning.load(self._trainer, self._rest["pruning"])

@@ -6,9 +6,9 @@ With these strategies, the process that calls fit() is connected to the agent bu
 train are not connected. No callback runs before they start, so the check is made in fit() itself.
 
 With other strategies, the process that calls fit() trains too. Then the ranks compare their shared secret as soon as
-the process group exists. They have to do so before Lightning sends its first messages between ranks: these are pickled
-objects, with which a foreign process in the group could attack a rank, and Lightning sends them before any callback
-runs.
+the process group exists. They have to do so before Lightning sends its first messages between ranks, which happens
+before any callback runs. These messages are pickled objects. If a foreign process were in the group, it could use such
+an object to run code in a rank.
 """
 
 from __future__ import annotations

@@ -68,8 +68,9 @@ class Loop:
 
     def epochs(self, count: int) -> Numbers:
         """
-        Return the numbers of the epochs that are left of `count`. The first epoch of a training has the number 0. After
-        the script's loop over these numbers has ended, another call of `epochs` starts another training.
+        Return the numbers of the epochs that remain to be trained, in a training of `count` epochs. A new training
+        begins with epoch 0, and a resumed training with the epoch in which it was interrupted. After the script's loop
+        over these numbers has ended, another call of `epochs` starts another training.
         """
         return Numbers(self, count, count, Passes.epochs)
 
@@ -86,7 +87,8 @@ class Loop:
 
     def steps(self, count: int) -> Any:
         """
-        Return the numbers of the steps that are left of `count`, for a script that draws its batches itself.
+        Return the numbers of the steps that remain to be trained, out of `count` steps. Use this in a script that draws
+        its batches itself.
 
         If the script calls this within an epoch, the steps are a pass of that epoch. A script without epochs iterates
         over the steps directly, and its training has a single epoch.

@@ -18,7 +18,8 @@ from spotrun.run.state import Attempt, RunState
 
 FOLLOWS_WITHIN = timedelta(minutes=15)
 """
-Maximum time between a recommendation to rebalance and a loss for the recommendation to count as followed by the loss.
+If an instance is lost within this time after a recommendation to rebalance, the recommendation counts as followed by
+the loss.
 """
 FOLLOWED_PRIOR = 0.5
 """
@@ -113,7 +114,7 @@ def probability_to_follow(state: RunState, now: datetime, within: timedelta) -> 
 
         rate = (FOLLOWED_PRIOR_LOSSES + n) / (assumed + t)        probability = 1 - exp(-rate * within)
 
-    If the run itself ended an instance before that time was over, t includes only the time until the instance ended.
+    If the run itself ended an instance earlier, t includes only the time until the instance ended.
     """
     told = [attempt for attempt in state.attempts.values() if attempt.rebalance_at is not None]
     assumed_s = FOLLOWED_PRIOR_LOSSES * FOLLOWS_WITHIN.total_seconds() / -log(1 - FOLLOWED_PRIOR)

@@ -133,8 +133,8 @@ def _observation(state: RunState, name: MemberName, kind: Fate, at: datetime) ->
 
 def past_of_living(state: RunState, now: datetime) -> dict[Pool, Past]:
     """
-    Return, for each pool, the total time for which its present instances have been up. Instances with a notice are left
-    out. The time counts as time without a loss.
+    Return, for each pool, the total time for which its present instances have been up, counted as time without a loss.
+    Instances with a notice are left out.
     """
     found: dict[Pool, Past] = {}
     told_to_go = _told_to_go(state)
@@ -152,7 +152,7 @@ def past_by_pool(observations: Iterable[Observation], now: datetime) -> dict[Poo
     Return the observations as of `now`, added up for each pool. The older an observation is, the less it counts.
 
     A refusal counts as a loss only if it is the first sign that the pool has no capacity. A refusal that follows a loss
-    or another refusal only confirms that the pool still has no capacity.
+    or another refusal does not count, because it only confirms what is known.
     """
     found: dict[Pool, Past] = {}
     down: set[Pool] = set()

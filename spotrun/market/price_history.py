@@ -38,8 +38,8 @@ class PriceRange(NamedTuple):
 
 def price_range(segments: Sequence[PriceSegment], since: datetime, until: datetime) -> PriceRange | None:
     """
-    Return the range of the prices in `segments`, oldest first, from `since` to `until`; None if no price in this period
-    is known.
+    Return the range of the prices from `since` to `until`; None if no price in this period is known. `segments` are the
+    prices, oldest first.
     """
     known = list(spells(segments, since, until))
     if not known:

@@ -1,8 +1,8 @@
 """
 Estimates the training speed of instances from published figures, for the time before a run has measured it.
 
-A training is limited by arithmetic or by memory, and spotrun cannot know beforehand by which of the two. So the
-estimate is the geometric mean of both, relative to a V100:
+A training is limited either by the speed of arithmetic (TFLOPS) or by the speed of the memory (GB/s), and spotrun
+cannot know beforehand by which. So the estimate is the geometric mean of the two speeds, relative to a V100:
 
     speed = sqrt(TFLOPS * GB/s)                      in general
     speed = published samples/s of a training        for an accelerator with such a figure

@@ -24,8 +24,8 @@ NAMED_MAX = 12
 """Maximum number of alternatives that a suggestion lists."""
 SEVERAL = 2
 """
-If an accelerator is offered in this number of different counts or more, a suggestion lists the counts, because it is
-unclear which count the user meant.
+If a cloud offers an accelerator in at least this many counts (such as L4:1 and L4:4), a suggestion lists the counts,
+because it is unclear which count the user meant.
 """
 
 

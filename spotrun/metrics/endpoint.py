@@ -1,5 +1,5 @@
 """
-Gives out the metrics of `spotrun metrics`: on standard output, in a file, or at an address that Prometheus scrapes.
+Publishes the metrics of `spotrun metrics`: on standard output, in a file, or at an address that Prometheus scrapes.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ it, each time with one of these events.
     {"kind": "begin", "due": "2026-11-27T21:00:00Z"}     a night is due: start its run, or continue an unfinished one
     {"kind": "again", "due": "2026-11-27T22:15:00Z"}     the same, every 15 minutes in the hour after; if it fails,
                                                          notify the receivers that the job names
-    {"kind": "begin", "by_hand": "2026-11-27T10:15:00"}  a person starts a night now {"kind": "tick"}
-    take care of the newest run: do one tick {"kind": "look"}                                     the same, and set the
-    alarm even if it seems to be set an event of EC2                                      take care of the run for
-    longer, if the event is about an instance
-                                                         of it
+    {"kind": "begin", "by_hand": "2026-11-27T10:15:00"}  a person starts a night now
+    {"kind": "tick"}                                     take care of the newest run: do one tick
+    {"kind": "look"}                                     the same, and set the alarm even if it seems to be set
+    an event of EC2                                      take care of the run for longer, if the event is about one
+                                                         of the run's instances
 
 The alarm is the part of the cloud that calls the function once a minute.
 
@@ -17,7 +17,7 @@ The function follows the rules for runners (protocol 6 and 8): it may be killed 
 at once. It keeps some objects in memory between two calls, but only to need fewer requests to the store.
 
 The function trusts the store only as far as the pin in its environment allows (folder/night.py): it starts only the job
-that was installed, and attends only to runs that it has created itself.
+that was installed, and takes care only of runs that it has created itself.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ from spotrun.store.retrying import persist
 
 CREATED_WITHIN = timedelta(hours=12)
 """
-Maximum age of a night's record for which a missing run is created. The record is written before its run is created. If
-the run of an older record does not exist, the run was deleted, so it is not created again.
+If a night has a record but no run, the run is created now, unless the record is older than this. The run can be missing
+for two reasons. The record is written first, so the run of a young record may not have been created yet. The run of an
+older record was deleted, and must not be created again.
 """
 WATCH_S = 20.0
 """
@@ -101,8 +102,8 @@ def handler(event: Mapping[str, Any], context: object = None) -> Answer:
 
 def _memory_mb() -> int:
     """
-    Return the memory of this environment, in MB. Lambda sets the variable itself; on Cloud Run, the installation sets
-    it.
+    Return the memory of this environment, in MB. It is read from an environment variable. Lambda itself sets this
+    variable; on Cloud Run, the installation sets it.
     """
     return int(os.environ.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE") or os.environ["SPOTRUN_MEMORY_MB"])
 

@@ -118,8 +118,8 @@ def _sink(webhook: NotifySpec, addresses: Mapping[str, str], why: str) -> Sink:
 
 class _Unreadable:
     """
-    A stand-in for a webhook whose address cannot be read now. Each delivery to it fails, so that the tries are counted
-    and the notification is given up in the end.
+    A stand-in for a webhook whose address cannot be read now. Each delivery to it fails. The failures count as delivery
+    attempts, so the notification is given up in the end.
     """
 
     def __init__(self, variable: str, why: str) -> None:

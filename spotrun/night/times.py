@@ -19,9 +19,9 @@ _OF_THIS_MACHINE = {"localtime", "posixrules", "Factory"}
 """Files that the folder of time zones contains, but that no cloud accepts as the name of a time zone."""
 _AHEAD = timedelta(days=16)
 """
-Length of the period, from now on, in which the next night is searched. It is longer than two weeks: if a night is due
-on only one day of the week, and a clock change skips its time of day next week, the night is due only in the week after
-that.
+Length of the period, from now on, in which the next night is searched. It must be longer than two weeks. Suppose that a
+night is due on one day of the week, and next week a clock change skips its time of day. Then the night is due only in
+the week after that.
 """
 
 

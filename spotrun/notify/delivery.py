@@ -84,8 +84,8 @@ class Delivery:
     """
     Delivers notifications to one sink, one after another. `number` is the sink's index in the job's `notify`.
 
-    Each notification is tried up to `tries` times. But a notification that follows an undelivered one is tried only
-    once.
+    Each notification is tried up to `tries` times. But if a notification was not delivered, the next one is tried only
+    once, because the sink probably does not work at the moment.
     """
 
     def __init__(

@@ -80,8 +80,8 @@ def may_be_news(entry: Entry) -> bool:
 
 def night(state: RunState, summary: RunSummary) -> News:
     """
-    Return the notification that the run of a night has ended, with a summary. It is made when the run's bill is
-    complete.
+    Return the notification that the run of a night has ended, with a summary. The notification is sent when the run's
+    bill is complete.
     """
     assert state.terminal is not None
     epochs = _work(summary)

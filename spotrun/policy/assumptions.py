@@ -42,7 +42,7 @@ only once, or if the estimate is the user's own.
 WORK_DOUBT_MIN = 0.03
 """
 Smallest possible error that is assumed for the estimate of the work left, even if all steps so far have taken equally
-long. It is not 0, because the next epoch may end with more validation than the last one.
+long. It is not 0, because the validation at the end of the next epoch may take longer than the last one.
 """
 STEPS_MIN = 5
 """Minimum number of measured steps from which a pace is computed."""

@@ -54,8 +54,8 @@ class Chosen(msgspec.Struct, frozen=True):
 
 def keep_going(facts: Facts) -> Iterator[Action]:
     """
-    Yield what is needed to keep the run training. A ready standby takes over; an instance that leaves is replaced; a
-    better instance is requested if the move pays.
+    Yield what is needed to keep the run training. A standby that is ready takes over. An instance that has to leave is
+    replaced. If it pays to move to a better instance, that instance is requested.
     """
     state = facts.state
     hurried = state.created.deadline_at is not None and not facts.world.unread
@@ -174,8 +174,8 @@ def patience(spec: RunSpec) -> Patient:
 
 def may_return_to_spot(facts: Facts, current: Attempt) -> bool:
     """
-    Return True if the run, which trains on demand, is allowed to try spot again. This is the case if the cool-down has
-    passed twice: since the run began to train on demand, and since its last request for spot failed.
+    Return True if the run, which trains on demand, is allowed to try spot again. The cool-down must have passed since
+    the run began to train on demand, and also since its last request for spot failed.
 
     If the job allows several kinds of instances, this function checks only the time since the run began to train on
     demand. Failed requests do not matter here, because each pool then has its own cool-down: a refusal by a pool of one
@@ -222,9 +222,9 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
     Return the offering to request now: on-demand, or the cheapest spot pool that has not just refused a request or lost
     an instance.
 
-    The time without spot begins at the last loss, or at the notice of that loss. After `on_demand_after`, the run
-    changes to on-demand, even if there are spot pools that it has not tried yet. It does so only if a spot pool has
-    refused a request in that time. In three cases the run changes to on-demand without waiting:
+    The time without spot begins at the last loss, or at the notice of that loss. If it lasts longer than
+    `on_demand_after`, and a spot pool has refused a request in this time, the run changes to on-demand, even if it has
+    not tried every spot pool yet. In three cases the run changes to on-demand without waiting:
 
     - no spot pool suits the job
     - nothing trains, and every spot pool has rejected the request

@@ -88,8 +88,8 @@ def too_late_for_spot(facts: Facts, offering: Offering) -> bool:
 
 def leaves_time_to_move(facts: Facts) -> bool:
     """
-    Return True if there is time for a handover. There is, if the strategy would still keep the running instance after
-    the time HANDOVER has passed.
+    Return True if there is time for a handover. This is the case if the strategy, asked again after the time HANDOVER,
+    would still keep the running instance.
     """
     running = _kept(facts)
     if running is None:

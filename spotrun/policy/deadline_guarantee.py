@@ -3,9 +3,10 @@ Chooses the *keeper*: the kind of instance that has to meet the deadline, on dem
 that are too slow.
 
 The speed of a kind is known only within an interval. A kind is *sure* if, even at the lower end of its interval, it
-does all the work that is left in time. Of the sure kinds, the keeper is the one that costs least on demand for the same
-work; but a sure kind whose speed was measured is preferred to one whose speed was not. If no kind is sure, the keeper
-is the kind that is most likely to be in time, and the run moves to this kind immediately. With
+does all the work that is left in time. The keeper is chosen among the sure kinds. If the speed of some of them was
+measured, only these are considered. Of the kinds considered, the keeper is the one that costs least on demand for the
+same work. If no kind is sure, the keeper is the kind that is most likely to be in time, and the run moves to this kind
+immediately. With
 
     z = log(speed / speed needed) / spread of the logarithm
 
@@ -145,8 +146,8 @@ def leaves_time_to_try(facts: Facts, kind: Kind) -> bool:
 
 def _on_trial(facts: Facts, kept: Keeper, kind: Kind) -> bool:
     """
-    Return True if an instance of `kind` counts as a trial. It does if the keeper's speed was measured, and the speed of
-    `kind` was not measured yet.
+    Return True if training on `kind` counts as a trial: the keeper's speed was measured, and the speed of `kind` was
+    not measured yet.
     """
     known = workload(facts) is not None and is_measured(facts, kept.kind)
     return known and not is_measured(facts, kind)
@@ -166,8 +167,8 @@ def _spare_s(facts: Facts, kept: Keeper, kind: Kind) -> float:
 
 def times_in_time(facts: Facts, kind: Kind) -> float:
     """
-    Return the share of its expected speed with which `kind` would be just in time. Return 0 if the run needs no keeper,
-    or if the amount of work is unknown.
+    Return the lowest speed at which `kind` would still be in time, as a share of the expected speed of `kind`. Return 0
+    if the run needs no keeper, or if the amount of work is unknown.
     """
     if not promises(facts) or workload(facts) is None:
         return 0.0

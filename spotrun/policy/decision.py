@@ -33,7 +33,7 @@ def decide(
     Return all actions to carry out now, in order. The list ends with the first action whose event would change further
     decisions.
 
-    `strategies` are the strategies that a run may name.
+    `strategies` are the strategies that a job is allowed to name.
     """
     facts = Facts(state, spec, world, now, strategies)
     housekeeping = [*record(facts), *clean_up(facts)]

@@ -21,7 +21,7 @@ class Facts:
     The facts on which a decision is based: the run, its specification, the world around it, and the time. Every
     function that takes part in a decision receives them.
 
-    `strategies` are the strategies that a run may name.
+    `strategies` are the strategies that a job is allowed to name.
     """
 
     def __init__(

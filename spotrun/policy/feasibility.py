@@ -44,7 +44,10 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hopeless(msgspec.Struct, frozen=True):
-    """The reason why a run could not finish on spot, and the change to the job or the command that would help."""
+    """
+    The reason why a run could not finish on spot. `fix` is a change that would help, either to the job or to the
+    command.
+    """
 
     reason: str
     fix: str

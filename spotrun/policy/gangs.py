@@ -31,8 +31,8 @@ WINDOW_MIN = timedelta(minutes=10)
 """Minimum time for which a ready member is kept while no attempt uses it (protocol 45)."""
 SPEAKS_WITHIN = timedelta(seconds=60)
 """
-Maximum time from an attempt that did not reach a member until this member reports again that it is ready. If the member
-does not report by then, it is replaced.
+Time that a member has to report again that it is ready, after an attempt ended because it could not reach the member.
+If the member does not report within this time, it is replaced.
 """
 TIMES_MISSING = 2
 """Number of attempts in a row that did not reach a member, after which the member is ended (protocol 39)."""
@@ -48,8 +48,8 @@ def available(state: RunState) -> list[MemberName]:
 
 def lacking(facts: Facts) -> int:
     """
-    Return the number of additional instances that the run needs before it can train. It is 0 while an attempt trains
-    whose instances do not have to leave.
+    Return the number of additional instances that the run needs before it can train. It is 0 while an attempt trains,
+    unless one of the attempt's instances has to leave.
     """
     missed = _missed(facts)
     return max(0, facts.size - sum(name not in missed for name in available(facts.state)))

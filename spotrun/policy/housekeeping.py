@@ -107,7 +107,8 @@ def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceG
         member=state.told(name),
         instance_id=instance.instance_id,
         billed_from=billed_from,
-        # The start and the end may have been observed by two runners whose clocks differ.
+        # The end must not be before the start of billing. It could seem to be, because two runners whose clocks differ
+        # may have observed the two times.
         ended_at=max(instance.ended_at, billed_from or instance.ended_at),
         ended_by=instance.ended_by,
         prices=_until_it_was_off(_prices(state, name, instance, billed_from), instance.off_since),
@@ -227,8 +228,8 @@ def _not_listed_again(facts: Facts, name: MemberName) -> Iterator[Action]:
 
 def _is_settled_without(facts: Facts, launch: Launch) -> bool:
     """
-    Return True if a launch is over, and the cloud has had enough time to show its instances. Then a member whose
-    instance was never shown will not appear any more.
+    Return True if a launch is over, and the cloud has had enough time to show its instances. If the cloud has not shown
+    a member's instance by then, that instance does not exist.
 
     A launch is over if it was closed, or if one of its members has reported ready (after that, it cannot be closed).
     """

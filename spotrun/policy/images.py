@@ -2,8 +2,8 @@
 Chooses the machine image with which an instance starts. This is the newest image that the publisher offers. If that
 image has failed, it is the image with which the run has trained before.
 
-It can happen that a new image does not boot, or lacks a program that the bootstrap needs. If the run continued to use
-such an image, it would pay for one machine after another that never trains.
+A new image may be faulty: it may not boot, or may lack a program that the bootstrap needs. If the run continued to use
+such an image, it would pay for one machine after another, and none of them would train.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@ Decides whether a run replaces its training instance with an instance of another
 for a move: the other kind is known to cost less per sample, or its cost is unknown and the run wants to measure it.
 
 For a move, the runner launches a standby of the other kind while the old instance still trains. So a move costs the
-standby's start and a handover. It saves money only until the old instance would have ended without the move: because it
-was lost, or because a spot instance replaced it. After that, the run would be on the best kind in any case.
+standby's start and a handover. Without the move, the old instance would train until it is lost, or until a spot
+instance replaces it. Then the run would get an instance of the best kind anyway. So the move saves money only until
+that time.
 
 If the speeds of both kinds were measured, a move pays if its saving until then exceeds its cost. The saving is computed
 with the smallest difference between the two kinds that the measurements allow.

@@ -1,6 +1,6 @@
 """
-Finds the smallest budget with which a run makes its first launch. For that, the policy decides with one budget after
-another. No function has side effects.
+Finds the smallest budget with which a run makes its first launch. To find it, this module tries several budgets and
+checks how the policy would decide with each. No function has side effects.
 """
 
 from __future__ import annotations

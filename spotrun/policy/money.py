@@ -317,9 +317,9 @@ def _on_demand(state: RunState, attempt: Attempt) -> bool:
 
 def _for_want_of_money(facts: Facts, offering: Offering) -> Iterator[Action]:
     """
-    Yield what to do about a launch for which the budget has too little money. Suppose that the launch is an on-demand
-    instance that is to replace a spot instance, and that the budget would pay for all the work once the spot instance
-    has ended. Then drain the spot instance. In all other cases, stop the run, or wait.
+    Yield what to do about a launch for which the budget has too little money. If an on-demand instance is to replace a
+    spot instance, the budget may pay for all the work on demand once the spot instance has ended. In that case, drain
+    the spot instance. In all other cases, stop the run, or wait.
     """
     current = facts.state.current
     if current is not None and _makes_way(facts, current, offering):

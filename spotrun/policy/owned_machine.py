@@ -41,7 +41,7 @@ def stays_at_home(facts: Facts) -> bool:
 def starts_again_at_home(facts: Facts) -> bool:
     """
     Return True if the attempt trains at home, and ends only because its time-to-live is over. Then the next attempt
-    will be at home again. The machine has room for only one instance, so this attempt has to wait until the old
+    will be at home again. The machine has room for only one instance, so the next attempt has to wait until the old
     instance has ended.
     """
     current = facts.state.current

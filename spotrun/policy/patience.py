@@ -1,6 +1,6 @@
 """
 Computes the age of a run without its pauses, and the maximum times for which a run waits for the cloud and for its
-instances. These times are so long that a slow disk alone does not exceed them.
+instances. Each maximum is so long that a slow disk alone cannot make a run exceed it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ launch.
 
 TICK_S = 2.0
 """
-Run time in seconds between two ticks. It is short because the runner acts on a notice only at its next tick, and the
-standby has that much less time to boot.
+Run time in seconds between two ticks. It is short because the runner acts on a notice only at its next tick. The longer
+this takes, the less time is left for the standby to boot.
 """
 TICK_SYSTEM_MIN_S = 0.1
 """

@@ -5,7 +5,7 @@ A pool *rests* while the run does not request it.
 
 - If a pool had no capacity, or denied access, it rests for minutes, because this may soon change.
 - If a quota was full, or if the cloud rejected the request (in its response or when it started the instance), the
-  pool rests longer: such a reason usually lasts until the user changes something. After each further refusal of this
+  pool rests longer: such a problem usually lasts until the user changes something. After each further refusal of this
   sort, the rest is longer than the one before, but the run never gives up a pool.
 - If a pool rejected the request, and its subnet, image or template has changed since, it does not rest.
 """
@@ -137,8 +137,8 @@ def why_none(facts: Facts, capacity_type: CapacityType) -> str:
 
 def full_quota(state: RunState, now: datetime) -> str:
     """
-    Return a phrase that names the quota which was most recently reported as full, and the time at which the pool is
-    requested again. Return "" if no quota is full.
+    Return a phrase that names the quota which was most recently reported as full, and the time at which the pool that
+    reported it is requested again. Return "" if no quota is full.
     """
     full = [rest for rest in _refusals(state, now).values() if rest.launch.over_quota]
     return _refusal(max(full, key=lambda rest: rest.began_at), state.created.time_scale) if full else ""
@@ -181,9 +181,9 @@ def _lasts(launch: Launch) -> bool:
 
 def _lasting_rest(launch: Launch, before: Rest | None) -> Rest:
     """
-    Return the rest of a pool whose quota was full, or that rejected a request, at `launch`. `before` is the pool's rest
-    after an earlier refusal of this sort, if there was one. If `launch` came after that rest, the new rest is twice as
-    long.
+    Return the rest of a pool that begins with the refusal of `launch`: the quota was full, or the request was rejected.
+    `before` is the pool's rest after an earlier refusal of this sort, if there was one. If `launch` came after that
+    rest, the new rest is twice as long.
     """
     if before is None or not _lasts(before.launch):
         return _rest(launch, LASTING_REST)

@@ -4,9 +4,9 @@ Ranks the offerings that can be requested now. The offering with the lowest cost
     cost per hour of progress = (price now * (1 + changeover / life) + commits of an hour + start / life) / speed
 
 `price now` is for all instances that train together. `commits of an hour` and `start` are the cost of traffic between
-regions, in dollars, which does not depend on the number of instances: at a start, the data and the checkpoint are read.
-`life` is how long an instance is expected to last. It is estimated from the observations of its pool by this run and
-others.
+regions, in dollars: an hour's commits are written, and at a start the data and the checkpoint are read. This cost does
+not depend on the number of instances. `life` is how long an instance is expected to last. It is estimated from the
+observations of its pool by this run and others.
 
 `speed` is 1 if the job allows only one kind of instance. If it allows several, `speed` is relative to the first kind:
 an hour of progress is the work that the first kind does in an hour. So offerings are then ranked by their cost per

@@ -1,8 +1,8 @@
 """
 Measures how fast a run trains on the user's own machine in comparison with the cloud.
 
-The speeds on the user's machine and in the cloud are measured separately. Until both were measured, the ratio that the
-job gives in `hardware.NAME.speed` is used. It is the machine's speed as a multiple of the speed in the cloud.
+The speeds on the user's machine and in the cloud are measured separately. Until both were measured,
+`hardware.NAME.speed` in the job is used: the machine's speed as a multiple of the speed in the cloud.
 """
 
 from __future__ import annotations

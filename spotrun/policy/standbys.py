@@ -60,8 +60,8 @@ def failed_standbys(state: RunState, capacity_type: CapacityType) -> FailedStand
     there are fewer than three.
 
     A standby that the market refused or took is not counted, because this says nothing about whether the next standby
-    will boot. After a notice, counting starts again: without a standby, training will stop when the instance is lost,
-    so another try is worth its cost.
+    will boot. After a notice, counting starts again from 0, so that the next standby is requested without a pause. That
+    standby is worth its cost, because without a standby the training will stop when the instance is lost.
     """
     current = state.current
     if current is None:
@@ -104,8 +104,9 @@ def _why(launch: Launch) -> str:
 
 def _again_at(state: RunState, current: Attempt, failed: Sequence[Launch]) -> datetime:
     """
-    Return the time at which the next standby can be requested. Normally this is the end of the pause. The time is
-    earlier if the running instance's time-to-live ends soon, so that a try at the end of the pause would come too late.
+    Return the time at which the next standby can be requested. Normally this is the end of the pause. If the running
+    instance's time-to-live ends so soon that a standby requested after the pause would come too late, the time is
+    earlier.
     """
     newest = failed[0]
     failed_at = newest.closed_at or (newest.intended_at if newest.gone is None else newest.gone.ended_at)

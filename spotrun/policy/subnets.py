@@ -2,8 +2,8 @@
 Chooses the subnet in which an instance starts: the best subnet of its zone. If an instance in that subnet ended before
 it trained, another subnet of the zone is chosen. If all of them have failed, another zone is preferred.
 
-It can happen that a subnet lacks a route, so that no instance in it can install what its agent needs. If the run
-continued to use such a subnet, it would pay for one machine after another that never trains.
+A subnet may lack a route, so that no instance in it can install what its agent needs. If the run continued to use such
+a subnet, it would pay for one machine after another, and none of them would train.
 """
 
 from __future__ import annotations

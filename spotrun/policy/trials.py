@@ -18,8 +18,8 @@ The cost of a trial depends on the moment:
 - While the run is on demand, its next start will be on spot, where the same trial costs far less. So the saving until
   then has to exceed the cost of the whole trial.
 
-A trial pays if its saving exceeds its expected loss. The loss consists of the cost of the start, the cost of the way
-back if j is dearer, and that part of the cost in between for which the run gets no progress.
+A trial pays if its saving exceeds its expected loss. The loss has three parts: the cost of the start; the cost of the
+way back, if j is dearer; and what the training on j costs more than the same progress on i.
 
 The *reserve* of kind j is the cost c_i at which a trial of j would just pay; if the best known kind costs less, the
 trial does not pay. The kind with the lowest reserve is tried first. Trials end when the best known cost is below all
@@ -31,7 +31,7 @@ first kind:
 
 - a trial of the first kind is always allowed
 - if the first kind is the best known, a trial of another kind is allowed only if it cannot lose more than EXPLORED,
-even if it makes no progress
+  even if it makes no progress
 - the run does not begin with a kind that costs more per hour than the first kind, unless that kind is almost certainly
   cheaper for the same work, or its possible loss is within EXPLORED
 - if there is a deadline, a trial has to leave time to finish, whatever its outcome
@@ -111,8 +111,8 @@ class Until(msgspec.Struct, frozen=True):
 
 def worth_a_trial(facts: Facts, work: Work, asked: Work, until: Until | None = None) -> KindTrial | None:
     """
-    Return the trial to make first, of a kind in `asked` that was not measured. Return None if no trial pays, or if the
-    work left is unknown.
+    Return the trial to make first. Only kinds in `asked` that were not measured are considered. Return None if no trial
+    pays, or if the work left is unknown.
 
     `until` is None if an instance has to start now in any case.
     """
@@ -232,9 +232,9 @@ def _hours(seconds: float) -> float:
 
 def lost_usd(facts: Facts, best: Kind, usd: float) -> float:
     """
-    Return how much more the trials so far have cost than the same work would have cost on the best kind. On the best
-    kind, `usd` is the cost of the work that the first kind does in an hour. The kind on which the run first trained
-    does not count as a trial.
+    Return how much more the trials so far have cost than the same work would have cost on the best kind. `usd` is what
+    the best kind costs for the work that the first kind does in an hour. The kind on which the run first trained does
+    not count as a trial.
     """
     tried = [kind for kind in trained_kinds(facts.state, choice(facts))[1:] if kind != best]
     return sum(max(0.0, _paid_usd(facts, kind) - usd * _made_h(facts, kind)) for kind in tried)

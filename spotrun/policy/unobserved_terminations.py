@@ -2,13 +2,16 @@
 Estimates when an instance ended, if no runner observed its end and the cloud no longer lists it.
 
 A cloud lists an instance for about an hour after its end. If no runner was present in this hour, the next runner
-estimates when the instance ended. It records the earliest of the times by which the instance may have ended, and the
-entry says how this time was found. Later, `spotrun bill --correct` enters the cloud's own figure.
+estimates when the instance ended. Several facts limit the time of the end, such as the instance's time-to-live. The
+runner records the earliest of these limits, and the entry says from which fact it comes. Later, `spotrun bill
+--correct` enters the cloud's own figure.
 
-The estimate may be the time of the last heartbeat in two cases: if the agent has reported the end, or if the instance
-is a spot instance, because the cloud may have taken it at that time. If an on-demand instance falls silent in the
-middle of its training, the machine may hang, and a machine that hangs is billed until its time-to-live ends. A spot
-instance that hangs is billed too, but it cannot be distinguished from a spot instance that was taken.
+The time of the last heartbeat is used as the estimate in two cases. In the first, the agent has reported the end. In
+the second, the instance is a spot instance, which the cloud may have taken at that time.
+
+It is not used for an on-demand instance that falls silent in the middle of its training. Such a machine may hang, and a
+machine that hangs is billed until its time-to-live ends. A spot instance that hangs is billed too, but it cannot be
+distinguished from a spot instance that was taken.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ Time that an instance has, after its attempt, to power itself off. If it has not
 """
 HEARTBEATS_APART = timedelta(seconds=30)
 """
-Maximum time between two heartbeats. If an agent's newest heartbeat is not older than this, the agent was still running.
+Maximum time between two heartbeats. If an agent's newest heartbeat is not older than this, the agent counts as running.
 """
 
 

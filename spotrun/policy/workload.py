@@ -37,8 +37,8 @@ class Workload(msgspec.Struct, frozen=True):
 @once
 def workload(facts: Facts) -> Workload | None:
     """
-    Return the work that is left; None if it is unknown. The work is unknown if the job gives no `expected_work`, and no
-    step was measured yet or the training does not report its number of steps.
+    Return the work that is left; None if it is unknown. The work is unknown if the job gives no `expected_work` and the
+    steps do not tell: either no step was measured yet, or the training does not report its total number of steps.
     """
     measured, total, expected = pace(facts), facts.world.steps_total, facts.spec.policy.expected_work
     rework_s = rework_max_s(facts)
@@ -108,8 +108,8 @@ def _productive_s(facts: Facts) -> float:
 
 def rework_max_s(facts: Facts) -> float:
     """
-    Return the most seconds of training that one loss without notice can undo: the time from one commit until the next
-    one is durable.
+    Return the maximum seconds of training that one loss without notice can undo. This is the time from one commit until
+    the next one is durable.
     """
     assumed_s = assumptions.COMMIT.total_seconds()
     durable_s = max((commit.event.durable_s for commit in facts.state.commits), default=assumed_s)

@@ -44,8 +44,8 @@ class Money(NamedTuple):
 
 def money(summary: RunSummary) -> list[Money]:
     """
-    Return one item for each completed epoch, then one item for all costs that belong to no completed epoch, and last
-    one item for the whole run, which is the sum of all others.
+    Return one item for each completed epoch, in order. The last but one item is for all costs that belong to no
+    completed epoch. The last item is for the whole run: the sum of all others.
     """
     accounts = [*summary.epochs, summary.rest]
     places, compared_places = decimals(summary.total.cost_usd), decimals(summary.total.counterfactual_usd)
@@ -153,8 +153,8 @@ def _nearest(amount: int, unit: int) -> int:
 
 def _cycle(graph: dict[int, set[int]]) -> list[Place]:
     """
-    Return the places of a cycle of amounts with a remainder. Each place on the cycle has two neighbours on it, one in
-    the same row and one in the same column.
+    Find a cycle of amounts with a remainder, and return their places. Each place of the cycle has one neighbour in its
+    row and one neighbour in its column.
 
     In the graph, row i is the node `i`, column j is the node `~j`, and each amount with a remainder is an edge. Every
     node has at least two edges, because a row or column that adds up to zero has either no remainder or several.

@@ -119,8 +119,8 @@ def _back_to_spot(state: RunState, spec: RunSpec, current: Attempt) -> str:
 
 def _sums(state: RunState, running: Launch) -> str | None:
     """
-    Describe how much spot would save per hour, at the newest spot price in the ledger, and how long spot has to last
-    until these savings exceed the cost of a changeover. Return None if the ledger has no spot price.
+    Describe how much spot would save per hour at the newest spot price in the ledger. Also say for how long the run
+    must stay on spot until these savings exceed the cost of a changeover. Return None if the ledger has no spot price.
     """
     known = spot_launches(state)
     if not known:

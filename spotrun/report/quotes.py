@@ -44,8 +44,8 @@ _FIGURES = [
 def ordered(quotes: Sequence[Quote], order: Order) -> list[Quote]:
     """
     Sort the quotes by price, the lowest first. If `order` is "usd", quotes are sorted by their price per hour. If it is
-    "compute", they are sorted by their price per hour and PFLOPS of computing speed. Quotes without such a price come
-    last.
+    "compute", they are sorted by the price of one PFLOPS of computing speed for an hour. Quotes for which this price is
+    unknown come last.
     """
 
     def by(quote: Quote) -> tuple[bool, Decimal, str, str]:

@@ -131,7 +131,7 @@ Narrated = tuple[str, str]
 class _Narrator:
     """
     Describes the entries of a ledger one by one, beginning with the first one. `end` is the state after the last entry.
-    It is given so that the description of an entry can also say what followed from that entry.
+    With it, the description of an entry can also say what followed from that entry.
     """
 
     def __init__(self, spec: RunSpec, end: RunState) -> None:

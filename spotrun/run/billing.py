@@ -141,8 +141,8 @@ def metered(prices: Sequence[PriceSegment], start: datetime, end: datetime) -> D
 
 def switched_off_at(prices: Sequence[PriceSegment]) -> datetime | None:
     """
-    Return the time at which the machine ended, if its disk was billed for longer. In this case, the last price of the
-    machine is 0. Return None if the last price is not 0: then the machine and the disk ended together.
+    Return the time at which the machine ended, if its disk was billed for longer. In this case, the last of `prices` is
+    0. If it is not 0, the machine and the disk ended together; then return None.
     """
     return prices[-1].since if len(prices) > 1 and not prices[-1].usd_per_hour else None
 

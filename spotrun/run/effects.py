@@ -153,7 +153,8 @@ def _gone(state: RunState, entry: Entry, event: ev.InstanceGone) -> RunState:
 
 def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> RunState:
     """
-    Correct the end of an instance, and the cost of its launch. The attempt on it keeps the end that its agent reported.
+    Correct the end of an instance, and the cost of its launch. The attempt that ran on the instance still ends at the
+    time that its agent reported.
     """
     before, rule = state.launches[event.launch], state.created.billing
     after = before.with_end(event.ended_at, ev.name_of(event).member)
@@ -210,8 +211,8 @@ def _attempt_started(state: RunState, entry: Entry, event: ev.AttemptStarted) ->
 
 def _booted_at(state: RunState, event: ev.AttemptStarted) -> datetime:
     """
-    Return when the attempt's instance began to run spotrun's code. For a gang, return the time of the member that was
-    last.
+    Return when the attempt's instance began to run spotrun's code. For a gang, return the time of the member that
+    booted last.
     """
     members = [] if event.gang is UNSET else map(state.member, event.gang.names)
     return max((member.ready.booted_at for member in members if member.ready is not None), default=event.booted_at)

@@ -266,8 +266,8 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     day it was read.
 
     Instances are billed per second, for at least `minimum_s`. If the cloud takes a spot instance back within
-    `free_if_interrupted_within_s` of its start, the instance costs nothing. Its disk of `volume_gib` and its public
-    address are billed even then.
+    `free_if_interrupted_within_s` of its start, the machine itself costs nothing, but its disk of `volume_gib` and its
+    public address are billed nevertheless.
 
     On some clouds, the disk remains after the machine has shut down, and is billed until it is deleted. On these
     clouds, the last of the instance's recorded prices is 0: it is the machine's price from its shutdown on.
@@ -590,8 +590,8 @@ class MemberReady(Event, frozen=True, kw_only=True):
 
 class ResumedFrom(Event, frozen=True, kw_only=True):
     """
-    A trainer of this attempt begins from `commit`; from scratch if it is None. All later commits are cut off: what was
-    trained after `commit` no longer counts.
+    A trainer of this attempt begins from `commit`. If `commit` is None, it begins from scratch. All later commits are
+    cut off: what was trained after `commit` no longer counts.
 
     `incarnation` numbers the trainers of the attempt from 0. `skipped` are newer commits that were not used, because
     they could not be read back, or because a command had failed with them repeatedly. `in_place` is True if a command
@@ -835,7 +835,7 @@ class TrainerExited(Event, frozen=True, kw_only=True):
 
 class AttemptDrained(Event, frozen=True, kw_only=True):
     """
-    The attempt handed over. `final_commit` contains all that it has trained, and no step was done after `stopped_at`.
+    The attempt handed over. `final_commit` contains all that it has trained, and no step was taken after `stopped_at`.
     """
 
     attempt: Count

@@ -102,8 +102,8 @@ def reap() -> dict[int, int]:
 
 def become_subreaper() -> None:
     """
-    Become the parent of orphaned descendants from now on. Without this, a process that forks twice would leave this
-    process's tree.
+    Become the parent of orphaned descendants from now on. Without this, a process that forks twice would no longer be a
+    descendant of this process.
     """
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
@@ -111,8 +111,8 @@ def become_subreaper() -> None:
 
 def die_with(parent: int) -> None:
     """
-    Ask the kernel to kill this process, a new child of the process `parent`, as soon as the parent's thread that forked
-    this child ends. The signal is SIGKILL.
+    Ask the kernel to send SIGKILL to this process when its parent ends. `parent` is the parent's id, as known before
+    the fork. The kernel acts already when the parent's thread that forked this process ends.
     """
     _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:

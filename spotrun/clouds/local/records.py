@@ -6,7 +6,7 @@ The state of the local cloud on disk.
         instance.json                    its record; replaced atomically, written by the holder of `lock` only
         lock                             held while the instance is being launched or its supervisor lives
         orders/                          orders to the supervisor: terminate, interrupt, rebalance
-        members                          only for a gang's first member: a link that names the launch's outcome
+        members                          only for a gang's first member: a link whose target is ALL or NONE (`agree`)
         supervisor.log
     ROOT/instances/<instance id>/        the instance's own disk
         console.log                      output of its init process
@@ -131,7 +131,7 @@ class RecordFolder:
 
     @property
     def disk(self) -> Path:
-        """The disk of the instance (`Places.disk`)."""
+        """The disk of the instance (`CloudPaths.disk`)."""
         return self.path.parents[1] / "instances" / self.instance_id
 
     def try_lock(self) -> int | None:
@@ -151,8 +151,9 @@ class RecordFolder:
 
     def agree(self, word: str) -> str:
         """
-        Write `word` as the outcome of a gang's launch, unless an outcome is already written. Return the outcome that
-        counts: the one that was written first.
+        Decide whether all members of a gang start, or none. `word` is this process's decision (ALL or NONE). Write it,
+        unless another process has already written a decision. Return the decision that was written first: only that one
+        counts.
         """
         with contextlib.suppress(FileExistsError):
             os.symlink(word, self._word)
@@ -250,9 +251,11 @@ class CloudLog:
     """
     The cloud's log of its actions, with one JSON object a line. Tests compare this log with the ledger of a run.
 
-    `event` is launched, metered, price, notice, rebalance, cut-off, ended or refused; `at` is in run time. The log may
-    contain the same fact twice: if a process died, the process that takes over does not know whether the fact is in the
-    log, and writes it again.
+    `event` is launched, metered (billing has begun), price, notice, rebalance, cut-off (the other members of the gang
+    cannot reach the instance any more), ended or refused. `at` is in run time.
+
+    The log may contain the same fact twice. If a process died, the process that takes over does not know whether the
+    fact is already in the log, so it writes the fact again.
     """
 
     def __init__(self, path: Path) -> None:

@@ -36,9 +36,9 @@ def as_seen(folder: RecordFolder, record: Record) -> Instance:
 
 def shown(folder: RecordFolder, log: CloudLog) -> Record | None:
     """
-    Return the instance's record; None if the instance does not exist yet for callers. Two kinds of instances do not
-    exist yet: an instance whose launcher died before it started the supervisor, until a repeated launch completes it;
-    and a gang's member, until the whole gang has started.
+    Return the instance's record; None if callers must not see the instance yet. There are two such cases. If the
+    launcher died before it started the supervisor, the instance is hidden until a repeated launch completes it. A
+    gang's member is hidden until the whole gang has started.
     """
     record = settled(folder, log)
     if record is not None and not record.ended and not has_all(folder, record):
@@ -66,7 +66,7 @@ def settled(folder: RecordFolder, log: CloudLog) -> Record | None:
 def _buried(folder: RecordFolder, log: CloudLog, record: Record) -> Record:
     """
     Return the record. If the instance has ended, enter its end in the record first. The caller must hold the instance's
-    lock. That proves that the supervisor is dead, because a living supervisor holds the lock.
+    lock. If the caller could take the lock, the supervisor is dead, because a living supervisor holds the lock itself.
     """
     if not was_cut_short(record):
         return bury_dead(folder, log, record, folder.last_beat(record.clock), EndedBy.FAULT)

@@ -211,8 +211,8 @@ class Supervisor:
 
     def _announce_loss(self) -> None:
         """
-        Give the notice of the market's next loss, and the recommendation to rebalance, each at its time. (Losses from
-        the market's script are announced elsewhere.)
+        Give the notice of the loss that the market has planned for this instance, and the recommendation to rebalance,
+        each at its time. (`_follow_script` announces the losses that come from the market's script.)
         """
         if self._loss is not None and self._clock.now() >= _announced_at(self._loss):
             self._give_notice(_announced_at(self._loss), self._loss.notice)
@@ -359,8 +359,9 @@ def _wait_for_exit(pid: int, give_up_at: float) -> bool:
 
 def observer_of(instance: Instance, status: StatusFile) -> Observer:
     """
-    Describe the instance to the market's script, as other processes see the instance. They cannot know in advance of a
-    loss without notice. So an instance that will be lost without notice does not count as having a notice.
+    Describe the instance to the market's script, from what the processes outside the instance's supervisor know. Only
+    the supervisor knows in advance that an instance will be lost without notice. So such an instance is described as
+    one that has no notice.
     """
     return Observer(
         instance_id=instance.instance_id,

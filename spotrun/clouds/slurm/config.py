@@ -18,8 +18,8 @@ REGION = "cluster"
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One partition as a job describes it. `accelerators` as in Offering; 0 or "" means that the job does not state the
-    value.
+    One partition as a job describes it. `accelerators` has the same form as in Offering. A field is 0 or "" if the job
+    does not state its value.
     """
 
     name: str

@@ -65,9 +65,8 @@ def main(file: Path, job: str, commands: Commands) -> None:
 
 def _until_it_is_over(file: Path, job: str, deadline: datetime, commands: Commands) -> None:
     """
-    Wait until the job is over. Query the controller after each signal, because a signal alone does not mean that the
-    job is over. Slurm may send a second signal before the deadline, and the training may still need the time until the
-    deadline.
+    Wait until the job is over. A signal alone does not mean that: Slurm may send a second signal before the deadline,
+    and the training may still need the time until the deadline. So query the controller after each signal.
     """
     over = False
     while not over:
@@ -78,8 +77,8 @@ def _until_it_is_over(file: Path, job: str, deadline: datetime, commands: Comman
 
 def after_signal(job: str, commands: Commands) -> JobStatus:
     """
-    Return the state of a job after a signal. If the controller does not answer, assume that the job has `LEFT_UNTOLD`
-    left.
+    Return the state of a job after a signal. If the controller does not answer, assume that the job will end in
+    `LEFT_UNTOLD`.
     """
     heard_at = datetime.now(UTC)
     return asked(job, commands) or JobStatus(True, heard_at + LEFT_UNTOLD)

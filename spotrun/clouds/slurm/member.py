@@ -72,8 +72,8 @@ def _await_end(end: int, file: Path, codes: list[int]) -> None:
 
 def _detach(assignment: Assignment, pipes: Pipes) -> None:
     """
-    Run the member in a process of its own session. Fork twice, so that this process is an orphan and not a descendant
-    of the task.
+    Run the member in a new process that has a separate session. Fork twice, so that the new process is an orphan and
+    not a descendant of the task.
     """
     between = os.fork()
     if between:

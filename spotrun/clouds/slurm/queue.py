@@ -28,8 +28,8 @@ the job. The time also allows for a wrong clock of the controller.
 """
 _NODE_LOST = "JobLaunchFailure"
 """
-The reason that Slurm reports for the end of a job in this case: the job's node stopped answering, and the controller
-gave up the job before it marked the node as down.
+The reason that Slurm reports for the end of a job whose node stopped answering, if the controller gave up the job
+before it marked the node as down.
 """
 _ENDS = {
     "PREEMPTED": EndedBy.CLOUD,

@@ -179,8 +179,9 @@ def _locked(folder: Path) -> int:
 
 def _dismiss(listener: subprocess.Popen[bytes]) -> None:
     """
-    End the listener, so that Slurm does not wait for its step and keep the node. `srun` passes the SIGTERM on to the
-    step. At this signal the listener exits only if its file is gone, so the caller must have deleted the file before.
+    End the listener. Otherwise Slurm would wait for the listener's step, and keep the node. `srun` passes the SIGTERM
+    on to the step. At this signal the listener exits only if its file is gone, so the caller must have deleted the file
+    before.
     """
     listener.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -74,7 +74,8 @@ class Loops:
     def lengths(self) -> dict[str, Any]:
         """
         Return the numbers of batches that Lightning expects from the loaders. They have to be saved, because Lightning
-        counts batches only once and then uses the numbers in all epochs. A sampler may change its length after that.
+        counts batches only once and then uses the numbers in all epochs. If a resumed training counted again, a sampler
+        could have another length by then.
         """
         loader = self._fit._combined_loader
         return {
@@ -97,8 +98,8 @@ class Loops:
     def make_loaders_as_in(self, epochs: dict[str, int]) -> None:
         """
         Let fit() make each loader as if fit() were in the epoch in which the interrupted training made that loader.
-        This ends when `enter` is called. `epochs` has that epoch for each stage; it is a result of `loaded_at`. Called
-        in `Callback.setup`.
+        `epochs`, a result of `loaded_at`, has that epoch for each stage. The effect lasts until `enter` is called.
+        Called in `Callback.setup`.
         """
         self._loaded_at = epochs
 
@@ -119,8 +120,8 @@ class Loops:
         Normally, Lightning counts an epoch as begun when it begins. There is one exception: the script wrote a
         checkpoint in the last batch of an epoch, and a fit() continued from this checkpoint. From then on, Lightning's
         count of begun epochs is one too low while an epoch runs. If a snapshot from the middle of such an epoch were
-        loaded unchanged, Lightning would take it for a snapshot at the epoch's end. Once training continues,
-        `_lag_again` makes the count as low as before.
+        loaded unchanged, Lightning would take it for a snapshot at the epoch's end. So the count is raised by one for
+        the load. Once training continues, `_lag_again` lowers it again, as in the interrupted training.
         """
         progress = state["loops"]["fit_loop"]["epoch_progress"]
         current = progress["current"]

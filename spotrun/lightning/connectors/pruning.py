@@ -2,8 +2,8 @@
 Saves and restores copies that ModelPruning keeps but does not save: the initial weights, to which lottery-ticket
 pruning resets the model.
 
-Each process makes these copies when the callback is set up. So after a resume, the new process would copy the weights
-that its new model happens to have at that moment.
+Each process makes these copies when the callback is set up. So after a resume, the new process would not have the
+initial weights, but a copy of the weights that its new model happens to have at that moment.
 
 If the model and the copies are on the same device, a parameter that is reset shares memory with its copy from then on.
 Later steps change both. This module saves and restores which parameters share memory with their copies.

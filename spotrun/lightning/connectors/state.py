@@ -115,7 +115,7 @@ def load_weights(trainer: Any, saved: Weights) -> None:
     Make this fit() load those weights in `saved` whose names the module has. Called in `Callback.setup`.
 
     If the module's class defines its own `load_state_dict`, that method gets everything that the module's `state_dict`
-    returned.
+    returned when the snapshot was made.
     """
     strategy = trainer.strategy
     original = strategy.load_model_state_dict

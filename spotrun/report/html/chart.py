@@ -89,8 +89,8 @@ def _there(launch: Launch, end: datetime) -> Stretch | None:
 
 def _bars(scale: Scale, stretches: Iterable[tuple[datetime, datetime, str]]) -> Markup:
     """
-    Draw a bar for each stretch. Bars that are narrower than a thousandth of the drawing are hardly visible, so if
-    several such bars of one class are at the same place, only one of them is drawn.
+    Draw a bar for each stretch. A bar that is narrower than a thousandth of the drawing is hardly visible. If several
+    such bars of one class are at the same place, only one of them is drawn.
     """
     drawn: list[Markup] = []
     seen: set[tuple[float, str]] = set()

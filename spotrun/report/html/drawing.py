@@ -80,7 +80,7 @@ def bars(y: float, height: float, parts: Iterable[tuple[float, str]]) -> Markup:
 
 
 def tick(x: float, y: float, pixels: float, height: float, class_: str) -> Markup:
-    """Draw a mark at a moment. It has the same width in pixels on every screen."""
+    """Draw a mark for one moment in time, at `x`. The mark has the same width in pixels on every screen."""
     return element("rect", x=f"{x:.2f}%", y=f"{y:g}", width=f"{pixels:g}", height=f"{height:g}", class_=class_)
 
 

@@ -35,9 +35,9 @@ def page(
     calls: RunnerCalls | None = None,
 ) -> str:
     """
-    Return the report of a run as of `now`. `machines` says how busy the run's machines were. `calls` is given if the
-    run's runner was a function in the cloud, and says what the calls of this function cost. If `metric` is given, the
-    page has a curve that shows how this metric changed with the dollars paid.
+    Return the report of a run as of `now`. `machines` says how busy the run's machines were. If the run's runner was a
+    function in the cloud, `calls` has the cost of its calls. If `metric` is given, the page has a curve that shows how
+    this metric changed with the dollars paid.
 
     Raises:
         SpecInvalid: no epoch has logged that metric.
