@@ -82,8 +82,7 @@ class LinkClosed(Exception):
 
 class LinkLost(Exception):
     """
-    The exception for an environment that names an agent, although no agent can be reached there. `hint` says what to
-    do.
+    The environment of this process names an agent, but no agent can be reached at that address. `hint` says what to do.
     """
 
     def __init__(self, reason: str, hint: str) -> None:

@@ -83,8 +83,7 @@ def check_released(state: RunState, event: ev.MemberReleased) -> None:
 
 def check_unused(state: RunState, name: MemberName) -> None:
     """
-    Require that the member is not in the current gang, because the gang cannot continue without any of its members
-    (protocol 45).
+    Require that the member is not in the current gang. The gang needs all of its members to continue (protocol 45).
     """
     require(state.current is None or name not in state.current.names, f"{name} is in the current attempt")
 
@@ -129,8 +128,8 @@ def check_one_is_current(state: RunState) -> None:
 
 def check_wanted(state: RunState, names: Iterable[MemberName]) -> None:
     """
-    Require that none of these members is condemned, released or gone, and that the launch of none is closed. Such a
-    member can never train again (protocol 35).
+    Require that each of these members can still train. A member can never train again once it is condemned, released or
+    gone, or once its launch is closed (protocol 35).
     """
     for name in names:
         require(state.is_wanted(name), f"{name} is condemned, released, closed or gone")
@@ -209,8 +208,9 @@ def check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
 
 def check_newest(state: RunState, event: ev.CheckpointCommitted, snapshot: int) -> None:
     """
-    Require that the commit is from the newest trainer, and that its snapshot is newer than the one in the trainer's
-    last commit. A resume from an older snapshot would repeat steps (protocol 43).
+    Require two things (protocol 43). The commit must be from the newest trainer. And if this trainer has committed
+    before, the new snapshot must be newer than the last one, because a resume from an older snapshot would repeat
+    steps.
     """
     newest = len(state.attempts[event.attempt].trainers) - 1
     require(event.incarnation == newest, "a newer trainer has begun")
@@ -222,8 +222,9 @@ def check_newest(state: RunState, event: ev.CheckpointCommitted, snapshot: int) 
 
 def check_shards(gang: Gang, event: ev.CheckpointCommitted, shards: tuple[Shard, ...]) -> None:
     """
-    Require one shard from each rank that has to store a part: rank 0 only, or all ranks. The shards have to be from one
-    snapshot, and their total size and number of objects have to be those of the commit (protocol 42).
+    Require one shard from each rank that has to store a part: from rank 0 only if the state is replicated, otherwise
+    from all ranks. All shards must be from the same snapshot. The sum of their sizes and the sum of their objects must
+    be the figures that the commit states (protocol 42).
     """
     ranks = (0,) if event.layout is Layout.REPLICATED else tuple(range(gang.world))
     require(tuple(shard.rank for shard in shards) == ranks, "shards are missing")

@@ -73,9 +73,12 @@ def member_in(detail: str) -> str:
 
 def in_one_line(detail: str) -> str:
     """
-    Return an event's `detail` as one line. A detail has several lines in two cases. In runs of earlier versions, the
-    output of the failed program may follow the first line; the result has only the reason that this output gives. In
-    other runs, the last line may begin with `try:` and contain advice; the result has the advice after a semicolon.
+    Return an event's `detail` as one line.
+
+    A detail can have several lines for two reasons. In runs of earlier versions of spotrun, the output of the failed
+    program may follow the first line. This output is replaced by the reason for the failure, if `reason_in` finds one.
+    In other runs, the last line may begin with `try:` and contain advice. This advice is put at the end of the result,
+    after a semicolon.
     """
     told, _, advice = detail[:DETAIL_MAX].partition("\n  try: ")
     head, _, output = told.strip().partition("\n")

@@ -195,9 +195,11 @@ class Trainer(msgspec.Struct, frozen=True, kw_only=True):
     One trainer process of an attempt.
 
     `started_at` is the time at which the trainer's first step was done. A command that reports no steps has its start
-    time in `began_at` instead. `in_place` is True if the command continued in the previous trainer's work folder as it
-    was. `unprotected` is True if the command runs Python, but no training in it has connected to the agent, so that no
-    checkpoint can be made. It becomes False with the first step that a training reports.
+    time in `began_at` instead. `in_place` is True if the trainer is a command that continued in the work folder of the
+    previous trainer, without restoring any files.
+
+    `unprotected` is True if no checkpoint can be made, because the command runs Python and no training in it has
+    connected to the agent. `unprotected` becomes False when a training reports its first step.
     """
 
     incarnation: int
@@ -305,9 +307,11 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """
     An accepted checkpoint.
 
-    `cut_off` is True once the training has resumed from an older commit: the steps of this commit are then done a
-    second time, and the commit no longer belongs to the run's history. `step_reached` is the largest step
-    among this commit and all earlier commits, except commits that were already cut off when this commit was made.
+    `cut_off` is True once the training has resumed from an older commit. The training then repeats the steps of this
+    commit, and the commit no longer belongs to the run's history.
+
+    `step_reached` is the largest step that the run had reached at this commit. It is the maximum over this commit and
+    all earlier commits. Commits that were already cut off when this commit was made do not count.
     """
 
     number: int
@@ -387,7 +391,10 @@ class Prune(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotCarried(msgspec.Struct, frozen=True):
-    """State of the training that had changed by `step`, but that no checkpoint contains. Entry `number` reports it."""
+    """
+    A part of the training's state that no checkpoint contains, although the training has changed it. Entry `number`
+    reports that it had changed by `step`.
+    """
 
     number: int
     place: str
@@ -409,9 +416,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     `last_end` is the entry that ended the newest attempt. `unsettled` lists the launches whose bill can still grow, and
     `settled_usd` is the total cost of all other launches.
 
-    `borrowers` says which commits borrow from which: a key is the prefix of a commit, and its value lists the numbers
-    of the commits that borrow from that commit. Retired commits are removed from the end of a
-    list, so the last number in each list belongs to a commit that is not retired.
+    `borrowers` says which commits borrow from which. A key is the prefix of a commit, and its value lists the numbers
+    of the commits that borrow from this commit. When the last commit in such a list is retired, its number is removed.
+    So the last number in each list always belongs to a commit that is not retired.
     """
 
     next_number: int = 1
@@ -530,8 +537,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         """
         Return True if the next attempt is not allowed to train on this member.
 
-        This requires two things. The member's newest attempt has ended, has a notice or has a drain request; and that
-        attempt does not leave the member to the next attempt (see `Attempt.lets_go`).
+        Two conditions must hold. First, the newest attempt of the member has ended, has a notice, or has a drain
+        request. Second, `Attempt.lets_go` says that the next attempt is not allowed to use this member.
         """
         attempt = self.attempt_of(name)
         return attempt is not None and attempt.lets_go(name) and (attempt.end is not None or attempt.leaving)
@@ -542,7 +549,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def still_from(self, attempt: Attempt) -> datetime | None:
         """
-        Return the time at which the first machine of the attempt stopped running; None if all its machines still run.
+        Return the earliest time at which a machine of the attempt stopped running; None if all its machines still run.
         """
         ends = (member.still_from for member in self.members_of(attempt))
         return min((end for end in ends if end is not None), default=None)

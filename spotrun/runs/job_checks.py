@@ -39,7 +39,8 @@ from spotrun.units import format_duration, to_the_cent
 
 SAVED = re.compile("lightning|transformers|from spotrun import|import spotrun", re.IGNORECASE)
 """
-Words in a script which show that spotrun can make checkpoints of its training. `verify-resume` needs checkpoints too.
+Words in a script which show that spotrun can make checkpoints of its training. Without checkpoints, a run starts over
+after each loss, and `verify-resume` has nothing to resume from.
 """
 
 
@@ -159,8 +160,9 @@ def about_home(spec: RunSpec) -> str | None:
 
 def alone_at_home(spec: RunSpec) -> str | None:
     """
-    Return a note that says what the work would cost if only the user's own machine did it. The forecast does not say
-    that, because it is for the cloud only. Return None for a job without such a machine.
+    Return a note that says how long the training would take, and what it would cost, if it ran only on the user's own
+    machine. The forecast does not say this, because it covers only the cloud. Return None for a job without such a
+    machine.
     """
     name, home, work = spec.resources.home, spec.home, spec.policy.expected_work
     if home is None:

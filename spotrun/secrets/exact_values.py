@@ -21,8 +21,8 @@ needed only for a text that arrives in parts: it limits how much of the text has
 
 def letters_of(value: str) -> int:
     """
-    Return the number of letters that remain of `value` after breaks are removed and written letters are decoded. The
-    ways of reading can give different numbers; the smallest is returned.
+    Return the number of letters that remain of `value` after breaks are removed and written letters are decoded. There
+    are several ways to do that (see `readings`). If they leave different numbers of letters, return the smallest.
     """
     return min(len(way.without(value)) or len(value) for way in WAYS_OF_TEXT.read)
 
@@ -38,9 +38,9 @@ class ExactValues:
         self._ways = [(way, _written(way, known)) for way in ways.read if known]
         self._broken = {way.without(each) for way in ways.read for each in known if way.breaks(each)}
         """
-        Values of which a part looks like a break, with that part removed. Reading removes such a part, although it
-        belongs to the value. So if one of these values is found in a text, all characters from its first to its last
-        letter are hidden, including the removed part.
+        Values that contain something that looks like a break, for example a value with a line end in it. They are
+        stored without this part, because reading removes it from the text too. But the part belongs to the secret. So
+        if such a value is found in a text, everything from its first to its last letter is hidden, including the part.
         """
         longest = max((len(each) for way, values in self._ways for each in values if way.decodes), default=0)
         self.reach = max([*map(len, known), longest * WRITTEN_MAX]) + BREAKS_MAX if known else 0

@@ -25,8 +25,8 @@ length of a name, the signs after it, and a value.
 """
 UNDECIDED_MAX = 64
 """
-Number of characters from which on an incomplete value counts as a secret. A shorter value at the end of a text is
-decided only when the rest of it has arrived.
+Minimum length at which a value counts as a secret although its end has not arrived yet. Whether a shorter value is a
+secret is decided only when all of it has arrived.
 """
 SECRET_MIN, BEARER_MIN = 4, 16
 NUMBER_MAX = 11

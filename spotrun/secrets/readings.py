@@ -90,9 +90,11 @@ class RedactionForm(NamedTuple):
     times.
 
     A text that contains none of the `signs` is not read in this way, because the steps would not change it. Values with
-    fewer than `least` letters are not looked for in this way. The end of a text counts as the beginning of a value only
-    if it has at least `part` of the value's letters. `decodes` is True if the steps decode letters; a value of which
-    fewer than DECODED_MIN letters remain is then not looked for. `silent` are characters that `SpelledValues` ignores.
+    fewer than `least` letters are not looked for in this way. If a text ends with the beginning of a value, this counts
+    only if at least `part` letters of the value are there.
+
+    `decodes` is True if the steps decode letters. Then a value is not looked for if decoding leaves fewer than
+    DECODED_MIN letters of it. `silent` are characters that `SpelledValues` ignores.
     """
 
     turn: tuple[Step, ...] = ()
@@ -113,10 +115,11 @@ class RedactionForm(NamedTuple):
 
     def cut(self, text: str) -> Iterator[Reading]:
         """
-        Yield readings for the case that the text's last letter or break is incomplete. In the first reading, the
-        incomplete letter or break at the end is cut off. If the rest again ends with what looks like an incomplete
-        letter, this is cut off too in the second reading, and so on. All of these readings are needed, because what
-        looks like an incomplete letter could also be characters of a value.
+        Yield readings for a text that may end in the middle of a written letter (such as `\\u00` of `\\u00e9`) or in
+        the middle of a break (such as half of a terminal colour). The first reading lacks this incomplete end. If what
+        remains ends with something that looks like an incomplete letter, the second reading lacks that too, and so on.
+        All of these readings are needed, because the characters that look like an incomplete letter may belong to a
+        value.
         """
         for cuts in count(1) if self._may_differ(text) else ():
             reading = self._reading(text, cuts)
@@ -221,8 +224,8 @@ class Reading:
 
     def until_begun(self, cuts: int) -> Reading:
         """
-        If the end of the reading can be the beginning of an incomplete letter, return the reading without that end.
-        Return the reading unchanged if it has no such end, or if an end was already cut off `cuts` times.
+        If the reading ends with what may be an incomplete letter, return the reading without it. If the reading has no
+        such end, or if an end was already cut off `cuts` times, return the reading unchanged.
         """
         begun = BEGUN.search(self.left) if self.cuts < cuts else None
         return self if begun is None else Reading(self.left[: begun.start()], self)

@@ -202,7 +202,8 @@ class Draft:
     problems: list[tuple[Position | None, Problem]] = field(init=False)
     spelled: dict[Key, Key] = field(default_factory=dict)
     """
-    The keys as the user wrote them, by the keys of the model. Only keys that differ from the key of the model are here.
+    For each key of the model, the key that the user wrote instead of it. Keys that the user wrote as in the model are
+    left out.
     """
     taken: dict[Key, str] = field(default_factory=dict)
     """SkyPilot's keys in the file, each with a text that says how the key was translated."""
@@ -477,8 +478,8 @@ def _take_outputs(draft: Draft) -> None:
 
 def _spell_choice(draft: Draft) -> None:
     """
-    Record where the user wrote each kind of a choice of accelerators, because in the model all kinds are below the key
-    `any_of`.
+    Record the key at which the user wrote each kind in a choice of accelerators. The model has all kinds below the key
+    `any_of`, so a message about a kind could otherwise not name the user's key.
 
     The user may have written the choice in one of SkyPilot's forms: `{T4:1, V100:1}` or `{T4, V100}`. YAML reads these
     as names without values. Their missing values are not reported as problems.

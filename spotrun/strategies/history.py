@@ -1,6 +1,6 @@
 """
-Records for each zone how long it has had spot capacity, and how often its spot capacity has ended. Estimates from this
-record how long spot will last. An observation counts less and less as it gets older: it fades.
+Records for each zone how long it has had spot capacity, and how often its spot capacity has ended. From this record,
+the module estimates how long spot will last. An observation counts less and less as it gets older: it fades.
 
 Capacity depends more on the region than on the zone. In the first half of the 2023 V100 trace, spot in us-west-2a
 lasted 1.7 h while no other zone of the region had spot, 4.4 h while one other zone had it, and 6.3 h while two had it.

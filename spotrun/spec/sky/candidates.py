@@ -76,9 +76,9 @@ class JobValue:
     """
     A value for one of spotrun's keys. None means that the key is to be removed.
 
-    `spelled` is for a message about a part of this value, because the message has to name the key that the user wrote.
-    Each pair contains the key of the part, relative to spotrun's key, and the key that the user wrote, relative to the
-    list of candidates.
+    A message about a part of this value has to name the key that the user wrote. `spelled` has a pair of keys for each
+    part. The first is the key of the part, relative to spotrun's key. The second is the key that the user wrote,
+    relative to the list of candidates.
     """
 
     section: str
