@@ -147,7 +147,8 @@ def check_not_let_go(state: RunState, names: Iterable[MemberName]) -> None:
 def check_words(state: RunState, gang: Gang) -> None:
     """
     Require that each member reported ready after the newest end of an attempt, and that no member is in the current
-    gang (protocol 33). A gang that is handing over keeps its members until its attempt ends.
+    gang (protocol 33). So if the current gang is handing over, its members cannot join another gang before their
+    attempt has ended.
     """
     for name in gang.names:
         ready = state.member(name).ready

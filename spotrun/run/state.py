@@ -464,7 +464,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
         In a run on one instance, only the current attempt is allowed to commit. In the run of a gang, the newest
         attempt is also allowed to commit between its end and the start of another attempt. The reason is that its lead
-        possibly still runs, and has a snapshot with steps that would otherwise be lost (protocol 43).
+        is possibly still running, and has a snapshot with steps that would otherwise be lost (protocol 43).
         """
         if self.terminal is not None:
             return False
@@ -478,8 +478,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def ordinals(self) -> dict[int, int]:
         """
-        Return the numbers that users see for the attempts: 1, 2, 3 in the order in which they started. The keys are the
-        numbers of the entries with which they started.
+        Return the numbers that users see for the attempts: 1, 2, 3 and so on, in the order in which the attempts
+        started. Each key of the result is the number of the entry that started the attempt.
         """
         return {number: ordinal for ordinal, number in enumerate(self.attempts, 1)}
 
@@ -610,8 +610,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def usable_commits(self) -> Iterator[Commit]:
         """
-        Yield the commits from which a trainer is allowed to resume, the newest first. They are found one by one,
-        because some callers need only the newest.
+        Yield the commits from which a trainer is allowed to resume, the newest first. Each commit is searched for only
+        when the caller requests it, because some callers need only the newest.
         """
         return (commit for commit in reversed(self.commits) if commit.usable)
 
@@ -631,8 +631,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def ends_before(self, commit: Commit) -> list[Commit]:
         """
-        Return the last kept checkpoint of each fit() that the script called before the fit() of `commit`, the earliest
-        first.
+        Return checkpoints from the ends of earlier fit() calls, the earliest first. They are the last kept checkpoint
+        of each fit() that the script called before the one in which `commit` was made.
         """
         before = (each for each in self.commits if each.event.fit < commit.event.fit)
         last = {each.event.fit: each for each in before if not each.cut_off and each.retired_at is None}
@@ -652,9 +652,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def outputs_of(self, number: int) -> Outputs | None:
         """
-        Return the files that belong to a checkpoint: its own, if it has files. Otherwise return the last files that the
-        agent stored between this checkpoint and the next, or before this one if there were none in between. Return None
-        if there are none at all.
+        Return the files that belong to checkpoint `number`. If the checkpoint itself contains files, return these.
+        Otherwise return the last files that the agent stored before the next checkpoint; they may even be older than
+        checkpoint `number`. Return None if the agent had stored no files by then.
         """
         commit = self.commit(number)
         if commit is not None and commit.outputs is not None:

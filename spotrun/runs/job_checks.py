@@ -56,8 +56,8 @@ class CheckedJob(NamedTuple):
 
 def check_job(spec: RunSpec, cloud: Cloud, *, all_left_behind: bool = False) -> CheckedJob:
     """
-    Check what a job needs apart from a machine: its script, its work folder, its bucket and its identity. These checks
-    have the same result on any machine, also on one that does not launch the job. Nothing is changed.
+    Check those needs of a job that do not depend on the machine that launches it: its script, its work folder, its
+    bucket, and the identity with which its instances log in to the cloud. The checks change nothing.
 
     With `all_left_behind`, the note on files that are not uploaded names all of them, not only the first ones.
 

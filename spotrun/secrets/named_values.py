@@ -42,8 +42,9 @@ _NAME = re.compile(rf"{_CORE}(?![\w-])(?:(?P<sign>{_SIGN})|[ ](?![\s-]))", re.IG
 _WHOLE_NAME = re.compile(rf"{_CORE}$", re.IGNORECASE | re.ASCII)
 _FLAG = re.compile(rf"(?<![\w-])--?[\w.-]{{0,{NAME_MAX}}}$", re.ASCII)
 """
-Matches the text before the last word of a name if the name is a flag, such as `--hub-` in `--hub-token`. A blank is
-enough to separate a flag from its value. Any other name needs a sign such as `=` or `:` before its value.
+Matches the beginning of a name if the name is a flag, such as `--hub-` in `--hub-token`. A flag is treated differently
+from other names: a blank is enough to separate it from its value. After any other name, a sign such as `=` or `:` is
+needed.
 """
 _VALUE = re.compile(
     rf"""

@@ -13,9 +13,10 @@ For each decision, spotrun makes a new Optuna study from the runs' ledgers, so n
 Once all trials have begun, the rest of the budget can be used to continue trials that were stopped, the most promising
 first.
 
-Halving is asynchronous: no trial waits for another. A trial is compared with other trials when it has logged the metric
-after its first `grace_epochs` epochs, after `keep_one_in` times as many epochs, and so on. It is compared with the
-trials that have also come that far, and continues if it is among the best 1/`keep_one_in` of them.
+Bad trials are stopped early by *halving*: at each comparison, only the best trials continue. A trial is compared when
+it has logged the metric after its first `grace_epochs` epochs, after `keep_one_in` times as many epochs, and so on. It
+is compared with the trials that have also come that far, and continues if it is among the best 1/`keep_one_in` of them.
+The halving is asynchronous: no trial waits for another.
 
 Times are wall-clock times, because the clocks of trials may run at different speeds.
 """
@@ -62,9 +63,10 @@ The expected time from the request for an instance to its first step. It is used
 """
 ALONE = timedelta(minutes=30)
 """
-Maximum time for which the first trial runs alone. It runs alone until its first epoch shows what a trial needs, for two
-reasons: a job that fails does so only once, and later trials then reserve only what they need. If the first epoch takes
-longer than this, the other trials begin without these figures.
+Maximum time for which the first trial runs alone. It runs alone until its first epoch is complete and shows how much
+time and money a trial needs. This has two advantages. If the job has a fault, only one trial fails. And later trials
+reserve only the money that they need. If the first epoch takes longer than ALONE, the other trials begin without these
+figures.
 """
 PILOT_IN = 2
 """

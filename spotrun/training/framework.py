@@ -171,7 +171,7 @@ class Framework(Protocol):
         """The loss of the newest batch; None if that batch has no loss."""
 
     def metrics(self) -> Mapping[str, Any]:
-        """Return the newest value of each metric, without computing it."""
+        """Return the newest known value of each metric. Do not compute a metric for this call."""
 
     def log(self, figures: Mapping[str, float]) -> None:
         """

@@ -46,8 +46,9 @@ class LateParts:
 
     def misfit(self, modules: Mapping[str, str]) -> str:
         """
-        Name the late parts that a resumed process could not make or remove as the batches have done. `modules` has the
-        kind of each of the model's parts, by name. Return "" if there are no such late parts.
+        Describe the late parts with which a resumed process would fail: parts that batches have made, but that a resume
+        cannot make; and parts that batches have removed or exchanged. Return "" if there are none. `modules` has the
+        kind of each of the model's parts, by name.
         """
         if not self._judges:
             return ""

@@ -125,8 +125,8 @@ class OptimizerStates:
 
 def _load(optimizer: Any, state: State) -> None:
     """
-    Load a state, and keep the order of the entries in each group. torch would put the entry with the parameters last,
-    and a file with a pickled optimizer would then differ.
+    Load a state, and keep the order of the entries in each group. torch would move the entry with the parameters to the
+    end. If the script then pickled the optimizer, the file would differ from that of an uninterrupted training.
     """
     orders = list(map(list, optimizer.param_groups))
     optimizer.load_state_dict(state)

@@ -125,8 +125,8 @@ class Watch:
 
 def _has_changed(before: Any, now: Any) -> bool:
     """
-    Return whether an attribute has changed from `before` to `now`. A library's object where there was none before, such
-    as an open file, is not a change: workers create such objects on demand.
+    Return whether an attribute has changed from `before` to `now`. One case does not count as a change: the attribute
+    was None, and now holds a library's object, such as an open file. Workers create such objects on demand.
     """
     opened = before is None and type(now) is tuple and now[0] is OTHER
     return not opened and not same(before, now)

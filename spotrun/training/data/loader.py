@@ -39,8 +39,8 @@ class LoaderProxy(Proxy):
     def __len__(self) -> int:
         return len(self._inner)
 
-    # Without this method, Lightning would warn about a resume within an epoch. The state that the method returns is
-    # empty, because Lightning asks for it too late: it has then already read one batch more than it has trained.
+    # Without this method, Lightning would warn about a resume within an epoch. But the method returns an empty state,
+    # because Lightning calls it too late: by then, Lightning has already read one batch more than it has trained.
     def state_dict(self) -> dict[str, Any]:
         return {}
 
@@ -122,8 +122,8 @@ class ExactLoader:
 
     def resume(self, state: dict[str, Any] | None) -> None:
         """
-        Let the next pass continue from `state`, which the method `state` returned during that pass in an earlier
-        process.
+        Let the next pass continue a pass of an earlier process. `state` is what the method `state` returned during that
+        earlier pass.
         """
         if self.order is None:
             self._resumed = StreamPosition(**state) if state else None
@@ -171,8 +171,8 @@ class ExactLoader:
 
     def samples_by_size(self, batches: int) -> int:
         """
-        Return the number of samples in the first `batches` batches, as `samples` does. The exact number is unknown for
-        a stream; then assume that every batch has the loader's batch size. Return 0 if that size is unknown.
+        Return the number of samples in the first `batches` batches, as `samples` does. For a stream, the exact number
+        is unknown. In that case, assume that every batch has the loader's batch size. Return 0 if that size is unknown.
         """
         if self.order is None:
             return batches * (getattr(self._user_loader, "batch_size", None) or 0)

@@ -81,8 +81,10 @@ class Samplers:
 
     def drawn(self) -> None:
         """
-        Record the samplers' values right after a pass's order is drawn. If the pass continues after a resume, also
-        restore the values that hooks had changed in the earlier process between that process's draw and its snapshot.
+        Record the samplers' values right after the order of a pass is drawn.
+
+        If the pass continues one of an earlier process, hooks may have changed values in that process, after it had
+        drawn the order and before the snapshot. These changed values are restored too.
         """
         self._drawn, self._held = self._copies(), dict(self._living())
         if self._resumed is not None:

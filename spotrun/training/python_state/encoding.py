@@ -1,10 +1,10 @@
 """
 Encodes the changes of a script's Python state for a checkpoint. The result is called an image.
 
-An image is a list of objects. An object that existed when training began is listed with its path, and a restore fills
-the existing object in place. A restore creates an object that was made later. Values refer to objects by their number
-in the list or by path, so that sharing and cycles are preserved. A value that cannot be encoded is left out and
-reported.
+An image is a list of objects. An object that existed when training began is listed with its path; a restore finds the
+same object in the new process, and fills it in place. An object that was made later does not exist there, so a restore
+creates it. Values refer to objects by their number in the list or by path, so that sharing and cycles are preserved. A
+value that cannot be encoded is left out and reported.
 """
 
 from __future__ import annotations

@@ -263,8 +263,8 @@ class Walk:
 
     def _keep_earlier(self, key: int) -> bool:
         """
-        Use the node from the start of training again if the object still has the same parts. Return False if it has
-        not.
+        Reuse the Node that was made at the start of training, and return True, if the object still has the same parts.
+        Otherwise return False.
         """
         earlier = self._before.earlier.get(key)
         if earlier is None or self._left <= 0 or key in self.stops or not earlier.has_same_parts():

@@ -232,9 +232,10 @@ class Freezer:
 
 def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[str]) -> dict[str, FileVersion]:
     """
-    Return the files whose later changes are certain to show in their size or modification time. Two groups are left
-    out. After a file was written within the last TICK_NS, another write might leave its time unchanged. And the files
-    `updated` may be written through a memory mapping, which may change the time only later.
+    Return the files whose later changes are certain to show in their size or modification time. Two groups of files are
+    left out. The first are files that were written within the last TICK_NS, because another write might leave their
+    modification time unchanged. The second are the files `updated`: they may be written through a memory mapping, and
+    such a write may change the modification time only later.
     """
     return {
         path: seen
