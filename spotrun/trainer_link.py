@@ -50,7 +50,7 @@ GANG = "SPOTRUN_GANG"
 """
 Environment variable with four values for each trainer of a gang: the run, the attempt, the incarnation (which counts
 the starts of trainers in the attempt) and the world (the number of processes). When the trainers have connected to each
-other, they check that they all have the same values.
+other, they check that these values are the same in all of them.
 """
 RANKS_SECRET = "SPOTRUN_RANKS_SECRET"
 """
@@ -67,7 +67,7 @@ SEED = 0
 
 LINE_MAX_BYTES = 1 << 20
 SEND_TIMEOUT_S = 60.0
-"""Seconds after which the other end counts as gone if it has read nothing of a message."""
+"""Maximum seconds to wait while the other end reads nothing of a message. After that, the other end counts as gone."""
 
 FDS_MAX = 16
 _CHUNK_BYTES = 1 << 16
@@ -260,7 +260,7 @@ class Refused:
 class Finished:
     """
     The message that `fit()` is done, and that the final snapshot was taken. `resumed` is True if this process resumed
-    from the final snapshot, so that it had no step left to train.
+    from the final snapshot and therefore trained no step.
     """
 
     step: int
@@ -323,8 +323,8 @@ class FilesReady:
 @dataclass(frozen=True, kw_only=True)
 class Arrived:
     """
-    The message that the first `size_bytes` of the image have been fetched, and that they are the bytes that were
-    committed.
+    The message that the first `size_bytes` of the image have been fetched and checked: they equal the bytes of the
+    commit.
     """
 
     size_bytes: int
@@ -578,8 +578,8 @@ def from_environment() -> TrainerLink | None:
     """
     Return the link of a training to its agent. Return None if no agent started this process or an ancestor of it.
 
-    Only the first caller gets the link. If this process or one of its children calls this function later, the result is
-    None, as if there were no agent.
+    Only the first caller gets the link. Later calls in this process or in its child processes return None, as if there
+    were no agent.
 
     Raises:
         LinkLost: no agent listens at the address in `SPOTRUN_AGENT`, or the agent turns this process away.

@@ -3,8 +3,8 @@ The additional preconditions for entries of a gang's run (protocol 32 to 48), wi
 
 `GANG_CHECKS` has the preconditions of each event. They apply only in the run of a gang.
 
-In a run without a gang, an entry that has a field for gangs is void. Versions of spotrun without support for gangs
-cannot read such an entry and treat it as void, so newer versions have to treat it as void too.
+In a run without a gang, an entry that has a field for gangs is void. The reason is that older versions of spotrun,
+which do not know gangs, treat such an entry as void. All versions have to agree on which entries are void.
 """
 
 from __future__ import annotations

@@ -560,8 +560,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         just before `event` takes effect.
 
         The cloud's own answer is not enough. A cloud says that the user ended an instance even if spotrun ended it, or
-        if the guard ended it after its time-to-live. So this checks also that spotrun had no reason to end it, and that
-        its time-to-live was not over.
+        if the guard ended it after its time-to-live. So this method makes two further checks: spotrun had no reason to
+        end the instance, and the instance's time-to-live was not over.
         """
         launch, name = self.launches[event.launch], ev.name_of(event)
         asked = launch.closed is not None or not self.member(name).wanted or self.stop_requested
@@ -702,16 +702,16 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_unprotected(self) -> bool:
         """
-        True if the run has not ended, and its newest trainer is a Python command in which no training has connected to
-        the agent, so that no checkpoints are made.
+        True if the run has not ended and makes no checkpoints. That is the case if its newest trainer is a Python
+        command in which no training has connected to the agent.
         """
         trainers = next(reversed(self.attempts.values())).trainers if self.attempts else ()
         return bool(trainers) and trainers[-1].unprotected and self.terminal is None
 
     def resumes_without(self, one: NotCarried) -> int:
         """
-        Return how many trainers have continued without the changed state `one`. These are the trainers that started
-        from a checkpoint made after the change, because that checkpoint does not contain the state.
+        Return how many trainers have continued without the changed state `one`. A trainer lacks this state if it
+        started from a checkpoint that was made after the change, because no checkpoint contains the state.
         """
         begun = (trainer.commit for attempt in self.attempts.values() for trainer in attempt.trainers)
         return sum(commit is not None and commit > one.number for commit in begun)

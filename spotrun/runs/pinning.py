@@ -65,8 +65,8 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
     """
     Return the job with the digest of its container image, and notes on checks that were not possible.
 
-    The digest comes from the image's registry. If the training runs on this machine, and this machine has the image,
-    the digest comes from this machine instead, and the image need not be in a registry.
+    The digest comes from the image's registry. There is one exception: if the training runs on this machine, and the
+    image is already here, the digest is that of the image on this machine. Such an image need not be in a registry.
 
     Raises:
         SpecInvalid: the image does not exist, this user is not allowed to read it, or it is not for the processors of
@@ -116,7 +116,7 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
 
 def with_image_here(spec: RunSpec, environment: Mapping[str, str]) -> RunSpec:
     """
-    Return the job with its image's digest, for a command that trains on this machine to try the job out. Raises the
+    Return the job with its image's digest. This is for a command that tries the job out on this machine. Raises the
     same errors as `with_image`.
     """
     resources = ResourcesSpec(image_id=spec.resources.image_id)

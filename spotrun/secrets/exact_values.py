@@ -1,7 +1,6 @@
 """
-Finds known secret values in a text. A value is found even if other characters, such as line ends, separate its letters,
-or if a program has written its letters as character codes. The module `readings` describes how a text is changed back
-so that such a value can be found.
+Finds known secret values in a text. A value is found even if its letters are separated by other characters, such as
+line ends, or written as character codes. The module `readings` describes how a text is changed back before the search.
 """
 
 from __future__ import annotations
@@ -66,8 +65,9 @@ class ExactValues:
 
     def begun(self, text: str, least: int = 1) -> int:
         """
-        Return the number of characters at the text's end that could be the beginning of a value whose other letters
-        have not arrived yet. A beginning with fewer than `least` letters of the value does not count.
+        Return how many characters at the text's end could be the beginning of a value. (The text arrives in parts, so
+        the end of such a value may still follow.) A beginning with fewer than `least` letters of the value does not
+        count.
         """
         spelled = (each.begun(text, least) for each in self._spelled)
         return len(text) - min(chain(self._starts(text, least), *spelled), default=len(text))

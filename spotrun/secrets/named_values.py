@@ -31,8 +31,8 @@ secret is decided only when all of it has arrived.
 SECRET_MIN, BEARER_MIN = 4, 16
 NUMBER_MAX = 11
 """
-Maximum length of a number after `token` that does not count as a secret, because it is probably a count of tokens, or a
-price per token.
+Maximum length of a number that does not count as a secret after the name `token`. Such a number is probably a count of
+tokens, or a price per token.
 """
 
 _KEY = r"(?:api|access|secret|private|auth|account|signing|encryption)[_-]?keys?"

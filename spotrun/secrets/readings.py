@@ -1,5 +1,5 @@
 """
-Ways to undo what programs do to a text when they write it, so that a secret value in the text can be recognised.
+Ways to undo what programs do to a text when they write it. Only then can a secret value in the text be recognised.
 
 The result of undoing is a *reading* of the text. There are three kinds of readings. The first is the text as it is. The
 second lacks *breaks*: terminal colours, line ends and blanks between letters. In the third, *written letters* are also
@@ -79,8 +79,7 @@ _LETTERS = Step(LETTER, letter_of)
 _LATIN = Step(re.compile(r"[\xc2\xc3][\x80-\xbf]"), lambda found: found[0].encode("latin-1").decode())
 """
 A step that replaces the two bytes of a letter by one byte, the letter's Latin-1 code. It is needed because `\\xe9` in a
-text can mean a byte or a letter. So that both compare as equal, the letters up to \\xff are read as one byte wherever
-they occur.
+text can mean a byte or a letter. To make both meanings compare as equal, every letter up to \\xff is read as one byte.
 """
 
 
@@ -204,7 +203,7 @@ def _ways(*once: Step) -> Ways:
 
 WAYS_OF_TEXT = _ways(_AS_BYTES)
 WAYS_OF_BYTES = _ways()
-"""The ways to read a text that was made from bytes, so that each of its characters stands for one byte."""
+"""The ways to read a text in which each character stands for one byte."""
 
 
 class Reading:
@@ -245,7 +244,9 @@ class Reading:
 
     @cached_property
     def _spans(self) -> tuple[Sequence[int], Sequence[int]]:
-        """The positions in the text at which each letter of this reading begins, and those at which each ends."""
+        """
+        Two sequences of positions in the original text: where each letter of this reading begins, and where each ends.
+        """
         if self._before is None:
             return range(len(self.left)), range(1, len(self.left) + 1)
         if self._step is None:

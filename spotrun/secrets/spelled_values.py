@@ -27,7 +27,7 @@ AHEAD = 48
 _COLOUR = re.compile(WRITTEN_COLOUR)
 _WITHIN = Step(re.compile(rf"(?!\A)(?:{WRITTEN_COLOUR}|{WRITTEN_BLANK}|\\++(?!u[dD][c-fC-F]))"))
 """
-A step that removes characters that can be in the middle of a written letter without belonging to it, such as a
+A step that removes what a program may have inserted in the middle of a written letter, such as a terminal colour, or a
 backslash at the end of a line. It does not remove the line ends themselves.
 """
 

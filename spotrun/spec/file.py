@@ -148,7 +148,7 @@ def resolve(
 ) -> RunSpec | None:
     """
     Turn the draft into a job step by step: translate its keys, put in the flags and arguments, resolve the paths, and
-    check it. Return the job; return None if the draft has problems, which are then listed in it. The draft is changed.
+    check it. Return the job, or None if there are problems. The draft is changed, and `draft` then lists the problems.
     """
     if not draft.hopeless():
         _leave_out_own_keys(draft)
@@ -268,8 +268,8 @@ class Draft:
         """
         Return the key that the user wrote for a key of the model.
 
-        Two shorthands may apply, one after the other. In that case, the key that the first lookup in `spelled` returns
-        is not yet the user's, so it is looked up once more.
+        Two shorthands may apply, one after the other. In that case, the first lookup in `spelled` does not return the
+        user's key but another key of the model, which is then looked up too.
         """
         for _ in range(2):
             above = next((above for above in _self_and_above(key) if above in self.spelled), None)
@@ -280,7 +280,7 @@ class Draft:
 def in_file(path: Path, document: Document, at: Position | None, problem: Problem) -> PlacedProblem:
     """
     Return a problem together with its place in the file. The place is `at`, if given. Otherwise it is the line of the
-    problem's key, or of the nearest key above it that is in the file.
+    problem's key. If the file does not have this key, it is the line of the nearest key above it.
     """
     known = (document.positions[above] for above in _self_and_above(problem.key) if above in document.positions)
     at = at or next(known, TOP)

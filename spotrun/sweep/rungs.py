@@ -45,13 +45,14 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 AMPLE = Decimal(2)
 """
-The usual budget of a trial, as a multiple of its expected cost on demand. It is more than 1, because a run reserves the
-cost of the whole time-to-live of its instances, and its budget has to cover that.
+The usual budget of a trial, as a multiple of its expected cost on demand. It is more than 1, because the budget has to
+cover the run's reservations, and a run reserves the cost of the whole time-to-live of its instances.
 """
 GENEROUS = Decimal(4)
 """
 The maximum budget of a trial, as a multiple of its expected cost. A trial gets this much only if enough money is left
-for all trials that have not begun yet. It allows for starts that take longer than those of the trials so far.
+for all trials that have not begun yet. With such a budget, a trial can complete even if its instances take much longer
+to start than those of earlier trials.
 """
 LEAST = Decimal("1.3")
 """Minimum budget of a trial, as a multiple of its expected cost. With less, the trial does not begin."""
@@ -75,8 +76,8 @@ part because its need is not known, and because its budget cannot be raised late
 """
 MORE = 1.2
 """
-Factor by which a sweep takes longer and costs more than halving would in theory. The reasons are that its trials do not
-wait for each other, and that prices and losses vary.
+Factor by which a sweep takes longer and costs more than halving would in theory. There are two reasons: the trials do
+not wait for each other, and prices and losses vary.
 """
 FAILED_MAX = 3
 """
@@ -475,8 +476,8 @@ def grace_epochs(plan: SweepPlan, trials: Sequence[TrialProgress]) -> int:
     Return the number of epochs after which trials are first compared. The later this is, the less a trial suffers from
     a slow start.
 
-    If the user does not set the number, it is the highest number with which the sweep is expected to stay within its
-    budget and time. The estimate is made from the first trial that was measured.
+    If the user does not set the number, it is as high as the budget and the time of the sweep are expected to allow.
+    This is estimated from the first trial that was measured.
     """
     if plan.grace_epochs is not None or plan.keep_one_in is None:
         return plan.grace_epochs or 1
@@ -604,7 +605,10 @@ def _standing(trial: TrialProgress, trials: Sequence[TrialProgress], metric: str
 def _why(
     metric: str, logged: Sequence[tuple[datetime, int, int, float]], number: int, epoch: int, maximize: bool
 ) -> str:
-    """Describe how the trial compares after `epoch` with all trials that had completed that epoch by then."""
+    """
+    Compare the trial's value after `epoch` with the values of all trials that had completed that epoch by then, and
+    describe the result.
+    """
     at, own = next((at, value) for at, who, ended, value in logged if (who, ended) == (number, epoch))
     after = f"after epoch {epoch}"
     if own != own:

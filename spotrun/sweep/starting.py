@@ -421,8 +421,8 @@ def _was(flag: str, value: object) -> str:
 
 def _lock_path(asked: RequestedSweep) -> Path:
     """
-    Return the path of the sweep's lock. If the store is a folder, the lock is in it, so that all users of the store use
-    the same lock.
+    Return the path of the sweep's lock. If the store is a folder, the lock is in that folder, where all users of the
+    store find the same lock.
     """
     place = asked.wanted.spec.checkpoint.place
     if isinstance(place, str):

@@ -119,8 +119,9 @@ class Framework(Protocol):
     @property
     def own_objects(self) -> Sequence[object]:
         """
-        Objects of the framework that training changes and that a script may keep in its own objects. spotrun does not
-        save them with the script's objects: the framework's own checkpoint contains what matters of their state.
+        Objects of the framework that training changes. A script may refer to them in its own objects. spotrun does not
+        save them with the script's objects, because the framework's own checkpoint contains the part of their state
+        that matters.
         """
 
     def roots(self) -> Mapping[str, object]:
@@ -176,8 +177,8 @@ class Framework(Protocol):
     def log(self, figures: Mapping[str, float]) -> None:
         """
         Send `figures` to the loggers whose classes come from libraries, and nowhere else. If the script logs a value
-        with the same name, the script's value is kept. Loggers of the script's own classes do not get the figures,
-        because they may store every value that they get, and their state would then depend on interruptions.
+        with the same name, the script's value is kept. Loggers of the script's own classes do not get the figures. Such
+        a logger may store every value that it gets, so its state would depend on interruptions.
         """
 
     # --- its data

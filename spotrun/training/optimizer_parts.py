@@ -140,7 +140,7 @@ def _all(optimizer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _held(optimizer: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield the optimizers that are attributes of `optimizer`, or in lists and mappings that are its attributes."""
+    """Yield the optimizers in the attributes of `optimizer`, including those in lists and mappings."""
     if not depth:
         return
     for name, value in vars(optimizer).items():
@@ -231,8 +231,8 @@ class Parts:
 
     def has_whole(self, number: int) -> bool:
         """
-        Return whether the snapshot's description of optimizer `number` contains its whole state, and that of the
-        optimizers in it. If so, `put` restores the whole state, and `load_state_dict` is not needed.
+        Return whether the snapshot's description of optimizer `number` contains the whole state of this optimizer and
+        of all optimizers in it. If so, `put` restores the whole state, and `load_state_dict` is not needed.
         """
         saved = self._by_name[number]
         return saved is not None and all(node["whole"] for node in saved.values())

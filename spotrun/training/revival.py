@@ -3,7 +3,7 @@ Turns the descriptions of objects in a checkpoint into objects.
 
 Nothing that a checkpoint names is imported or called. So objects are found or made in these ways:
 
-- If the script already has an object at the same path, that object is filled, with its `load_state_dict` if it has one.
+- If the script already has an object at the same path, that object is filled, by its `load_state_dict` if it has this.
 - An enum member is found by its name.
 - A named tuple is created as a tuple.
 - An instance of a script's class is created without calling `__init__`, and its attributes are set. The class must

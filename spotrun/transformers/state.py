@@ -138,8 +138,8 @@ def load_log_folders(trainer: Any, saved: list[str | None]) -> None:
 
 def set_by_libraries(cls: type) -> frozenset[str]:
     """
-    Return the names of the attributes that other libraries add to a Trainer of class `cls`. If neither transformers nor
-    the script defines a base of `cls`, the attributes that this base sets are among them.
+    Return the names of the attributes that other libraries add to a Trainer of class `cls`. A library adds attributes
+    by defining a base class of `cls`; bases that transformers or the script defines do not count.
     """
     script = Script.of_this_process()
     between = (each for each in cls.__mro__ if each.__module__.partition(".")[0] not in ("transformers", "builtins"))

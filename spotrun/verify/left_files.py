@@ -13,7 +13,7 @@ from spotrun.exactness.varying import Varying, unnumbered
 from spotrun.verify.rehearsal import RehearsalResult
 
 NAMED_MAX = 20
-"""Maximum number of parts of one file for which the result says that they were not compared."""
+"""Maximum number of parts of one file that the result lists as not compared."""
 
 
 class LeftFiles:

@@ -186,7 +186,7 @@ class ExactOrder:
 
     @property
     def is_drawn(self) -> bool:
-        """True if the order of the current pass is completely drawn, so that no generator is needed for it any more."""
+        """True if the order of the current pass is completely drawn. No generator is needed for it any more then."""
         return self._order.is_whole
 
     def samples(self, batches: int) -> int:

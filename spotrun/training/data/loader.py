@@ -17,8 +17,8 @@ from spotrun.training.place import PassStart, StreamPosition
 
 KEPT_STATES = 3
 """
-Number of a stream's latest states that are kept. One would not suffice, because a framework may read batches ahead of
-the one that it trains. (Lightning reads one batch ahead if a loader has no length.)
+Number of a stream's latest states that are kept. A single state would not suffice, because a framework may have read
+more batches than it has trained. (Lightning reads one batch ahead if a loader has no length.)
 """
 
 
@@ -307,7 +307,7 @@ class _Pass(Iterator[Any]):
 class _StreamPass(_Pass):
     """
     A pass over a stream. Before each batch is read, the generators are seeded with the batch's number. After the batch
-    is read, the generators get back the states that they had before, because the training uses them too.
+    is read, their earlier states are restored, because the training uses the same generators.
 
     `holder` is the object that has the stream's state; None if the stream has no state. `states` has the state of
     `holder` after each of the last KEPT_STATES batches. Without a holder, `marks` has the mark (marks.py) of each of

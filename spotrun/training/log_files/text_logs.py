@@ -114,7 +114,8 @@ def continue_run(loggers: Loggers, saved: list[State]) -> None:
 def _left_here(logger: Any, extents: dict[str, int]) -> dict[str, torch.Tensor]:
     """
     Return files that were too large for the snapshot but exist on this machine, cut to their length at the snapshot.
-    Such a file has its original name, or the name that `load` gave it at an earlier resume from the same snapshot.
+    Such a file has its original name, unless there was an earlier resume from the same snapshot: then it has the name
+    that `load` gave it.
     """
     folder, names = Path(logger.log_dir), _names(extents)
     paths = {name: path for name in extents for path in (folder / name, folder / names[name]) if path.exists()}

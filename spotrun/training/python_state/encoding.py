@@ -49,8 +49,8 @@ bars and pictures, have no influence on a training step. The state of the other 
 class UntrackedChange(NamedTuple):
     """
     A change that a resume would lose: the path of the changed object, and a description of its value. `saved` is False
-    if no checkpoint contains the change. It is True if the checkpoint does contain it, but the resumed process has no
-    object at that path.
+    if no checkpoint contains the change. `saved` is True if the checkpoint contains the change, but the resumed process
+    has no object at that path.
     """
 
     path: str

@@ -33,8 +33,8 @@ from spotrun.training.python_state.values import SCALARS, is_scalar
 
 MAPPED_MAX_BYTES = 64 << 20
 """
-Maximum bytes of a `numpy.memmap` that is saved. A larger one may have pages that are not in memory, and saving it would
-read them. So a change of a larger one is reported, and not saved.
+Maximum bytes of a `numpy.memmap` that is saved. A change of a larger memmap is only reported. Its pages may not all be
+in memory, and saving it would read all of them from the disk.
 """
 OBJECTS_MAX = 50_000
 """Maximum objects in one walk. Further objects are not saved; their changes are reported."""
@@ -140,8 +140,8 @@ class Walk:
     """
     The objects that one walk finds, by `id`. `nodes` are the objects that the walk enters.
 
-    `others` are the objects that the walk does not enter, including `stops`, which are objects that the caller
-    excludes. The path of each object is kept in two parts, which are joined only when the path is needed. The first
+    `others` are the objects that the walk does not enter. They include `stops`, the objects that the caller excludes.
+    To save time, the path of an object is stored in two parts, which are joined only when the path is needed. The first
     walk has no `before`, and treats every container of more than TABLE_ITEMS items as a table.
     """
 

@@ -169,7 +169,7 @@ class FrameworkTrace:
 
     def batch_ends(self) -> None:
         """
-        Record a batch. Call this after the framework has counted the batch, and before spotrun seeds the random
+        Record a batch. Call this after the framework has counted the batch. But call it before spotrun seeds the random
         generators for the code that follows the batch, because the record includes the generators' states.
         """
         here, number = self._here, self._here.batch - 1
@@ -251,8 +251,8 @@ class FrameworkTrace:
         """
         Add all values of the script that verify-resume compares.
 
-        Plain values in local variables of functions are left out: a process that resumes at the end of training trains
-        no batch, so these variables have other values there than in a process that trained. Objects in local variables
+        Plain values in local variables of functions are left out, because their values depend on what the process has
+        trained. For example, a process that resumes at the end of training trains no batch. Objects in local variables
         are added if they can be reached from the framework's `roots()`.
         """
         places.loggers(self._here.loggers)

@@ -1,6 +1,6 @@
 """
-Freezes the work folder at a boundary: records which files it has and what they contain, so that a checkpoint can
-include them as they are now. Training does not wait until large files are copied.
+Freezes the work folder at a boundary: records its files and their contents at this moment, for a checkpoint. Training
+does not wait until large files are copied.
 
 A small file is copied immediately. A large file is kept open instead, and the agent reads it while training continues.
 If the script writes to the file before the agent has read it, the agent's copy is torn: it mixes old and new content.
@@ -131,8 +131,8 @@ class Freezer:
         self._copied: set[str] = set()
         self._resting: tuple[Survey, bytes] | None = None
         """
-        The folder's state and the index that was sent, both from the newest boundary at which the agent already had all
-        files. If the folder has not changed since that boundary, the same index is sent again.
+        A boundary at which the agent already had all files of the folder: the folder's state there, and the index that
+        was sent. If the folder has not changed since the newest such boundary, the same index is sent again.
         """
 
     def begin_with(self, opened: Iterable[Opened]) -> None:
