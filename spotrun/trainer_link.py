@@ -55,7 +55,8 @@ other, they check that these values are the same in all of them.
 RANKS_SECRET = "SPOTRUN_RANKS_SECRET"
 """
 Environment variable with a secret that all processes of a training share. No other process on the machine or in the
-network knows it. The name contains SECRET, so that spotrun replaces the value by stars in the output of a training.
+network knows it. The name contains SECRET. For this reason, spotrun replaces the value by stars in the output of a
+training.
 """
 WORK = "SPOTRUN_MEMBER_WORK"
 """Environment variable with the work folder of a gang member other than the lead. No checkpoint contains its files."""
@@ -379,9 +380,9 @@ class Committed:
 @dataclass(frozen=True, kw_only=True)
 class FilesTorn:
     """
-    The message that the agent lacks the content of these files. Either the script wrote to them while the agent was
-    still reading them, or the agent never had them. The trainer has to include copies of them in the next snapshot. It
-    makes these copies between two steps, when nothing is written.
+    The message that the agent lacks the content of these files. Either the script wrote to a file while the agent was
+    still reading it, or the agent never had the file. The trainer has to include copies of them in the next snapshot.
+    It makes these copies between two steps, when nothing is written.
     """
 
     paths: tuple[str, ...]

@@ -80,8 +80,8 @@ class Runner:
         own observations. `guards` make timers on clouds that do not end an instance after its time-to-live.
         `identities` make the roles on clouds where each run has a separate role. `decide` returns the next actions.
         `pace` has the intervals at which the runner reads and writes; the default is for a runner that observes every
-        few seconds. `last_words` reads the last output of an instance whose agent never took over, for the entry that
-        records the instance's end.
+        few seconds. `last_words` reads the last output of an instance whose agent never took over. This output goes
+        into the entry that records the instance's end.
         """
         self._ledger = ledger
         self._store = store

@@ -74,9 +74,9 @@ class ExactValues:
 
     def _starts(self, text: str, least: int) -> Iterator[int]:
         """
-        Read the text in each way. If a reading ends with the beginning of a value, yield the position in the text at
-        which that beginning starts. If it ends with beginnings of several values, yield the position of the longest
-        one.
+        Read the text in each way. A reading may end with the beginning of a value. In that case, yield the position in
+        the text at which the value begins. If the reading ends with beginnings of several values, yield only the
+        position of the longest.
         """
         for way, values in self._ways:
             for reading in (way.read(text), *way.cut(text)):

@@ -37,8 +37,8 @@ from spotrun.secrets.written_letters import (
 
 SHORT = 8
 """
-Minimum length of a value that is looked for across line ends. A shorter value is not, because the end of one line and
-the beginning of the next could form it by chance.
+Minimum length of a value that is looked for across line ends. A shorter value is looked for only within lines, because
+the end of one line and the beginning of the next could form it by chance.
 """
 PART = 4
 """
@@ -231,7 +231,7 @@ class Reading:
 
     def places(self, start: int, end: int) -> Sequence[int]:
         """
-        Return the positions of all characters in the original text from which the letters from `start` to `end` of this
+        Return positions in the original text: those of all characters from which the letters `start` to `end` of this
         reading were made.
         """
         starts, ends = self._spans

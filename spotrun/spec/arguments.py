@@ -65,7 +65,7 @@ def plain(name: str) -> str:
 
 
 def as_number(value: str) -> str:
-    """Return a number in one notation, so that 1e-3 and 0.001 become the same text. Return any other text unchanged."""
+    """Return a number in a standard notation: 1e-3 and 0.001 become the same text. Return any other text unchanged."""
     try:
         return repr(float(value))
     except ValueError:

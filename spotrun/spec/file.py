@@ -173,8 +173,8 @@ def resolve(
 @contextlib.contextmanager
 def placed(path: Path, overrides: Mapping[str, object] | None = None) -> Iterator[None]:
     """
-    Add a place to an error that the `with` block raises about a key of the job. The place is that of the key in the
-    file at `path`, or the flag that gave the value.
+    Add a place to an error that the `with` block raises about a key of the job. The place is the key's line in the file
+    at `path`. If a flag gave the value, the place is this flag.
     """
     try:
         yield
@@ -222,8 +222,8 @@ class Draft:
 
     def hopeless(self) -> bool:
         """
-        Return True if the file could not be read to its end. Then the draft has only a part of its data or none, and
-        further checks are useless.
+        Return True if the file could not be read to its end. In that case, the draft has only a part of the file's
+        data, or none, so further checks are useless.
         """
         return bool(self.problems) and not self.data
 

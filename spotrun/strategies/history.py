@@ -59,8 +59,8 @@ class Past(msgspec.Struct, frozen=True):
 
 class ZoneRecord(msgspec.Struct, frozen=True):
     """
-    The losses of a zone and the seconds for which it was up, both faded, as of `at_s`. `up` is True if the zone has had
-    spot ever since `at_s`.
+    The losses of a zone, and the seconds for which it was up. Both numbers are faded, as of `at_s`. `up` is True if the
+    zone has had spot ever since `at_s`.
     """
 
     at_s: float

@@ -81,8 +81,8 @@ not wait for each other, and prices and losses vary.
 """
 FAILED_MAX = 3
 """
-Number of failed trials after which no more begin, if no trial has completed an epoch by then. The job itself is then
-probably wrong.
+Number of failed trials after which no more trials begin, provided that no trial has completed an epoch by then. In that
+case, the fault is probably in the job itself.
 """
 ALIKE = 0.8
 """
@@ -567,8 +567,8 @@ def _makes_way(plan: SweepPlan, trials: Sequence[TrialProgress], stop: Stop) -> 
     """
     Return True if it is worth stopping this trial although no more trials will begin.
 
-    If stopped trials are not continued, the stop saves money, so it is worth it. If stopped trials are continued, the
-    stop is worth it only if a more promising stopped trial can use the money. Otherwise the sweep would immediately
+    If stopped trials are not continued, the stop saves money, so the answer is True. If stopped trials are continued,
+    the answer is True only if a more promising stopped trial can use the money. Otherwise the sweep would immediately
     continue the trial that it has just stopped.
     """
     metric = metric_of(plan, trials)

@@ -245,8 +245,8 @@ class Framework(Protocol):
         make parts of the model and optimizers. Their other effects do not matter, because spotrun restores the state
         afterwards.
 
-        `training` is False if nothing is left to train. The framework has then not called the script's hooks for the
-        start of training, so call them here first.
+        `training` is False if nothing is left to train. In that case, the framework has not called the script's hooks
+        for the start of training, so call these hooks here first.
         """
 
     def misfit(self) -> str:
@@ -366,8 +366,8 @@ class Hooks(Protocol):
 
     def epoch_validates(self) -> None:
         """
-        Called when the script's own epoch-end hooks are done and a validation follows. A framework that resumes here
-        calls this method again, but not those hooks.
+        Called when the script's own epoch-end hooks are done and a validation follows. If a training resumes at this
+        point, the framework calls this method again, but does not call those hooks again.
         """
 
     def epoch_ends(self) -> None:

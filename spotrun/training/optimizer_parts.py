@@ -328,8 +328,8 @@ def _fill(held: Any, value: Any) -> bool:
 
 class Containers:
     """
-    The lists of groups and the states of an optimizer and of the optimizers in it, as they are before a load. A load
-    replaces these objects by new ones, although the optimizers may share them. So after the load, `have_again` puts the
+    The containers of an optimizer, and of the optimizers in it, before a load: the lists of groups, and the states. A
+    load replaces these objects by new objects. But optimizers may share them. So after the load, `have_again` puts the
     original objects back.
     """
 

@@ -6,8 +6,8 @@ In nearly every script, only an optimizer's step writes to the optimizer's param
 this: each tensor counts the writes to it (`Tensor._version`), and a snapshot is valid only if these counts have not
 changed. If a script does write at other times, training pauses from then on while a snapshot is copied.
 
-Writes through `.data` are not counted. To find these, the first snapshot of an attempt and every 32nd one are copied
-immediately, and the copies are later compared with the tensors.
+Writes through `.data` are not counted. To find such writes, the first snapshot of an attempt and every 32nd snapshot
+are copied immediately. The copies are later compared with the tensors.
 """
 
 from __future__ import annotations

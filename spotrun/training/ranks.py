@@ -189,8 +189,8 @@ def _read(data: Tensor) -> Json:
 
 def _image_of(own: Any) -> Tensor:
     """
-    Return a rank's state in the format of checkpoints. If the state contains a value that checkpoints cannot contain,
-    return a message instead that names the value.
+    Return a rank's state in the format of checkpoints. If checkpoints cannot contain a value of the state, return a
+    message instead. The message names the value.
     """
     try:
         plan = plan_image({"own": own}, {})

@@ -122,8 +122,8 @@ def load_configs(model: nn.Module, saved: list[State]) -> None:
 
 def dump_log_folders(trainer: Any) -> list[str | None]:
     """
-    Return each callback's log folder, or None if it has none. The folder has to be saved, because the name of
-    TensorBoard's folder contains its creation time and a new process would choose another one.
+    Return each callback's log folder, or None if it has none. The folder has to be saved, because a new process would
+    choose a folder with another name: the name of TensorBoard's folder contains its creation time.
     """
     found = (getattr(each, LOG_FOLDER, None) for each in trainer.callback_handler.callbacks)
     return [folder if isinstance(folder, str) else None for folder in found]

@@ -18,10 +18,10 @@ NAMED_MAX = 20
 
 class LeftFiles:
     """
-    The files in the work folders of two trainings, as the last instance of each left them.
+    The files in the work folders of the trainings `straight` and `interrupted`, as the last instance of each left them.
 
-    `again` is a second uninterrupted training. A file, line or field in which it differs from `straight`, the first
-    uninterrupted training, is not deterministic, and is not compared.
+    `again` is a second uninterrupted training, like `straight`. If a file, line or field differs between `straight` and
+    `again`, it is not deterministic, and is not compared.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Finds the parts of the commands in `setup` and `run` that rely on something that only SkyPilot provides."""
+"""Finds what the commands in `setup` and `run` expect of SkyPilot and spotrun does not provide."""
 
 from __future__ import annotations
 

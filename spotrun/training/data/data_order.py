@@ -221,7 +221,7 @@ class ExactOrder:
 def notes_for(loader: DataLoader[Any]) -> Notes | None:
     """
     Return notes in which the workers of `loader` record changes of their dataset. Return None if the loader has no
-    workers: the dataset is then read in this process, which sees all changes itself.
+    workers. In that case, the dataset is read in this process, where all changes are visible anyway.
     """
     return Notes(loader.num_workers) if loader.num_workers else None
 

@@ -52,8 +52,9 @@ class ValidationProxy(Proxy):
     """
     An exact copy of a validation loader that does not change the global generators when a pass begins.
 
-    torch's own loader draws a seed from these generators whenever it starts workers. It starts them at each pass or, if
-    they are persistent, at the first pass of a process. So in a resumed process, the generators' states would differ.
+    torch's own loader draws a seed from these generators whenever it starts workers. If workers are persistent, it
+    starts them only at the first pass of a process; otherwise it starts them at each pass. A resumed process has one
+    more first pass, so its generators would have other states.
     """
 
     def __iter__(self) -> Iterator[Any]:

@@ -3,8 +3,8 @@ Encodes the changes of a script's Python state for a checkpoint. The result is c
 
 An image is a list of objects. An object that existed when training began is listed with its path; a restore finds the
 same object in the new process, and fills it in place. An object that was made later does not exist there, so a restore
-creates it. Values refer to objects by their number in the list or by path, so that sharing and cycles are preserved. A
-value that cannot be encoded is left out and reported.
+creates it. A value refers to an object by the object's number in the list, or by its path. This preserves shared
+objects and cycles. A value that cannot be encoded is left out and reported.
 """
 
 from __future__ import annotations

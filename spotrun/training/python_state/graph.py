@@ -382,8 +382,8 @@ _KINDS: dict[type, str] = {
 }  # fmt: skip
 _EQUAL_FLAGS: dict[tuple[tuple[str, bool], ...], tuple[tuple[str, bool], ...]] = {}
 """
-One tuple for each set of equal flags, so that equal flags are the same object. Comparing objects by identity is
-faster than any other comparison.
+One tuple for each set of equal flags. It makes equal flags the same object, and comparing objects by identity is faster
+than any other comparison.
 """
 OF_PAIRS = frozenset(MAPPINGS.values())
 

@@ -41,8 +41,8 @@ class PythonState:
     The state that the script keeps in Python objects.
 
     Call the methods in this order: `begins`; `moved`; `reads` for each loader; `starts`; then `dump` at each snapshot.
-    A resume calls `load` twice. The first call may come as soon as there are loaders, so that their workers start with
-    the restored state. The second call comes after `starts`, because start hooks make new objects, which have to be
+    A resume calls `load` twice. The first call is made once there are loaders: their workers then start with the
+    restored state. The second call is made after `starts`, because start hooks make new objects, which have to be
     restored too.
     """
 

@@ -1,6 +1,5 @@
 """
-Compares many small objects at once, so that a walk can skip the unchanged ones. Most of a script's objects are
-unchanged.
+Compares many small objects at once. A walk can then skip the unchanged objects, which are most of a script's objects.
 
 Once an object has changed, it is removed from this cache for good, together with all objects that contain it. From then
 on, each walk compares these objects one by one.

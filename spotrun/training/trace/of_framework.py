@@ -42,8 +42,8 @@ from spotrun.training.trace.places import Places
 
 SLOW_STEPS = 40
 """
-Before each step at which the process stops to be killed, this many steps are slowed down to `SLOW_STEP_S` seconds each.
-This gives a checkpoint time to become durable before the kill.
+Number of steps that are slowed down, to `SLOW_STEP_S` seconds each, before each step at which the process stops to be
+killed. This gives a checkpoint time to become durable before the kill.
 """
 SLOW_STEP_S = 0.05
 EARLY_BATCHES = 2

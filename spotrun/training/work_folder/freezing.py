@@ -23,8 +23,8 @@ from spotrun.wire import plain
 SMALL_BYTES = 256 << 10
 SMALL_TOGETHER_BYTES = 64 << 20
 """
-Maximum bytes of small files that are copied at a boundary, which takes 20 to 40 ms. Further small files are treated as
-large ones.
+Maximum bytes of small files that are copied at a boundary. Copying so many bytes takes 20 to 40 ms. Further small files
+are treated like large files.
 """
 DESCRIPTORS_MAX = 100
 """
@@ -142,8 +142,8 @@ class Freezer:
 
     def committed(self, number: int) -> None:
         """
-        Record that the agent has committed the checkpoint with the frozen folder `number`. From now on, a file that has
-        not changed since that folder was frozen need not be sent.
+        Record that the agent has committed the checkpoint with the frozen folder `number`. From now on, files that have
+        not changed since that boundary need not be sent again.
         """
         if number in self._unsettled:
             self._known = self._unsettled[number]
