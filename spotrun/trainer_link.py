@@ -381,8 +381,8 @@ class Committed:
 class FilesTorn:
     """
     The message that the agent lacks the content of these files. Either the script wrote to a file while the agent was
-    still reading it, or the agent never had the file. The trainer has to include copies of them in the next snapshot.
-    It makes these copies between two steps, when nothing is written.
+    still reading it, or the agent never had the file. The trainer has to include copies of these files in the next
+    snapshot. It makes the copies between two steps, when nothing is written.
     """
 
     paths: tuple[str, ...]

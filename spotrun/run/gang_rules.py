@@ -223,9 +223,9 @@ def check_newest(state: RunState, event: ev.CheckpointCommitted, snapshot: int) 
 
 def check_shards(gang: Gang, event: ev.CheckpointCommitted, shards: tuple[Shard, ...]) -> None:
     """
-    Require one shard from each rank that has to store a part: from rank 0 only if the state is replicated, otherwise
-    from all ranks. All shards must be from the same snapshot. The sum of their sizes and the sum of their objects must
-    be the figures that the commit states (protocol 42).
+    Require one shard from each rank that has to store a part. If the state is replicated, that is only rank 0;
+    otherwise it is every rank. All shards must be from the same snapshot. The sum of their sizes and the sum of their
+    objects must be the figures that the commit states (protocol 42).
     """
     ranks = (0,) if event.layout is Layout.REPLICATED else tuple(range(gang.world))
     require(tuple(shard.rank for shard in shards) == ranks, "shards are missing")

@@ -92,7 +92,7 @@ class RedactionForm(NamedTuple):
     fewer than `least` letters are not looked for in this way. If a text ends with the beginning of a value, this counts
     only if at least `part` letters of the value are there.
 
-    `decodes` is True if the steps decode letters. Then a value is not looked for if decoding leaves fewer than
+    `decodes` is True if the steps decode letters. In that case, a value is not looked for if decoding leaves fewer than
     DECODED_MIN letters of it. `silent` are characters that `SpelledValues` ignores.
     """
 

@@ -148,7 +148,7 @@ def resolve(
 ) -> RunSpec | None:
     """
     Turn the draft into a job step by step: translate its keys, put in the flags and arguments, resolve the paths, and
-    check it. Return the job, or None if there are problems. The draft is changed, and `draft` then lists the problems.
+    check it. Return the job, or None if there are problems. This changes the draft, and adds the problems to it.
     """
     if not draft.hopeless():
         _leave_out_own_keys(draft)

@@ -96,7 +96,7 @@ OWN_WORDS: Mapping[str, tuple[str, str]] = {
     "experimental": ("settings of SkyPilot are not read", "remove it"),
 }
 """
-Keys of other tools that have no counterpart in spotrun. For each key, the reason why spotrun does not need it, and what
+Keys of other tools that have no counterpart in spotrun. For each key, the reason why spotrun does not have it, and what
 to do instead.
 """
 ANY_NAME = "*"

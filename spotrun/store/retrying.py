@@ -13,8 +13,8 @@ from spotrun.errors import LoginExpired, StoreUnavailable, WritesRefused
 TRIES = 8
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 2.0
 """
-First pause and maximum pause between two tries, in seconds. The pauses are short, because after a notice each second
-counts: it may come only 30 s before the machine is lost.
+First pause and maximum pause between two tries, in seconds. The pauses are short, because each second counts after a
+notice. A notice may come only 30 s before the machine is lost.
 """
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Finds what the commands in `setup` and `run` expect of SkyPilot and spotrun does not provide."""
+"""Finds what the commands in `setup` and `run` need, but only SkyPilot provides."""
 
 from __future__ import annotations
 

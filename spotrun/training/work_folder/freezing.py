@@ -23,7 +23,7 @@ from spotrun.wire import plain
 SMALL_BYTES = 256 << 10
 SMALL_TOGETHER_BYTES = 64 << 20
 """
-Maximum bytes of small files that are copied at a boundary. Copying so many bytes takes 20 to 40 ms. Further small files
+Maximum bytes of small files that are copied at a boundary. Copying this amount takes 20 to 40 ms. Further small files
 are treated like large files.
 """
 DESCRIPTORS_MAX = 100
