@@ -50,12 +50,13 @@ GANG = "SPOTRUN_GANG"
 """
 Environment variable with four values for each trainer of a gang: the run, the attempt, the incarnation (which counts
 the starts of trainers in the attempt) and the world (the number of processes). When the trainers have connected to each
-other, they check that they all have the same values.
+other, they check that these values are the same in all of them.
 """
 RANKS_SECRET = "SPOTRUN_RANKS_SECRET"
 """
 Environment variable with a secret that all processes of a training share. No other process on the machine or in the
-network knows it. The name contains SECRET, so that spotrun replaces the value by stars in the output of a training.
+network knows it. The name contains SECRET. For this reason, spotrun replaces the value by stars in the output of a
+training.
 """
 WORK = "SPOTRUN_MEMBER_WORK"
 """Environment variable with the work folder of a gang member other than the lead. No checkpoint contains its files."""
@@ -67,7 +68,7 @@ SEED = 0
 
 LINE_MAX_BYTES = 1 << 20
 SEND_TIMEOUT_S = 60.0
-"""Seconds after which the other end counts as gone if it has read nothing of a message."""
+"""Maximum seconds to wait while the other end reads nothing of a message. After that, the other end counts as gone."""
 
 FDS_MAX = 16
 _CHUNK_BYTES = 1 << 16
@@ -82,8 +83,7 @@ class LinkClosed(Exception):
 
 class LinkLost(Exception):
     """
-    The exception for an environment that names an agent, although no agent can be reached there. `hint` says what to
-    do.
+    The environment of this process names an agent, but no agent can be reached at that address. `hint` says what to do.
     """
 
     def __init__(self, reason: str, hint: str) -> None:
@@ -261,7 +261,7 @@ class Refused:
 class Finished:
     """
     The message that `fit()` is done, and that the final snapshot was taken. `resumed` is True if this process resumed
-    from the final snapshot, so that it had no step left to train.
+    from the final snapshot and therefore trained no step.
     """
 
     step: int
@@ -324,8 +324,8 @@ class FilesReady:
 @dataclass(frozen=True, kw_only=True)
 class Arrived:
     """
-    The message that the first `size_bytes` of the image have been fetched, and that they are the bytes that were
-    committed.
+    The message that the first `size_bytes` of the image have been fetched and checked: they equal the bytes of the
+    commit.
     """
 
     size_bytes: int
@@ -380,9 +380,9 @@ class Committed:
 @dataclass(frozen=True, kw_only=True)
 class FilesTorn:
     """
-    The message that the agent lacks the content of these files. Either the script wrote to them while the agent was
-    still reading them, or the agent never had them. The trainer has to include copies of them in the next snapshot. It
-    makes these copies between two steps, when nothing is written.
+    The message that the agent lacks the content of these files. Either the script wrote to a file while the agent was
+    still reading it, or the agent never had the file. The trainer has to include copies of these files in the next
+    snapshot. It makes the copies between two steps, when nothing is written.
     """
 
     paths: tuple[str, ...]
@@ -579,8 +579,8 @@ def from_environment() -> TrainerLink | None:
     """
     Return the link of a training to its agent. Return None if no agent started this process or an ancestor of it.
 
-    Only the first caller gets the link. If this process or one of its children calls this function later, the result is
-    None, as if there were no agent.
+    Only the first caller gets the link. Later calls in this process or in its child processes return None, as if there
+    were no agent.
 
     Raises:
         LinkLost: no agent listens at the address in `SPOTRUN_AGENT`, or the agent turns this process away.

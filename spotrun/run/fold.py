@@ -2,10 +2,9 @@
 The fold that computes the state of a run from its entries, and from nothing else.
 
 `begin` makes the first state from entry 0, and `apply` adds one entry. `apply` checks the preconditions of the entry's
-event. The program that wrote the entry has checked them before (protocol 3), but another program may have written an
-entry in between. An entry that breaks a precondition is *void*: it stays in the ledger, and has no effect. All programs
-check the same entries in the same order. So if two programs write conflicting entries, all programs agree on which of
-the two is void.
+event. A program checks them before it writes an entry (protocol 3), but another program may write an entry in between.
+An entry that breaks a precondition is *void*: it stays in the ledger, and has no effect. All programs check the same
+entries in the same order. So if two programs write conflicting entries, all programs agree on which of the two is void.
 
 Folding a ledger in two parts gives the same state as folding it all at once.
 """
@@ -82,8 +81,8 @@ def refusal(state: RunState, entry: Entry) -> str | None:
 
 def replay(entries: Iterable[Entry]) -> Iterator[tuple[RunState, Entry, RunState]]:
     """
-    Yield three things for each entry that has an effect: the state before it, the entry, and the state after it. There
-    is no state before entry 0, so for entry 0 the state after it is yielded in both places.
+    Yield three things for each entry that has an effect: the state before the entry, the entry, and the state after it.
+    Before entry 0 there is no state, so for entry 0 the first and the third thing are both the state after it.
     """
     state: RunState | None = None
     for entry in entries:

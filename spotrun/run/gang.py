@@ -37,8 +37,8 @@ class MemberName(msgspec.Struct, frozen=True, order=True, array_like=True, forbi
     @property
     def place(self) -> str:
         """
-        The text that stands for the member in the store's keys of its log and its status object. For member 0, this is
-        only the launch's number, as for an instance without a gang.
+        The part of a key in the store that names the member. The keys of its log and its status object contain it. For
+        member 0, it is only the launch's number, as for an instance without a gang.
         """
         return str(self) if self.member else str(self.launch)
 

@@ -3,8 +3,8 @@ The additional preconditions for entries of a gang's run (protocol 32 to 48), wi
 
 `GANG_CHECKS` has the preconditions of each event. They apply only in the run of a gang.
 
-In a run without a gang, an entry that has a field for gangs is void. Versions of spotrun without support for gangs
-cannot read such an entry and treat it as void, so newer versions have to treat it as void too.
+In a run without a gang, an entry that has a field for gangs is void. The reason is that older versions of spotrun,
+which do not know gangs, treat such an entry as void. All versions have to agree on which entries are void.
 """
 
 from __future__ import annotations
@@ -83,8 +83,7 @@ def check_released(state: RunState, event: ev.MemberReleased) -> None:
 
 def check_unused(state: RunState, name: MemberName) -> None:
     """
-    Require that the member is not in the current gang, because the gang cannot continue without any of its members
-    (protocol 45).
+    Require that the member is not in the current gang. The gang needs all of its members to continue (protocol 45).
     """
     require(state.current is None or name not in state.current.names, f"{name} is in the current attempt")
 
@@ -129,8 +128,8 @@ def check_one_is_current(state: RunState) -> None:
 
 def check_wanted(state: RunState, names: Iterable[MemberName]) -> None:
     """
-    Require that none of these members is condemned, released or gone, and that the launch of none is closed. Such a
-    member can never train again (protocol 35).
+    Require that each of these members can still train. A member can never train again once it is condemned, released or
+    gone, or once its launch is closed (protocol 35).
     """
     for name in names:
         require(state.is_wanted(name), f"{name} is condemned, released, closed or gone")
@@ -148,7 +147,8 @@ def check_not_let_go(state: RunState, names: Iterable[MemberName]) -> None:
 def check_words(state: RunState, gang: Gang) -> None:
     """
     Require that each member reported ready after the newest end of an attempt, and that no member is in the current
-    gang (protocol 33). A gang that is handing over keeps its members until its attempt ends.
+    gang (protocol 33). So if the current gang is handing over, its members cannot join another gang before their
+    attempt has ended.
     """
     for name in gang.names:
         ready = state.member(name).ready
@@ -209,8 +209,9 @@ def check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
 
 def check_newest(state: RunState, event: ev.CheckpointCommitted, snapshot: int) -> None:
     """
-    Require that the commit is from the newest trainer, and that its snapshot is newer than the one in the trainer's
-    last commit. A resume from an older snapshot would repeat steps (protocol 43).
+    Require two things (protocol 43). The commit must be from the newest trainer. And if this trainer has committed
+    before, the new snapshot must be newer than the last one, because a resume from an older snapshot would repeat
+    steps.
     """
     newest = len(state.attempts[event.attempt].trainers) - 1
     require(event.incarnation == newest, "a newer trainer has begun")
@@ -222,8 +223,9 @@ def check_newest(state: RunState, event: ev.CheckpointCommitted, snapshot: int) 
 
 def check_shards(gang: Gang, event: ev.CheckpointCommitted, shards: tuple[Shard, ...]) -> None:
     """
-    Require one shard from each rank that has to store a part: rank 0 only, or all ranks. The shards have to be from one
-    snapshot, and their total size and number of objects have to be those of the commit (protocol 42).
+    Require one shard from each rank that has to store a part. If the state is replicated, that is only rank 0;
+    otherwise it is every rank. All shards must be from the same snapshot. The sum of their sizes and the sum of their
+    objects must be the figures that the commit states (protocol 42).
     """
     ranks = (0,) if event.layout is Layout.REPLICATED else tuple(range(gang.world))
     require(tuple(shard.rank for shard in shards) == ranks, "shards are missing")

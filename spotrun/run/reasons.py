@@ -50,8 +50,8 @@ def reason_in(output: str, *, killed: bool = False) -> str:
     For a Python program, the reason is the exception that ended the program: its type, and the first line of its
     message. For any other program, it is the last line that looks like an error, or else the last line.
 
-    `killed` is True if a signal ended the program. Then only a message that the program printed when it aborted itself
-    is a reason. All other lines were printed before the signal and do not explain it.
+    `killed` is True if a signal ended the program. In that case, the reason can only be a message that the program
+    printed when it aborted itself. All other lines were printed before the signal and do not explain it.
     """
     lines = [_readable(line) for line in output.split("\n")]
     lines = [line for line in lines if line.strip() and not line.startswith("[spotrun] ")]
@@ -73,9 +73,12 @@ def member_in(detail: str) -> str:
 
 def in_one_line(detail: str) -> str:
     """
-    Return an event's `detail` as one line. A detail has several lines in two cases. In runs of earlier versions, the
-    output of the failed program may follow the first line; the result has only the reason that this output gives. In
-    other runs, the last line may begin with `try:` and contain advice; the result has the advice after a semicolon.
+    Return an event's `detail` as one line.
+
+    A detail can have several lines for two reasons. In runs of earlier versions of spotrun, the output of the failed
+    program may follow the first line. This output is replaced by the reason for the failure, if `reason_in` finds one.
+    In other runs, the last line may begin with `try:` and contain advice. This advice is put at the end of the result,
+    after a semicolon.
     """
     told, _, advice = detail[:DETAIL_MAX].partition("\n  try: ")
     head, _, output = told.strip().partition("\n")

@@ -195,9 +195,11 @@ class Trainer(msgspec.Struct, frozen=True, kw_only=True):
     One trainer process of an attempt.
 
     `started_at` is the time at which the trainer's first step was done. A command that reports no steps has its start
-    time in `began_at` instead. `in_place` is True if the command continued in the previous trainer's work folder as it
-    was. `unprotected` is True if the command runs Python, but no training in it has connected to the agent, so that no
-    checkpoint can be made. It becomes False with the first step that a training reports.
+    time in `began_at` instead. `in_place` is True if the trainer is a command that continued in the work folder of the
+    previous trainer, without restoring any files.
+
+    `unprotected` is True if no checkpoint can be made, because the command runs Python and no training in it has
+    connected to the agent. `unprotected` becomes False when a training reports its first step.
     """
 
     incarnation: int
@@ -305,9 +307,11 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """
     An accepted checkpoint.
 
-    `cut_off` is True once the training has resumed from an older commit: the steps of this commit are then done a
-    second time, and the commit no longer belongs to the run's history. `step_reached` is the largest step
-    among this commit and all earlier commits, except commits that were already cut off when this commit was made.
+    `cut_off` is True once the training has resumed from an older commit. The training then repeats the steps of this
+    commit, and the commit no longer belongs to the run's history.
+
+    `step_reached` is the largest step that the run had reached at this commit. It is the maximum over this commit and
+    all earlier commits. Commits that were already cut off when this commit was made do not count.
     """
 
     number: int
@@ -387,7 +391,10 @@ class Prune(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotCarried(msgspec.Struct, frozen=True):
-    """State of the training that had changed by `step`, but that no checkpoint contains. Entry `number` reports it."""
+    """
+    A part of the training's state that no checkpoint contains, although the training has changed it. Entry `number`
+    reports that it had changed by `step`.
+    """
 
     number: int
     place: str
@@ -409,9 +416,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     `last_end` is the entry that ended the newest attempt. `unsettled` lists the launches whose bill can still grow, and
     `settled_usd` is the total cost of all other launches.
 
-    `borrowers` says which commits borrow from which: a key is the prefix of a commit, and its value lists the numbers
-    of the commits that borrow from that commit. Retired commits are removed from the end of a
-    list, so the last number in each list belongs to a commit that is not retired.
+    `borrowers` says which commits borrow from which. A key is the prefix of a commit, and its value lists the numbers
+    of the commits that borrow from this commit. When the last commit in such a list is retired, its number is removed.
+    So the last number in each list always belongs to a commit that is not retired.
     """
 
     next_number: int = 1
@@ -457,7 +464,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
         In a run on one instance, only the current attempt is allowed to commit. In the run of a gang, the newest
         attempt is also allowed to commit between its end and the start of another attempt. The reason is that its lead
-        possibly still runs, and has a snapshot with steps that would otherwise be lost (protocol 43).
+        is possibly still running, and has a snapshot with steps that would otherwise be lost (protocol 43).
         """
         if self.terminal is not None:
             return False
@@ -471,8 +478,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def ordinals(self) -> dict[int, int]:
         """
-        Return the numbers that users see for the attempts: 1, 2, 3 in the order in which they started. The keys are the
-        numbers of the entries with which they started.
+        Return the numbers that users see for the attempts: 1, 2, 3 and so on, in the order in which the attempts
+        started. Each key of the result is the number of the entry that started the attempt.
         """
         return {number: ordinal for ordinal, number in enumerate(self.attempts, 1)}
 
@@ -530,8 +537,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         """
         Return True if the next attempt is not allowed to train on this member.
 
-        This requires two things. The member's newest attempt has ended, has a notice or has a drain request; and that
-        attempt does not leave the member to the next attempt (see `Attempt.lets_go`).
+        Two conditions must hold. First, the newest attempt of the member has ended, has a notice, or has a drain
+        request. Second, `Attempt.lets_go` says that the next attempt is not allowed to use this member.
         """
         attempt = self.attempt_of(name)
         return attempt is not None and attempt.lets_go(name) and (attempt.end is not None or attempt.leaving)
@@ -542,7 +549,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def still_from(self, attempt: Attempt) -> datetime | None:
         """
-        Return the time at which the first machine of the attempt stopped running; None if all its machines still run.
+        Return the earliest time at which a machine of the attempt stopped running; None if all its machines still run.
         """
         ends = (member.still_from for member in self.members_of(attempt))
         return min((end for end in ends if end is not None), default=None)
@@ -553,8 +560,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         just before `event` takes effect.
 
         The cloud's own answer is not enough. A cloud says that the user ended an instance even if spotrun ended it, or
-        if the guard ended it after its time-to-live. So this checks also that spotrun had no reason to end it, and that
-        its time-to-live was not over.
+        if the guard ended it after its time-to-live. So this method makes two further checks: spotrun had no reason to
+        end the instance, and the instance's time-to-live was not over.
         """
         launch, name = self.launches[event.launch], ev.name_of(event)
         asked = launch.closed is not None or not self.member(name).wanted or self.stop_requested
@@ -603,8 +610,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def usable_commits(self) -> Iterator[Commit]:
         """
-        Yield the commits from which a trainer is allowed to resume, the newest first. They are found one by one,
-        because some callers need only the newest.
+        Yield the commits from which a trainer is allowed to resume, the newest first. Each commit is searched for only
+        when the caller requests it, because some callers need only the newest.
         """
         return (commit for commit in reversed(self.commits) if commit.usable)
 
@@ -624,8 +631,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def ends_before(self, commit: Commit) -> list[Commit]:
         """
-        Return the last kept checkpoint of each fit() that the script called before the fit() of `commit`, the earliest
-        first.
+        Return checkpoints from the ends of earlier fit() calls, the earliest first. They are the last kept checkpoint
+        of each fit() that the script called before the one in which `commit` was made.
         """
         before = (each for each in self.commits if each.event.fit < commit.event.fit)
         last = {each.event.fit: each for each in before if not each.cut_off and each.retired_at is None}
@@ -645,9 +652,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def outputs_of(self, number: int) -> Outputs | None:
         """
-        Return the files that belong to a checkpoint: its own, if it has files. Otherwise return the last files that the
-        agent stored between this checkpoint and the next, or before this one if there were none in between. Return None
-        if there are none at all.
+        Return the files that belong to checkpoint `number`. If the checkpoint itself contains files, return these.
+        Otherwise return the last files that the agent stored before the next checkpoint; they may even be older than
+        checkpoint `number`. Return None if the agent had stored no files by then.
         """
         commit = self.commit(number)
         if commit is not None and commit.outputs is not None:
@@ -695,16 +702,16 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_unprotected(self) -> bool:
         """
-        True if the run has not ended, and its newest trainer is a Python command in which no training has connected to
-        the agent, so that no checkpoints are made.
+        True if the run has not ended and makes no checkpoints. That is the case if its newest trainer is a Python
+        command in which no training has connected to the agent.
         """
         trainers = next(reversed(self.attempts.values())).trainers if self.attempts else ()
         return bool(trainers) and trainers[-1].unprotected and self.terminal is None
 
     def resumes_without(self, one: NotCarried) -> int:
         """
-        Return how many trainers have continued without the changed state `one`. These are the trainers that started
-        from a checkpoint made after the change, because that checkpoint does not contain the state.
+        Return how many trainers have continued without the changed state `one`. A trainer lacks this state if it
+        started from a checkpoint that was made after the change, because no checkpoint contains the state.
         """
         begun = (trainer.commit for attempt in self.attempts.values() for trainer in attempt.trainers)
         return sum(commit is not None and commit > one.number for commit in begun)

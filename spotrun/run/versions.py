@@ -1,8 +1,8 @@
 """
 Immutable sequences and maps. A change returns a new version, and leaves the old version as it was.
 
-The two versions share nearly all their items, so a change costs about the same in a long ledger as in a short one.
-So a fold can afford to return a separate state after each entry.
+The two versions share nearly all their items, so a change takes about as long in a long ledger as in a short one. This
+allows a fold to return a separate state after each entry.
 """
 
 from __future__ import annotations

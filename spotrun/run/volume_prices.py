@@ -2,8 +2,8 @@
 List prices of an instance's disk and public address by region, with the dates of the prices. They are in the file
 volume_prices.json.
 
-For EC2, the price of gp3 is that of a volume with the basic speed, which costs nothing extra. In each region, gp3 costs
-four fifths of the price of gp2. The prices in the table were checked against this ratio.
+For EC2, the table has the price of a gp3 volume with its basic speed. (A higher speed would cost extra.) In each
+region, gp3 costs four fifths of the price of gp2. The prices in the table were checked against this ratio.
 
 On Compute Engine, hyperdisk-balanced is cheaper than pd-balanced: $0.08 in us-central1.
 

@@ -1,8 +1,8 @@
 """
 Creates runs: a folder in the store, the content of the work folder in it, and entry 0.
 
-Several processes can try to create the same run, and only one of them writes entry 0. Each other process compares this
-entry with the entry that it would have written itself.
+Several processes can try to create the same run, and only one of them writes entry 0. Every other process compares the
+stored entry 0 with the one that it wanted to write.
 """
 
 from __future__ import annotations

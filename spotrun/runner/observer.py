@@ -30,8 +30,9 @@ from spotrun.store.port import Store
 
 LOOKS_LEFT_OUT = 4
 """
-Number of times that the runner does without a new list of instances after a call for such a list has failed. The failed
-call has already been repeated several times, so the cloud possibly throttles the account, and fewer calls help.
+Number of times that the runner skips the request for a new list of instances, after such a request has failed. The
+failed request was already retried several times, so the cloud is possibly throttling the account. Fewer requests then
+help.
 """
 
 

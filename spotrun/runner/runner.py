@@ -76,11 +76,11 @@ class Runner:
         last_words: LastWords | None = None,
     ) -> None:
         """
-        `market` is the record in which runs share their observations of the market. `guards` make timers on clouds that
-        do not end an instance after its time-to-live. `identities` make the roles on clouds where each run has its own.
-        `decide` returns the next actions. `pace` has the intervals at which the runner reads and writes. `last_words`
-        reads the last output of an instance whose agent never took over, for the entry that records the instance's end.
-        """
+                        `market` is the record in which runs share their observations of the market. `guards` make timers on clouds that
+                do not end an instance after its time-to-live. `identities` make the roles on clouds where each run has its own.
+                `decide` returns the next actions. `pace` has the intervals at which the runner reads and writes. `last_words`
+                reads the last output of an instance whose agent never took over, for the entry that records the instance's end.
+                """
         self._ledger = ledger
         self._store = store
         self._forgiving = TolerantDriver(driver, clock)
@@ -206,8 +206,8 @@ class Runner:
 
         Raises:
             RunGone: the folder was moved or deleted.
-            CloudUnavailable, StoreUnavailable: it is unknown whether the folder is gone, or an instance may still run;
-                a later tick tries again.
+            StoreUnavailable: it is unknown whether the folder is gone. A later tick tries again.
+            CloudUnavailable: an instance may still run. A later tick tries again.
         """
         if not self._ledger.is_gone():
             return
@@ -238,8 +238,8 @@ class Runner:
         if isinstance(event, ev.InstanceGone | ev.LaunchClosed):
             event = with_last_words(event, self._ledger.state, self._observer.listed, self._last_words)
         if isinstance(event, ev.LaunchRecorded):
-            # The guard is armed first, and then the entry is written. If this runner dies before it has armed the
-            # guard, there is no entry either. So the next runner finds an instance without an entry, and does both.
+            # Arm the guard first, and write the entry afterwards. If this runner dies before it has armed the guard,
+            # the instance has no entry either. The next runner notices that, arms the guard, and writes the entry.
             event = replace(event, unguarded=self._driver.arm(*self._guarded(event)))
         try:
             entry = self._ledger.append(lambda state: event if state.next_number == decided_at else None)

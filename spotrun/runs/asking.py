@@ -17,8 +17,8 @@ YES_NO = ("yes", "no")
 
 def confirm(yes: bool, question: str, *, default: bool, declined: str) -> None:
     """
-    Ask for confirmation, unless a flag has given it (`yes`). `default` is the answer if the user only presses Enter. If
-    the answer is no, print `declined` and end the command with exit code 1.
+    Ask for confirmation. If `yes` is True, the user has already confirmed with a flag, so do nothing. `default` is the
+    answer if the user only presses Enter. If the answer is no, print `declined` and end the command with exit code 1.
 
     Raises:
         SpecInvalid: there is no terminal to ask on, or the input has ended.

@@ -36,8 +36,8 @@ LOG_TAIL_BYTES = 500
 
 def leave_behind(run: OpenRun) -> None:
     """
-    Start a detached runner for a run that this machine knows (see known.py), and wait until it reports that it takes
-    care of the run.
+    Start a detached runner, and wait until the runner reports that it takes care of the run. The run must be known on
+    this machine (see known.py).
 
     Raises:
         SpotrunError: the runner ended, or did not report for ATTENDS_WITHIN_S, or its log cannot be written.
@@ -104,8 +104,8 @@ class Background(NamedTuple):
 
 def say_that_it_attends() -> None:
     """
-    Report to the starter, which is the process that started this one in the background, that this process has begun to
-    attend. Do nothing if this was reported before, or if this process was not started in the background.
+    Report that this process has begun to attend. The report goes to the starter: the process that started this one in
+    the background. Do nothing if this was reported before, or if this process was not started in the background.
     """
     writing = os.environ.pop(STARTER_FD, None)
     if writing is None:
@@ -117,7 +117,7 @@ def say_that_it_attends() -> None:
 def open_to_append(log: Path) -> BinaryIO:
     """
     Open a log to append, but refuse a link or a pipe. Another user with write access to a store's folder could put a
-    link there to make this process write to another file, or a pipe to make it wait.
+    link or a pipe there. The link would make this process write to another file, and the pipe would make it wait.
 
     Raises:
         OSError: `log` is a link or a pipe, or cannot be written.

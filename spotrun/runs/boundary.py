@@ -22,8 +22,8 @@ from spotrun.runs.signals import heeding
 INTERRUPTED = 130
 LIKE = 0.75
 """
-Minimum similarity between an unknown flag and a known one at which the known one is suggested: --follow for --fllow,
-but not --store for --json.
+Minimum similarity at which a known flag is suggested instead of an unknown flag: --follow for --fllow, but not --store
+for --json.
 """
 answered = False
 """True once the command has printed its JSON result. After that, an error must not add JSON to the standard output."""

@@ -41,7 +41,7 @@ def read_flag(flag: str, read: Callable[[object], Value], text: str, hint: str |
 
 def only_one(**given: bool) -> None:
     """
-    Check that at most one of these flags is given, because they exclude one another.
+    Check that at most one of these flags is given. They exclude one another.
 
     Raises:
         SpecInvalid: more than one of them is given.

@@ -133,8 +133,8 @@ class Interrupts:
 @contextlib.contextmanager
 def told(run: OpenRun) -> Iterator[None]:
     """
-    Print the state of the run, and the commands with which the user can continue or end it, if Ctrl-C or a signal ends
-    this block.
+    If Ctrl-C or a signal ends this block, print the state of the run, and the commands with which the user can continue
+    the run or end it.
     """
     try:
         yield
@@ -145,8 +145,8 @@ def told(run: OpenRun) -> Iterator[None]:
 
 def what_is_left(run: OpenRun) -> str:
     """
-    Describe the state in which this process leaves the run, and the commands with which the user can continue or end
-    it.
+    Describe the state in which this process leaves the run. Name the commands with which the user can continue the run
+    or end it.
     """
     state, other = run.ledger.state, _attends_elsewhere(run)
     if other is None or state.terminal is not None:
@@ -179,7 +179,7 @@ def last_act(run: OpenRun) -> str:
 
 def request_stop(run: OpenRun, by: str | None = None) -> bool:
     """
-    Write a request to stop the run to the ledger. The entry says that `by` requests it or, if `by` is None, this user.
+    Write a request to stop the run to the ledger. The entry names its author: `by`, or this user if `by` is None.
     Return False if no entry was needed, because the run has ended or a stop was requested before.
     """
     event = StopRequested(by=by or who())

@@ -39,7 +39,8 @@ from spotrun.units import format_duration, to_the_cent
 
 SAVED = re.compile("lightning|transformers|from spotrun import|import spotrun", re.IGNORECASE)
 """
-Words in a script which show that spotrun can make checkpoints of its training. `verify-resume` needs checkpoints too.
+Words in a script which show that spotrun can make checkpoints of its training. Without checkpoints, a run starts over
+after each loss, and `verify-resume` has nothing to resume from.
 """
 
 
@@ -55,8 +56,8 @@ class CheckedJob(NamedTuple):
 
 def check_job(spec: RunSpec, cloud: Cloud, *, all_left_behind: bool = False) -> CheckedJob:
     """
-    Check what a job needs apart from a machine: its script, its work folder, its bucket and its identity. These checks
-    have the same result on any machine, also on one that does not launch the job. Nothing is changed.
+    Check those needs of a job that do not depend on the machine that launches it: its script, its work folder, its
+    bucket, and the identity with which its instances log in to the cloud. The checks change nothing.
 
     With `all_left_behind`, the note on files that are not uploaded names all of them, not only the first ones.
 
@@ -159,8 +160,9 @@ def about_home(spec: RunSpec) -> str | None:
 
 def alone_at_home(spec: RunSpec) -> str | None:
     """
-    Return a note that says what the work would cost if only the user's own machine did it. The forecast does not say
-    that, because it is for the cloud only. Return None for a job without such a machine.
+    Return a note that says how long the training would take, and what it would cost, if it ran only on the user's own
+    machine. The forecast does not say this, because it covers only the cloud. Return None for a job without such a
+    machine.
     """
     name, home, work = spec.resources.home, spec.home, spec.policy.expected_work
     if home is None:

@@ -77,8 +77,8 @@ def one_at_a_time(spec: RunSpec) -> Iterator[None]:
 
 def _lock_path(spec: RunSpec) -> Path:
     """
-    Return the path of the lock. If the store is a folder, the lock is in that folder, so that all users of the store
-    use the same lock.
+    Return the path of the lock. If the store is a folder, the lock is in that folder, where all users of the store find
+    the same lock.
     """
     place = spec.checkpoint.place
     if isinstance(place, str):
@@ -101,8 +101,9 @@ def _unfinished(run: OpenRun) -> bool:
 
 def may_carry_on(run: OpenRun, as_now: Callable[[], RunCreated]) -> bool:
     """
-    Return True if the run may be continued without asking the user. That is so in two cases: the run is known on this
-    machine; or its code runs on other machines only, and its entry 0 equals the one that would be created now.
+    Return True if the run is allowed to continue without asking the user. That is so in two cases. In the first, the
+    run is known on this machine. In the second, its code runs only on other machines, and its entry 0 equals the entry
+    0 that a new run of the job would get now.
 
     The second case is for a scheduler that starts each night on a new machine, on which no run is known. Such a run is
     not remembered as known, because the job may change before the next night. So each night compares again.

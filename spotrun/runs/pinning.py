@@ -65,8 +65,8 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
     """
     Return the job with the digest of its container image, and notes on checks that were not possible.
 
-    The digest comes from the image's registry. If the training runs on this machine, and this machine has the image,
-    the digest comes from this machine instead, and the image need not be in a registry.
+    The digest comes from the image's registry. There is one exception: if the training runs on this machine, and the
+    image is already here, the digest is that of the image on this machine. Such an image need not be in a registry.
 
     Raises:
         SpecInvalid: the image does not exist, this user is not allowed to read it, or it is not for the processors of
@@ -103,8 +103,9 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
         if not own:
             hint = f"instances on {spec.resources.cloud} have no identity in this registry: use an image in another"
             raise ImageRefused(error.message, hint=hint, key=error.key) from error
-        # The instances log in with another identity than this user, and perhaps that identity is allowed to read the
-        # image.
+        # This user is not allowed to read the image. That is no error yet: the instances log in with another identity,
+        # which may be allowed to read it. But if the job names the image by a tag, this machine has to look up the
+        # digest.
         if not image.digest:
             hint = f"{error.hint}; or {_WRITE_DIGEST}"
             raise RegistryUnavailable(f"the digest of the image is not known: {error.message}", hint=hint) from error
@@ -115,7 +116,7 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
 
 def with_image_here(spec: RunSpec, environment: Mapping[str, str]) -> RunSpec:
     """
-    Return the job with its image's digest, for a command that trains on this machine to try the job out. Raises the
+    Return the job with its image's digest. This is for a command that tries the job out on this machine. Raises the
     same errors as `with_image`.
     """
     resources = ResourcesSpec(image_id=spec.resources.image_id)
@@ -145,8 +146,8 @@ def _login(spec: RunSpec, environment: Mapping[str, str], cloud: str) -> tuple[C
     used.
 
     Raises:
-        RegistryUnavailable: the credentials cannot be read on this machine although the digest of a tag is needed, or
-            the cloud does not answer.
+        RegistryUnavailable: the cloud does not answer; or the job names the image by a tag, and the credentials for
+            looking up its digest cannot be read on this machine.
         NotForThisUser: this machine has no identity for the registry.
     """
     references = {name: place for name, place in spec.secret_references.items() if name in CREDENTIALS}

@@ -131,9 +131,9 @@ def prepare(spec: RunSpec, start: Path | None = None, *, dry_run: bool = False, 
     Gather everything that has to be known before this machine launches a run of `spec` now. `start` is the Lightning
     checkpoint that the training starts from, or None.
 
-    With `dry_run`, the notes say more. They name all files that are not uploaded, not only the first ones, and they
-    name the checks that are made only by a launch. `world` can be the market that was just read for another job with
-    the same resources.
+    With `dry_run`, the notes say more: they name all files that are not uploaded, instead of only the first ones; and
+    they name the checks that only a launch makes. `world` can be the market that was just read for another job with the
+    same resources.
 
     Raises:
         SpecInvalid: no offering suits the job, none is within max_price now, or the run would never complete.

@@ -1,5 +1,5 @@
 """
-Raises SIGTERM and SIGHUP as exceptions, so that a process can print the state of its run before it ends. Without a
+Raises SIGTERM and SIGHUP as exceptions. This allows a process to print the state of its run before it ends. Without a
 handler, these signals end the process at once.
 """
 
@@ -42,7 +42,10 @@ def heeding() -> Iterator[None]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ignore signals and Ctrl-C in this block, so that they do not interrupt work that an earlier signal requested."""
+    """
+    Ignore signals and Ctrl-C in this block. The block does work that an earlier signal requested, and a further signal
+    must not interrupt that work.
+    """
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *HEEDED)}
     # SIG_IGN would do too, but a process that is started in this block would inherit it. It does not inherit a handler.
     _handle([number for number, handler in before.items() if handler != signal.SIG_IGN], lambda *_: None)

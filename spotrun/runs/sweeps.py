@@ -130,9 +130,9 @@ class NamedSweep:
     @property
     def with_all(self) -> str:
         """
-        The text that is written into each run's stop request as the name of its author. It says that the run was
-        stopped together with the whole sweep. So `go_on` can continue such runs, and leave those that were stopped
-        individually.
+        The name of the author in the stop request of each run, if the whole sweep is stopped. By this name, `go_on`
+        later finds the runs that were stopped together with the sweep. It continues only these, and leaves alone those
+        that were stopped individually.
         """
         return f"{self.record.stopped_by or who()}{self._with_all}"
 

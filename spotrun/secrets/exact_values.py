@@ -1,7 +1,6 @@
 """
-Finds known secret values in a text. A value is found even if other characters, such as line ends, separate its letters,
-or if a program has written its letters as character codes. The module `readings` describes how a text is changed back
-so that such a value can be found.
+Finds known secret values in a text. A value is found even if its letters are separated by other characters, such as
+line ends, or written as character codes. The module `readings` describes how a text is changed back before the search.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ needed only for a text that arrives in parts: it limits how much of the text has
 
 def letters_of(value: str) -> int:
     """
-    Return the number of letters that remain of `value` after breaks are removed and written letters are decoded. The
-    ways of reading can give different numbers; the smallest is returned.
+    Return the number of letters that remain of `value` after breaks are removed and written letters are decoded. There
+    are several ways to do that (see `readings`). If they leave different numbers of letters, return the smallest.
     """
     return min(len(way.without(value)) or len(value) for way in WAYS_OF_TEXT.read)
 
@@ -38,9 +37,9 @@ class ExactValues:
         self._ways = [(way, _written(way, known)) for way in ways.read if known]
         self._broken = {way.without(each) for way in ways.read for each in known if way.breaks(each)}
         """
-        Values of which a part looks like a break, with that part removed. Reading removes such a part, although it
-        belongs to the value. So if one of these values is found in a text, all characters from its first to its last
-        letter are hidden, including the removed part.
+        Values that contain something that looks like a break, for example a value with a line end in it. They are
+        stored without this part, because reading removes it from the text too. But the part belongs to the secret. So
+        if such a value is found in a text, everything from its first to its last letter is hidden, including the part.
         """
         longest = max((len(each) for way, values in self._ways for each in values if way.decodes), default=0)
         self.reach = max([*map(len, known), longest * WRITTEN_MAX]) + BREAKS_MAX if known else 0
@@ -66,17 +65,18 @@ class ExactValues:
 
     def begun(self, text: str, least: int = 1) -> int:
         """
-        Return the number of characters at the text's end that could be the beginning of a value whose other letters
-        have not arrived yet. A beginning with fewer than `least` letters of the value does not count.
+        Return how many characters at the text's end could be the beginning of a value. (The text arrives in parts, so
+        the end of such a value may still follow.) A beginning with fewer than `least` letters of the value does not
+        count.
         """
         spelled = (each.begun(text, least) for each in self._spelled)
         return len(text) - min(chain(self._starts(text, least), *spelled), default=len(text))
 
     def _starts(self, text: str, least: int) -> Iterator[int]:
         """
-        Read the text in each way. If a reading ends with the beginning of a value, yield the position in the text at
-        which that beginning starts. If it ends with beginnings of several values, yield the position of the longest
-        one.
+        Read the text in each way. A reading may end with the beginning of a value. In that case, yield the position in
+        the text at which the value begins. If the reading ends with beginnings of several values, yield only the
+        position of the longest.
         """
         for way, values in self._ways:
             for reading in (way.read(text), *way.cut(text)):

@@ -25,14 +25,14 @@ length of a name, the signs after it, and a value.
 """
 UNDECIDED_MAX = 64
 """
-Number of characters from which on an incomplete value counts as a secret. A shorter value at the end of a text is
-decided only when the rest of it has arrived.
+Minimum length at which a value counts as a secret although its end has not arrived yet. Whether a shorter value is a
+secret is decided only when all of it has arrived.
 """
 SECRET_MIN, BEARER_MIN = 4, 16
 NUMBER_MAX = 11
 """
-Maximum length of a number after `token` that does not count as a secret, because it is probably a count of tokens, or a
-price per token.
+Maximum length of a number that does not count as a secret after the name `token`. Such a number is probably a count of
+tokens, or a price per token.
 """
 
 _KEY = r"(?:api|access|secret|private|auth|account|signing|encryption)[_-]?keys?"
@@ -42,8 +42,9 @@ _NAME = re.compile(rf"{_CORE}(?![\w-])(?:(?P<sign>{_SIGN})|[ ](?![\s-]))", re.IG
 _WHOLE_NAME = re.compile(rf"{_CORE}$", re.IGNORECASE | re.ASCII)
 _FLAG = re.compile(rf"(?<![\w-])--?[\w.-]{{0,{NAME_MAX}}}$", re.ASCII)
 """
-Matches the text before the last word of a name if the name is a flag, such as `--hub-` in `--hub-token`. A blank is
-enough to separate a flag from its value. Any other name needs a sign such as `=` or `:` before its value.
+Matches the beginning of a name if the name is a flag, such as `--hub-` in `--hub-token`. A flag is treated differently
+from other names: a blank is enough to separate it from its value. After any other name, a sign such as `=` or `:` is
+needed.
 """
 _VALUE = re.compile(
     rf"""

@@ -1,5 +1,5 @@
 """
-Ways to undo what programs do to a text when they write it, so that a secret value in the text can be recognised.
+Ways to undo what programs do to a text when they write it. Only then can a secret value in the text be recognised.
 
 The result of undoing is a *reading* of the text. There are three kinds of readings. The first is the text as it is. The
 second lacks *breaks*: terminal colours, line ends and blanks between letters. In the third, *written letters* are also
@@ -37,8 +37,8 @@ from spotrun.secrets.written_letters import (
 
 SHORT = 8
 """
-Minimum length of a value that is looked for across line ends. A shorter value is not, because the end of one line and
-the beginning of the next could form it by chance.
+Minimum length of a value that is looked for across line ends. A shorter value is looked for only within lines, because
+the end of one line and the beginning of the next could form it by chance.
 """
 PART = 4
 """
@@ -79,8 +79,7 @@ _LETTERS = Step(LETTER, letter_of)
 _LATIN = Step(re.compile(r"[\xc2\xc3][\x80-\xbf]"), lambda found: found[0].encode("latin-1").decode())
 """
 A step that replaces the two bytes of a letter by one byte, the letter's Latin-1 code. It is needed because `\\xe9` in a
-text can mean a byte or a letter. So that both compare as equal, the letters up to \\xff are read as one byte wherever
-they occur.
+text can mean a byte or a letter. To make both meanings compare as equal, every letter up to \\xff is read as one byte.
 """
 
 
@@ -90,9 +89,11 @@ class RedactionForm(NamedTuple):
     times.
 
     A text that contains none of the `signs` is not read in this way, because the steps would not change it. Values with
-    fewer than `least` letters are not looked for in this way. The end of a text counts as the beginning of a value only
-    if it has at least `part` of the value's letters. `decodes` is True if the steps decode letters; a value of which
-    fewer than DECODED_MIN letters remain is then not looked for. `silent` are characters that `SpelledValues` ignores.
+    fewer than `least` letters are not looked for in this way. If a text ends with the beginning of a value, this counts
+    only if at least `part` letters of the value are there.
+
+    `decodes` is True if the steps decode letters. In that case, a value is not looked for if decoding leaves fewer than
+    DECODED_MIN letters of it. `silent` are characters that `SpelledValues` ignores.
     """
 
     turn: tuple[Step, ...] = ()
@@ -113,10 +114,11 @@ class RedactionForm(NamedTuple):
 
     def cut(self, text: str) -> Iterator[Reading]:
         """
-        Yield readings for the case that the text's last letter or break is incomplete. In the first reading, the
-        incomplete letter or break at the end is cut off. If the rest again ends with what looks like an incomplete
-        letter, this is cut off too in the second reading, and so on. All of these readings are needed, because what
-        looks like an incomplete letter could also be characters of a value.
+        Yield readings for a text that may end in the middle of a written letter (such as `\\u00` of `\\u00e9`) or in
+        the middle of a break (such as half of a terminal colour). The first reading lacks this incomplete end. If what
+        remains ends with something that looks like an incomplete letter, the second reading lacks that too, and so on.
+        All of these readings are needed, because the characters that look like an incomplete letter may belong to a
+        value.
         """
         for cuts in count(1) if self._may_differ(text) else ():
             reading = self._reading(text, cuts)
@@ -201,7 +203,7 @@ def _ways(*once: Step) -> Ways:
 
 WAYS_OF_TEXT = _ways(_AS_BYTES)
 WAYS_OF_BYTES = _ways()
-"""The ways to read a text that was made from bytes, so that each of its characters stands for one byte."""
+"""The ways to read a text in which each character stands for one byte."""
 
 
 class Reading:
@@ -221,15 +223,15 @@ class Reading:
 
     def until_begun(self, cuts: int) -> Reading:
         """
-        If the end of the reading can be the beginning of an incomplete letter, return the reading without that end.
-        Return the reading unchanged if it has no such end, or if an end was already cut off `cuts` times.
+        If the reading ends with what may be an incomplete letter, return the reading without it. If the reading has no
+        such end, or if an end was already cut off `cuts` times, return the reading unchanged.
         """
         begun = BEGUN.search(self.left) if self.cuts < cuts else None
         return self if begun is None else Reading(self.left[: begun.start()], self)
 
     def places(self, start: int, end: int) -> Sequence[int]:
         """
-        Return the positions of all characters in the original text from which the letters from `start` to `end` of this
+        Return positions in the original text: those of all characters from which the letters `start` to `end` of this
         reading were made.
         """
         starts, ends = self._spans
@@ -242,7 +244,9 @@ class Reading:
 
     @cached_property
     def _spans(self) -> tuple[Sequence[int], Sequence[int]]:
-        """The positions in the text at which each letter of this reading begins, and those at which each ends."""
+        """
+        Two sequences of positions in the original text: where each letter of this reading begins, and where each ends.
+        """
         if self._before is None:
             return range(len(self.left)), range(1, len(self.left) + 1)
         if self._step is None:

@@ -102,8 +102,8 @@ def create_command(name: str, project: str) -> str:
 
 def add_command(name: str, project: str) -> str:
     """
-    Return the command that adds a value to an existing secret. The command reads the value as one line of its input, so
-    that the shell's history does not keep the value. The command uses `printf`, because `echo` would add a line break.
+    Return the command that adds a value to an existing secret. The command reads the value as one line of its input. So
+    the value does not get into the shell's history. The command uses `printf`, because `echo` would add a line break.
     """
     return f'IFS= read -rs VALUE; printf %s "$VALUE" | {_gcloud_add(name, project)}'
 

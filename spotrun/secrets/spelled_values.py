@@ -5,12 +5,13 @@ each of these characters has two possible meanings.
 In a text, `\t` may mean a tab, or a value's backslash and `t`. `%41` may mean an `A`, or three characters of a value.
 So both meanings are tried. The letters that follow show which of them leads to a value.
 
-A backslash in the text may also stand for itself, or belong to the letter after it. So backslashes are ignored in both
-the values and the text. Where a backslash may begin a written letter, the letter that it stands for is tried too.
+A backslash in the text may stand for itself, or belong to the letter after it. To avoid this question, the comparison
+ignores backslashes in both the values and the text. But where a backslash may begin a written letter, such as `\t`, the
+comparison also tries the decoded letter.
 
-A text is read only once, from its beginning to its end. At each character, the reader keeps a list of all prefixes of
-values with which the text up to this character could end. So the number of items is never larger than the
-total number of prefixes of all values.
+A text is read only once, from its beginning to its end. At each character, the reader has a list of prefixes of values:
+all prefixes with which the text up to this character could end. Each prefix is in the list at most once, so the list
+never has more items than all values together have prefixes.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ AHEAD = 48
 _COLOUR = re.compile(WRITTEN_COLOUR)
 _WITHIN = Step(re.compile(rf"(?!\A)(?:{WRITTEN_COLOUR}|{WRITTEN_BLANK}|\\++(?!u[dD][c-fC-F]))"))
 """
-A step that removes characters that can be in the middle of a written letter without belonging to it, such as a
+A step that removes what a program may have inserted in the middle of a written letter, such as a terminal colour, or a
 backslash at the end of a line. It does not remove the line ends themselves.
 """
 
 
 def spelled(values: Iterable[str], way: RedactionForm) -> list[str]:
     """
-    Return the values that contain one of SIGNS, without the characters that are ignored in them. Leave out a value if
-    decoding it gives the same result as decoding a known value without SIGNS. Such a value is found by the other ways
-    of reading.
+    Return the values that contain one of SIGNS. Remove the characters that the comparison ignores from each of them.
+    Leave out a value if, decoded, it equals another decoded value that contains none of SIGNS. The other ways of
+    reading find such a value.
     """
     known = [*values]
     sure = {_decoded(each, way) for each in known if not _has_signs(each)}
@@ -107,9 +108,8 @@ class SpelledValues:
 
     def begun(self, text: str, least: int) -> Iterator[int]:
         """
-        If the text could end in the middle of a value, yield the position at which this value starts, provided that at
-        least `least` of its letters have arrived. The last of these letters can be incomplete. Do so for each such
-        value.
+        Yield the start of each value in whose middle the text could end. A value counts only if at least `least` of its
+        letters have arrived. The last of these letters can be incomplete.
         """
         if self._may_be_in(text):
             for cuts in (0, 2 * LEVELS * len(self._way.turn)):

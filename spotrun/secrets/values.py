@@ -33,8 +33,8 @@ def read_values(
 
 def require_variables(references: Mapping[str, Reference], environment: Mapping[str, str]) -> None:
     """
-    Check that this machine has each environment variable that the references name, so that a missing one is found
-    before a run is created.
+    Check that this machine has each environment variable that the references name. The check is made before a run is
+    created.
 
     Raises:
         SecretUnreadable: a variable is not set.

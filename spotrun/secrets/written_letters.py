@@ -53,8 +53,8 @@ SIGNS = ("\\", "%", "&")
 """The characters that begin a written letter."""
 SIGNS_CUT = tuple(f"\\{each}" for each in "\n\r\t \x1b")
 """
-A backslash followed by a line end, a blank or the start of a colour. Such a pair may have separated a backslash from
-the character code that belongs to it.
+A backslash followed by a line end, a blank or the start of a colour. Such a pair in a text may mean that a program has
+inserted a break between a backslash and the character code that belongs to it.
 """
 
 

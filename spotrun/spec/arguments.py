@@ -46,8 +46,10 @@ def replaced(args: Sequence[str], name: str, value: str) -> tuple[str, ...] | No
 def _names(flag: str, name: str, *, given: bool) -> bool:
     """
     Return True if `flag` is the argument called `name`. `flag` is the part of a word of the command line before its
-    equals sign. `given` is True if the word has an equals sign and a value. In this case, lr and +lr also count as the
-    argument lr. If the word has no equals sign, `flag` counts as the argument only if it has dashes, such as --lr.
+    equals sign. `given` is True if the word has an equals sign and a value.
+
+    With dashes, as in --lr, `flag` can always be the argument. Without dashes, it can be the argument only if the word
+    has an equals sign: lr=0.1, or +lr=0.1 as in Hydra.
     """
     dashes = len(flag) - len(flag.lstrip("-"))
     return (dashes > 0 or given) and plain(flag.lstrip("-+")) == plain(name)
@@ -63,7 +65,7 @@ def plain(name: str) -> str:
 
 
 def as_number(value: str) -> str:
-    """Return a number in one notation, so that 1e-3 and 0.001 become the same text. Return any other text unchanged."""
+    """Return a number in a standard notation: 1e-3 and 0.001 become the same text. Return any other text unchanged."""
     try:
         return repr(float(value))
     except ValueError:

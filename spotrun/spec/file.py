@@ -148,7 +148,7 @@ def resolve(
 ) -> RunSpec | None:
     """
     Turn the draft into a job step by step: translate its keys, put in the flags and arguments, resolve the paths, and
-    check it. Return the job; return None if the draft has problems, which are then listed in it. The draft is changed.
+    check it. Return the job, or None if there are problems. This changes the draft, and adds the problems to it.
     """
     if not draft.hopeless():
         _leave_out_own_keys(draft)
@@ -173,8 +173,8 @@ def resolve(
 @contextlib.contextmanager
 def placed(path: Path, overrides: Mapping[str, object] | None = None) -> Iterator[None]:
     """
-    Add a place to an error that the `with` block raises about a key of the job. The place is that of the key in the
-    file at `path`, or the flag that gave the value.
+    Add a place to an error that the `with` block raises about a key of the job. The place is the key's line in the file
+    at `path`. If a flag gave the value, the place is this flag.
     """
     try:
         yield
@@ -202,7 +202,8 @@ class Draft:
     problems: list[tuple[Position | None, Problem]] = field(init=False)
     spelled: dict[Key, Key] = field(default_factory=dict)
     """
-    The keys as the user wrote them, by the keys of the model. Only keys that differ from the key of the model are here.
+    For each key of the model, the key that the user wrote instead of it. Keys that the user wrote as in the model are
+    left out.
     """
     taken: dict[Key, str] = field(default_factory=dict)
     """SkyPilot's keys in the file, each with a text that says how the key was translated."""
@@ -221,8 +222,8 @@ class Draft:
 
     def hopeless(self) -> bool:
         """
-        Return True if the file could not be read to its end. Then the draft has only a part of its data or none, and
-        further checks are useless.
+        Return True if the file could not be read to its end. In that case, the draft has only a part of the file's
+        data, or none, so further checks are useless.
         """
         return bool(self.problems) and not self.data
 
@@ -267,8 +268,8 @@ class Draft:
         """
         Return the key that the user wrote for a key of the model.
 
-        Two shorthands may apply, one after the other. In that case, the key that the first lookup in `spelled` returns
-        is not yet the user's, so it is looked up once more.
+        Two shorthands may apply, one after the other. In that case, the first lookup in `spelled` does not return the
+        user's key but another key of the model, which is then looked up too.
         """
         for _ in range(2):
             above = next((above for above in _self_and_above(key) if above in self.spelled), None)
@@ -279,7 +280,7 @@ class Draft:
 def in_file(path: Path, document: Document, at: Position | None, problem: Problem) -> PlacedProblem:
     """
     Return a problem together with its place in the file. The place is `at`, if given. Otherwise it is the line of the
-    problem's key, or of the nearest key above it that is in the file.
+    problem's key. If the file does not have this key, it is the line of the nearest key above it.
     """
     known = (document.positions[above] for above in _self_and_above(problem.key) if above in document.positions)
     at = at or next(known, TOP)
@@ -477,8 +478,8 @@ def _take_outputs(draft: Draft) -> None:
 
 def _spell_choice(draft: Draft) -> None:
     """
-    Record where the user wrote each kind of a choice of accelerators, because in the model all kinds are below the key
-    `any_of`.
+    Record the key at which the user wrote each kind in a choice of accelerators. The model has all kinds below the key
+    `any_of`, so a message about a kind could otherwise not name the user's key.
 
     The user may have written the choice in one of SkyPilot's forms: `{T4:1, V100:1}` or `{T4, V100}`. YAML reads these
     as names without values. Their missing values are not reported as problems.

@@ -18,13 +18,13 @@ from spotrun.spec.problems import Problem
 NAMED = re.compile(r"(?:^|_)(?:DSN|WEBHOOK)$", re.IGNORECASE)
 KEY = re.compile(r"(?:^|_)KEY$", re.IGNORECASE)
 """
-The end of names that may denote a secret, but also an ordinary key, such as the name of a column (`SORT_KEY:
+The end of ambiguous names: they may denote a secret, or an ordinary key such as the name of a column (`SORT_KEY:
 timestamp`). The value of such a variable counts as a secret only if it is long and has digits.
 """
 SECRET_MIN, KEY_MIN = 8, 16
 """
-Minimum lengths, in characters, of a value that counts as a secret because of its name. `SECRET_MIN` is for names that
-clearly denote a secret, and `KEY_MIN` for other names that match `KEY`.
+Minimum lengths, in characters, of a value that counts as a secret because of its variable's name. `SECRET_MIN` is for
+names that clearly denote a secret, and `KEY_MIN` for the ambiguous names that match `KEY`.
 """
 MESSAGE = "looks like a secret, and envs are written into the ledger as they are"
 

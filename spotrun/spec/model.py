@@ -50,7 +50,7 @@ DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-
 WAIT_MAX = timedelta(minutes=10)
 """
 Maximum time from the ledger entry that announces a launch to the request for the launch (protocol 8). On Slurm, this
-includes the time that the job waits in a queue, so a job is not allowed to wait longer than this.
+includes the waiting time in a queue, so no job can wait in a queue for longer than this.
 """
 MAX_TIME_LEAST = timedelta(minutes=10)
 """Minimum `max_time` of a Slurm partition. An instance that lives for less time than this is not worth its start."""

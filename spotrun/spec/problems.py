@@ -95,7 +95,10 @@ OWN_WORDS: Mapping[str, tuple[str, str]] = {
     "config": ("settings of SkyPilot are not read", "remove it"),
     "experimental": ("settings of SkyPilot are not read", "remove it"),
 }
-"""Keys of other tools that have no counterpart in spotrun. Each has the reason, and what to do instead."""
+"""
+Keys of other tools that have no counterpart in spotrun. For each key, the reason why spotrun does not have it, and what
+to do instead.
+"""
 ANY_NAME = "*"
 OWN = "x-"
 """Prefix of the keys that users add for their own purposes. spotrun ignores these keys."""

@@ -60,8 +60,8 @@ _SHELL = ("", ".sh", ".bash", ".zsh")
 
 class Finding(NamedTuple):
     """
-    A word which shows that the job spreads its state over processes, with the file and the line in which the word
-    occurs. `path` is "" if the word is in the job's command or variables.
+    A sign that the job spreads its state over processes: a word, with the file and the line in which the word occurs.
+    `path` is "" if the word is in the job's command or variables.
     """
 
     what: str
@@ -97,7 +97,8 @@ def require_whole_state(spec: RunSpec) -> None:
 
 class _Reading:
     """
-    Reads the command of a job, the files of the work folder that the command names, and the files that those import.
+    Reads the command of a job, then the files of the work folder that the command names, and then the files that these
+    files import.
     """
 
     def __init__(self, workdir: Path) -> None:

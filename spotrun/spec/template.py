@@ -20,8 +20,8 @@ published on the web.
 
 def schema_line(place: str) -> str:
     """
-    Return a comment line for a job file. It tells an editor's YAML server where the schema is, so that the editor can
-    complete and check the file.
+    Return a comment line for a job file. The line tells an editor's YAML server where the schema is. With the schema,
+    the editor can complete and check the file.
     """
     return f"# yaml-language-server: $schema={place}\n"
 

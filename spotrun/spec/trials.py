@@ -191,7 +191,7 @@ def trial_spec(
 
 def may_have_deadline(spec: RunSpec) -> bool:
     """
-    Return True if a deadline is allowed for a job. It is not allowed if the job uses only spot, because the job could
-    then not guarantee to meet it. The strategy `spot_only` is an exception.
+    Return True if a deadline is allowed for a job. A job that uses only spot cannot guarantee to meet a deadline, so a
+    deadline is not allowed for it. The strategy `spot_only` is an exception.
     """
     return spec.resources.spot_policy != "spot" or spec.policy.strategy == "spot_only"

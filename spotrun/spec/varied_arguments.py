@@ -22,7 +22,7 @@ BATCH, PRECISION and DEVICES have the names that scripts use for these arguments
 """
 GONE = "\0"
 """
-A value that no real argument can have. `unvaried` first gives this value to the arguments to be removed, and then
+A value that no real argument can have. `unvaried` uses it to remove arguments: it first gives them this value, and then
 removes all arguments that have it.
 """
 

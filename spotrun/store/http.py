@@ -40,11 +40,11 @@ _NEVER_PASSES = (501, FULL)
 
 def passes(status: int) -> bool:
     """
-    Return True if the same request may succeed later. After such a status, it is unknown whether the store has carried
-    out the request.
+    Return True if an answer with this status is temporary, so that the same request may succeed later. For every such
+    status except 409, it is unknown whether the store has carried out the request.
 
-    409 is an exception: S3 sends it for one of two conditional writes of the same object that collided. S3 has
-    certainly not carried out the write that gets this status. The same request may succeed later.
+    S3 answers 409 if two conditional writes of the same object collide. The write that gets this answer was certainly
+    not carried out.
     """
     return status in (408, 409, 425, 429) or (status >= 500 and status not in _NEVER_PASSES)
 
@@ -58,7 +58,7 @@ class BeyondTheEnd(StoreError):
 
 
 ANSWERS: dict[int, type[StoreError]] = {412: Exists, 416: BeyondTheEnd}
-"""Errors for the HTTP statuses that are ordinary answers to a request, and no faults."""
+"""Errors for the HTTP statuses that are ordinary answers to a request, not faults."""
 
 
 class Verbs(NamedTuple):

@@ -27,8 +27,9 @@ from spotrun.store.port import StoredObject, StoreFacts, checked_key, is_key
 
 _TEMPORARY = ".tmp-"
 """
-Prefix of temporary files. These files are never listed as objects. Each of them is in the folder of its target, so that
-it can become the target by a link or a rename, which are possible only within one file system.
+Prefix of temporary files, which are never listed as objects. An object is first written to a temporary file, and a link
+or a rename then gives this file the object's name. That is possible only within one file system, so the temporary file
+is in the same folder as the object.
 """
 WRITE_TRIES = 1000
 """

@@ -73,7 +73,8 @@ class Store(Protocol):
     def list(self, prefix: str, after: str = "") -> list[StoredObject]:
         """
         Return the objects whose keys begin with `prefix` and sort after `after`, in the order of their keys. Leave out
-        objects whose names are not valid keys. Other programs wrote these, and this class cannot read or delete them.
+        objects whose names are not valid keys. Such objects were written by other programs, and a Store cannot read or
+        delete them.
         """
 
     def folders(self) -> tuple[str, ...]:
@@ -125,7 +126,7 @@ class InPieces(Protocol):
 
 @runtime_checkable
 class CopiesItself(Protocol):
-    """A store that can copy an object by itself, so that the bytes do not pass through this machine."""
+    """A store that can copy an object by itself. The bytes then do not pass through this machine."""
 
     def copy_from(self, source: Store, key: str) -> bool:
         """

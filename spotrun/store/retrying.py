@@ -13,16 +13,16 @@ from spotrun.errors import LoginExpired, StoreUnavailable, WritesRefused
 TRIES = 8
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 2.0
 """
-First pause and maximum pause between two tries, in seconds. They are short, because a pause costs most after a notice,
-which may come only 30 s before the machine is lost.
+First pause and maximum pause between two tries, in seconds. The pauses are short, because each second counts after a
+notice. A notice may come only 30 s before the machine is lost.
 """
 T = TypeVar("T")
 
 
 def through_faults(for_s: float) -> Retrying:
     """
-    Return a retry that repeats a call as long as it fails with a temporary fault, for `for_s` seconds of system time,
-    with random and growing pauses. After that time, it raises the last error.
+    Return a rule for retries. It repeats a call that fails with a temporary fault, with random and growing pauses, for
+    up to `for_s` seconds of system time. After that time, it raises the last error.
     """
     return _until(stop_after_delay(for_s))
 

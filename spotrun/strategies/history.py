@@ -1,11 +1,12 @@
 """
-Records for each zone how long it has had spot capacity, and how often its spot capacity has ended. Estimates from this
-record how long spot will last. An observation counts less and less as it gets older: it fades.
+Records for each zone how long it has had spot capacity, and how often its spot capacity has ended. From this record,
+the module estimates how long spot will last. An observation counts less and less as it gets older: it fades.
 
 Capacity depends more on the region than on the zone. In the first half of the 2023 V100 trace, spot in us-west-2a
 lasted 1.7 h while no other zone of the region had spot, 4.4 h while one other zone had it, and 6.3 h while two had it.
-(For these averages, a spell of more than 8 h counts as 8 h.) Other zones behave similarly. So the estimate uses the
-record of the zone, the losses of the whole region, and the number of its other zones that have spot now.
+(For these averages, a spell of more than 8 h counts as 8 h.) Other zones behave similarly. So the estimate for a zone
+uses three things: the record of the zone, the losses of the whole region, and the number of other zones of the region
+that have spot now.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ class Past(msgspec.Struct, frozen=True):
 
 class ZoneRecord(msgspec.Struct, frozen=True):
     """
-    The losses of a zone and the seconds for which it was up, both faded, as of `at_s`. `up` is True if the zone has had
-    spot ever since `at_s`.
+    The losses of a zone, and the seconds for which it was up. Both numbers are faded, as of `at_s`. `up` is True if the
+    zone has had spot ever since `at_s`.
     """
 
     at_s: float

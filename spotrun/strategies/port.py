@@ -43,8 +43,8 @@ class Situation(msgspec.Struct):
     The facts on which a strategy decides, as of the start of a tick.
 
     `running` is where the job runs; None after a loss. `since_s` is how long it has run there. During a changeover,
-    `settled` is False and `since_s` is negative. `spot` has the zones that have spot in the coming tick, in the cloud's
-    order, each with its price in USD per hour.
+    `settled` is False and `since_s` is negative. `spot` has the zones that have spot capacity in the coming tick, each
+    with its price in USD per hour. The zones are in the cloud's order.
 
     `tolls` has zones outside the bucket's region. A start there costs extra, because the checkpoint has to be sent from
     one region to another. The toll of a zone is this extra cost of one start, in USD.

@@ -141,8 +141,8 @@ def _changeover_cost_s(zone: str, situation: Situation) -> float:
 
 def _may_pay_to_move(here: str, situation: Situation) -> bool:
     """
-    Return False if no move to another zone can pay. To find this out cheaply, assume that spot in the cheapest other
-    zone lasts forever. If a move does not pay even then, the expected lives of the zones need not be computed.
+    Return False if no move to another zone can pay. This is a quick check that saves the computation of the zones'
+    expected lives: if a move to the cheapest other zone would not pay even if spot there lasted forever, no move pays.
     """
     cheapest = min(usd for zone, usd in situation.spot.items() if zone != here)
     gain = _price_of_progress(here, situation) - cheapest

@@ -21,10 +21,11 @@ class SafetyNet(msgspec.Struct, frozen=True):
         start on spot        s >= 2 d + m      spot may be lost after its changeover, and on-demand needs another
         stay on spot         s >= d + m        spot may be lost now, and on-demand needs a changeover
 
-    While a job makes progress at the estimated speed, its slack stays the same. A start on spot needs s >= 2 d + m. Its
-    changeover uses d of that, so s >= d + m is left. So the third condition is broken only if the work or a changeover
-    takes longer than estimated. Therefore s >= d whenever nothing runs, which is enough to start on demand. So, in any
-    market, a job is never late if it could finish in time by running on demand from its start.
+    While a job makes progress at the estimated speed, its slack stays the same. A start on spot needs s >= 2 d + m, and
+    its changeover uses d of that. So s >= d + m is left, as the third condition requires. The third condition is broken
+    only if the work or a changeover takes longer than estimated. Whenever nothing runs, s >= d holds, which is enough
+    to start on demand. In any market, a job is therefore never late if it could finish in time by running on demand
+    from its start.
 
     The first condition corresponds to the usual rule R < C + 2d + g, in which R is the time left and C is the work
     left. That rule reserves one more d than the first condition, so that a strategy can try spot once more after a

@@ -148,7 +148,8 @@ class Attendant:
     def seen(self) -> TrialProgress:
         """
         Return the progress of the trial according to its ledger. If an error has ended the thread that took care of the
-        run, report the trial as failed. Then also report its whole budget as spent, because the run may still spend it.
+        run, report the trial as failed. In that case, also report its whole budget as spent, because the run may still
+        spend it.
         """
         state = self.run.ledger.state
         changed = self._last is None or state.next_number != self._seen or not self._last.settled
@@ -183,8 +184,8 @@ class Attendant:
 
 def decided(sweep_name: str, reason: str) -> str:
     """
-    Return the author of a stop request, for the run's ledger, if the sweep itself stops the run for `reason`. (If a
-    user stops the run, the ledger names the user as the author.)
+    Return the text that names the sweep as the author of a stop request in a run's ledger. It is used if the sweep
+    itself stops the run, for `reason`. If a user stops the run, the request names the user instead.
     """
     return f"sweep {sweep_name}: {reason}"
 

@@ -56,8 +56,8 @@ class SweepShown(msgspec.Struct, frozen=True):
 
     def gain_per_usd(self, shown: TrialShown) -> float | None:
         """
-        Return by how much a trial's metric has improved from its first to its best value, per dollar that the trial has
-        cost; None if this is unknown.
+        Return the improvement of a trial's metric per dollar that the trial has cost; None if this is unknown. The
+        improvement is the difference between the first and the best value.
         """
         value, metric = self.value(shown), self.metric
         first = next((each.metrics[metric] for each in shown.trial.epochs if metric in each.metrics), None)

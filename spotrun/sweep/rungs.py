@@ -13,9 +13,10 @@ For each decision, spotrun makes a new Optuna study from the runs' ledgers, so n
 Once all trials have begun, the rest of the budget can be used to continue trials that were stopped, the most promising
 first.
 
-Halving is asynchronous: no trial waits for another. A trial is compared with other trials when it has logged the metric
-after its first `grace_epochs` epochs, after `keep_one_in` times as many epochs, and so on. It is compared with the
-trials that have also come that far, and continues if it is among the best 1/`keep_one_in` of them.
+Bad trials are stopped early by *halving*: at each comparison, only the best trials continue. A trial is compared when
+it has logged the metric after its first `grace_epochs` epochs, after `keep_one_in` times as many epochs, and so on. It
+is compared with the trials that have also come that far, and continues if it is among the best 1/`keep_one_in` of them.
+The halving is asynchronous: no trial waits for another.
 
 Times are wall-clock times, because the clocks of trials may run at different speeds.
 """
@@ -44,13 +45,14 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 AMPLE = Decimal(2)
 """
-The usual budget of a trial, as a multiple of its expected cost on demand. It is more than 1, because a run reserves the
-cost of the whole time-to-live of its instances, and its budget has to cover that.
+The usual budget of a trial, as a multiple of its expected cost on demand. It is more than 1, because the budget has to
+cover the run's reservations, and a run reserves the cost of the whole time-to-live of its instances.
 """
 GENEROUS = Decimal(4)
 """
 The maximum budget of a trial, as a multiple of its expected cost. A trial gets this much only if enough money is left
-for all trials that have not begun yet. It allows for starts that take longer than those of the trials so far.
+for all trials that have not begun yet. With such a budget, a trial can complete even if its instances take much longer
+to start than those of earlier trials.
 """
 LEAST = Decimal("1.3")
 """Minimum budget of a trial, as a multiple of its expected cost. With less, the trial does not begin."""
@@ -62,9 +64,10 @@ The expected time from the request for an instance to its first step. It is used
 """
 ALONE = timedelta(minutes=30)
 """
-Maximum time for which the first trial runs alone. It runs alone until its first epoch shows what a trial needs, for two
-reasons: a job that fails does so only once, and later trials then reserve only what they need. If the first epoch takes
-longer than this, the other trials begin without these figures.
+Maximum time for which the first trial runs alone. It runs alone until its first epoch is complete and shows how much
+time and money a trial needs. This has two advantages. If the job has a fault, only one trial fails. And later trials
+reserve only the money that they need. If the first epoch takes longer than ALONE, the other trials begin without these
+figures.
 """
 PILOT_IN = 2
 """
@@ -73,13 +76,13 @@ part because its need is not known, and because its budget cannot be raised late
 """
 MORE = 1.2
 """
-Factor by which a sweep takes longer and costs more than halving would in theory. The reasons are that its trials do not
-wait for each other, and that prices and losses vary.
+Factor by which a sweep takes longer and costs more than halving would in theory. There are two reasons: the trials do
+not wait for each other, and prices and losses vary.
 """
 FAILED_MAX = 3
 """
-Number of failed trials after which no more begin, if no trial has completed an epoch by then. The job itself is then
-probably wrong.
+Number of failed trials after which no more trials begin, provided that no trial has completed an epoch by then. In that
+case, the fault is probably in the job itself.
 """
 ALIKE = 0.8
 """
@@ -473,8 +476,8 @@ def grace_epochs(plan: SweepPlan, trials: Sequence[TrialProgress]) -> int:
     Return the number of epochs after which trials are first compared. The later this is, the less a trial suffers from
     a slow start.
 
-    If the user does not set the number, it is the highest number with which the sweep is expected to stay within its
-    budget and time. The estimate is made from the first trial that was measured.
+    If the user does not set the number, it is as high as the budget and the time of the sweep are expected to allow.
+    This is estimated from the first trial that was measured.
     """
     if plan.grace_epochs is not None or plan.keep_one_in is None:
         return plan.grace_epochs or 1
@@ -564,8 +567,8 @@ def _makes_way(plan: SweepPlan, trials: Sequence[TrialProgress], stop: Stop) -> 
     """
     Return True if it is worth stopping this trial although no more trials will begin.
 
-    If stopped trials are not continued, the stop saves money, so it is worth it. If stopped trials are continued, the
-    stop is worth it only if a more promising stopped trial can use the money. Otherwise the sweep would immediately
+    If stopped trials are not continued, the stop saves money, so the answer is True. If stopped trials are continued,
+    the answer is True only if a more promising stopped trial can use the money. Otherwise the sweep would immediately
     continue the trial that it has just stopped.
     """
     metric = metric_of(plan, trials)
@@ -602,7 +605,10 @@ def _standing(trial: TrialProgress, trials: Sequence[TrialProgress], metric: str
 def _why(
     metric: str, logged: Sequence[tuple[datetime, int, int, float]], number: int, epoch: int, maximize: bool
 ) -> str:
-    """Describe how the trial compares after `epoch` with all trials that had completed that epoch by then."""
+    """
+    Compare the trial's value after `epoch` with the values of all trials that had completed that epoch by then, and
+    describe the result.
+    """
     at, own = next((at, value) for at, who, ended, value in logged if (who, ended) == (number, epoch))
     after = f"after epoch {epoch}"
     if own != own:

@@ -182,7 +182,7 @@ def _default_name(spec: RunSpec) -> str:
 
 def _keep_one_in(factor: float) -> int | None:
     """
-    Return n if each comparison is to keep the best trial in n; None if trials are not to be compared.
+    Return n if, at each comparison, one trial in n is to continue. Return None if trials are not to be compared.
 
     `--stop-worst`, the old name of the flag, gives the fraction of trials to stop instead: 0.67 means the factor 3.
 
@@ -421,8 +421,8 @@ def _was(flag: str, value: object) -> str:
 
 def _lock_path(asked: RequestedSweep) -> Path:
     """
-    Return the path of the sweep's lock. If the store is a folder, the lock is in it, so that all users of the store use
-    the same lock.
+    Return the path of the sweep's lock. If the store is a folder, the lock is in that folder, where all users of the
+    store find the same lock.
     """
     place = asked.wanted.spec.checkpoint.place
     if isinstance(place, str):

@@ -120,8 +120,8 @@ class _Recorder:
 
 def _wrappers_of(module: nn.Module) -> list[Any]:
     """
-    Find the DDPs that train parameters of `module`, and that rebuild their buckets after the first backward pass.
-    Return them in the order of their first parameters. All Python objects are searched, because each framework stores
+    Find the DDPs that train parameters of `module` and rebuild their buckets after the first backward pass. Return
+    these DDPs in the order of their first parameters. All Python objects are searched, because each framework stores
     its DDPs in a different place.
     """
     place = {id(parameter): number for number, parameter in enumerate(module.parameters())}

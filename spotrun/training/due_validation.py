@@ -76,9 +76,9 @@ class DueValidation:
         """
         Prepare for a validation that is about to start. `last` says that nothing is trained after this validation.
         """
-        # `alone` is True if a snapshot can be taken during this validation. Then the state from before it is kept. With
-        # several ranks, no snapshot is taken during a validation, because the other ranks would have to stop for it.
-        # Without an agent, no snapshot is requested at all.
+        # If a snapshot can be taken during this validation (`alone`), keep the state from before the validation for it.
+        # No snapshot can be taken in two cases: with several ranks, because the other ranks would have to stop for it;
+        # and without an agent, because nothing requests one.
         alone = self._ranks.size == 1 and isinstance(self._agent, Session)
         self._patient_until_s = time.monotonic() + LAST_IS_LONG_S if last and alone else 0.0
         if not self._is_patient:

@@ -1,6 +1,6 @@
 """
-Logs the run's cost so far as metrics, through the loggers of the training framework. So users find it where they find
-the training's other metrics.
+Logs the run's cost so far as metrics, through the loggers of the training framework. Users find the cost where they
+find the training's other metrics.
 
 These figures go to the loggers, and do not become metrics of the framework itself. The framework's metrics must be
 bit-identical with and without interruptions, because schedulers and early stopping read them. The run's cost depends on

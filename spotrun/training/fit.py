@@ -219,8 +219,9 @@ class Fit:
             structure = self._structure = Structure(self._framework, state, described, memory, place.epoch)
         except Misfit as misfit:
             unsupported.reject(self._agent, str(misfit), misfit.hint or self._framework.way_out)
-        # The memory of the checkpoint is freed later. The framework copies the weights, so these are safe. Optimizers
-        # and callbacks may keep the other tensors themselves, so these are copied into memory that is not freed.
+        # The memory of the checkpoint is freed later. Freeing it does no harm to the weights, because the framework
+        # copies them. But optimizers and callbacks may keep other tensors without copying them. So `keep` returns these
+        # tensors in memory that is not freed.
         kept = revived(memory.keep({key: value for key, value in state.items() if key != WEIGHTS}))
         self._resumed_at_end = place.finished
         whole = {**revived(state), **kept}
@@ -473,8 +474,8 @@ class Fit:
 
 def _agent_of(framework: Framework) -> tuple[Ranks, session.Agent | None]:
     """
-    Return this process's ranks and its agent, which is a stand-in on ranks other than 0. If rank 0 has no agent, return
-    None in place of the agent on all ranks.
+    Return this process's ranks and its agent. On ranks other than 0, a stand-in takes the place of the agent. If rank 0
+    has no agent, all ranks return None instead of an agent.
     """
     ranks = Ranks(framework.rank, framework.ranks)
     ranks.compare()

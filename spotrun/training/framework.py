@@ -119,8 +119,9 @@ class Framework(Protocol):
     @property
     def own_objects(self) -> Sequence[object]:
         """
-        Objects of the framework that training changes and that a script may keep in its own objects. spotrun does not
-        save them with the script's objects: the framework's own checkpoint contains what matters of their state.
+        Objects of the framework that training changes. A script may refer to them in its own objects. spotrun does not
+        save them with the script's objects, because the framework's own checkpoint contains the part of their state
+        that matters.
         """
 
     def roots(self) -> Mapping[str, object]:
@@ -171,13 +172,13 @@ class Framework(Protocol):
         """The loss of the newest batch; None if that batch has no loss."""
 
     def metrics(self) -> Mapping[str, Any]:
-        """Return the newest value of each metric, without computing it."""
+        """Return the newest known value of each metric. Do not compute a metric for this call."""
 
     def log(self, figures: Mapping[str, float]) -> None:
         """
         Send `figures` to the loggers whose classes come from libraries, and nowhere else. If the script logs a value
-        with the same name, the script's value is kept. Loggers of the script's own classes do not get the figures,
-        because they may store every value that they get, and their state would then depend on interruptions.
+        with the same name, the script's value is kept. Loggers of the script's own classes do not get the figures. Such
+        a logger may store every value that it gets, so its state would depend on interruptions.
         """
 
     # --- its data
@@ -244,8 +245,8 @@ class Framework(Protocol):
         make parts of the model and optimizers. Their other effects do not matter, because spotrun restores the state
         afterwards.
 
-        `training` is False if nothing is left to train. The framework has then not called the script's hooks for the
-        start of training, so call them here first.
+        `training` is False if nothing is left to train. In that case, the framework has not called the script's hooks
+        for the start of training, so call these hooks here first.
         """
 
     def misfit(self) -> str:
@@ -365,8 +366,8 @@ class Hooks(Protocol):
 
     def epoch_validates(self) -> None:
         """
-        Called when the script's own epoch-end hooks are done and a validation follows. A framework that resumes here
-        calls this method again, but not those hooks.
+        Called when the script's own epoch-end hooks are done and a validation follows. If a training resumes at this
+        point, the framework calls this method again, but does not call those hooks again.
         """
 
     def epoch_ends(self) -> None:

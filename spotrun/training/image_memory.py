@@ -67,8 +67,8 @@ class Arrival:
 
     def ends(self) -> None:
         """
-        Stop waiting for more bytes, because no more bytes will arrive. Each call of `need` for a byte that is missing
-        then raises LinkClosed, even a call that is already waiting.
+        Record that no more bytes will arrive. From then on, each call of `need` for a missing byte raises LinkClosed,
+        even a call that is already waiting.
         """
         with self._changed:
             self._lost = True
@@ -106,8 +106,8 @@ class ImageMemory:
 
     def map_beside(self) -> None:
         """
-        Map all pages in another thread, as they arrive. Otherwise the thread that copies would have a page fault at
-        every sixteenth page, which would take a third of its time.
+        Map all pages in another thread, as they arrive. Otherwise the copying thread would have a page fault at every
+        sixteenth page, and spend a third of its time on these faults.
         """
         memory = torch.frombuffer(self._private, dtype=torch.uint8)
         threading.Thread(target=_map, args=(memory, self.arrival), name="spotrun-map", daemon=True).start()

@@ -2,8 +2,8 @@
 Finds late parts: parts of a model that a batch makes or removes, rather than the script's setup or its start hooks.
 
 A resume runs the script's start hooks again, but not the batches before the snapshot. So a part that a batch made is
-missing after a resume. spotrun can make such a part only by copying another part of the model that is built in the same
-way. A training is refused as soon as its model has a late part for which this is not possible.
+missing after a resume. spotrun can make such a part only by copying another part of the model that has the same
+structure. If a late part has no such counterpart, the training is refused as soon as the part exists.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ class LateParts:
 
     def misfit(self, modules: Mapping[str, str]) -> str:
         """
-        Name the late parts that a resumed process could not make or remove as the batches have done. `modules` has the
-        kind of each of the model's parts, by name. Return "" if there are no such late parts.
+        Describe the late parts with which a resumed process would fail: parts that batches have made, but that a resume
+        cannot make; and parts that batches have removed or exchanged. Return "" if there are none. `modules` has the
+        kind of each of the model's parts, by name.
         """
         if not self._judges:
             return ""

@@ -56,8 +56,8 @@ class SnapshotDueEvent(threading.Event):
 
 class LocalFolder(Alone):
     """
-    Takes the place of rank 0's session with an agent. It has two arenas, so that training continues while one of them
-    is written to disk.
+    Takes the place of rank 0's session with an agent. It has two arenas: training continues while the content of one
+    arena is written to disk.
 
     Raises:
         SpotrunError: the folder cannot be written to, or another process saves its training in it.
@@ -155,8 +155,8 @@ class LocalFolder(Alone):
 
 def _in_memory(image: bytes) -> ImageMemory:
     """
-    Copy a snapshot into new memory. It could not be mapped from its file, because `ImageMemory` frees parts of its
-    memory, and for a file this would destroy data.
+    Copy a snapshot into new memory. The snapshot's file is not mapped into memory, because `ImageMemory` frees parts of
+    its memory, and this would destroy the data in the file.
     """
     descriptor = os.memfd_create("spotrun-image", os.MFD_CLOEXEC)
     with open(os.dup(descriptor), "wb") as copy:

@@ -59,7 +59,10 @@ def _cpu_model() -> str:
 
 
 def differences(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """Return a text such as `CPU (A, then B)` for each entry of NAMES that both metas have with different values."""
+    """
+    Return a text such as `CPU (A, then B)` for each entry of NAMES that has different values in `before` and `now`.
+    Entries that one of the two lacks are ignored.
+    """
     return [
         f"{name} ({before[key]}, then {now[key]})"
         for key, name in NAMES.items()

@@ -140,7 +140,7 @@ def _all(optimizer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _held(optimizer: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield the optimizers that are attributes of `optimizer`, or in lists and mappings that are its attributes."""
+    """Yield the optimizers in the attributes of `optimizer`, including those in lists and mappings."""
     if not depth:
         return
     for name, value in vars(optimizer).items():
@@ -231,8 +231,8 @@ class Parts:
 
     def has_whole(self, number: int) -> bool:
         """
-        Return whether the snapshot's description of optimizer `number` contains its whole state, and that of the
-        optimizers in it. If so, `put` restores the whole state, and `load_state_dict` is not needed.
+        Return whether the snapshot's description of optimizer `number` contains the whole state of this optimizer and
+        of all optimizers in it. If so, `put` restores the whole state, and `load_state_dict` is not needed.
         """
         saved = self._by_name[number]
         return saved is not None and all(node["whole"] for node in saved.values())
@@ -328,8 +328,8 @@ def _fill(held: Any, value: Any) -> bool:
 
 class Containers:
     """
-    The lists of groups and the states of an optimizer and of the optimizers in it, as they are before a load. A load
-    replaces these objects by new ones, although the optimizers may share them. So after the load, `have_again` puts the
+    The containers of an optimizer, and of the optimizers in it, before a load: the lists of groups, and the states. A
+    load replaces these objects by new objects. But optimizers may share them. So after the load, `have_again` puts the
     original objects back.
     """
 

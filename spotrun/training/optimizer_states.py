@@ -125,8 +125,8 @@ class OptimizerStates:
 
 def _load(optimizer: Any, state: State) -> None:
     """
-    Load a state, and keep the order of the entries in each group. torch would put the entry with the parameters last,
-    and a file with a pickled optimizer would then differ.
+    Load a state, and keep the order of the entries in each group. torch would move the entry with the parameters to the
+    end. If the script then pickled the optimizer, the file would differ from that of an uninterrupted training.
     """
     orders = list(map(list, optimizer.param_groups))
     optimizer.load_state_dict(state)
@@ -178,8 +178,9 @@ def _complete(optimizer: Optimizer, loaded_groups: list[State], saved: State) ->
     """
     Load the whole state `saved` into an optimizer whose groups were loaded earlier, without its state.
 
-    `loaded_groups` are the groups as they were then, and the state is loaded with these. Afterwards the optimizer gets
-    its present groups back, because the script may have changed a learning rate or added a group since then.
+    `loaded_groups` are the groups as they were loaded earlier. The state is loaded together with these groups.
+    Afterwards the optimizer gets its present groups back, because the script may have changed a learning rate or added
+    a group in the meantime.
     """
     groups = optimizer.param_groups
     optimizer.state, optimizer.param_groups = defaultdict(dict), loaded_groups

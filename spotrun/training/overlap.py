@@ -1,13 +1,13 @@
 """
-Finds the tensors of a snapshot that can be copied while training continues, and checks afterwards that nothing wrote to
-them in the meantime.
+Finds the tensors of a snapshot that can be copied while training continues. Afterwards, checks that nothing wrote to
+these tensors in the meantime.
 
 In nearly every script, only an optimizer's step writes to the optimizer's parameters and state. This module checks
 this: each tensor counts the writes to it (`Tensor._version`), and a snapshot is valid only if these counts have not
 changed. If a script does write at other times, training pauses from then on while a snapshot is copied.
 
-Writes through `.data` are not counted. To find these, the first snapshot of an attempt and every 32nd one are copied
-immediately, and the copies are later compared with the tensors.
+Writes through `.data` are not counted. To find such writes, the first snapshot of an attempt and every 32nd snapshot
+are copied immediately. The copies are later compared with the tensors.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Overlap:
 
     def pieces(self, plan: ImagePlan) -> list[Piece]:
         """
-        Return the pieces of `plan` to copy later: large ones that only optimizers write to. Return an empty list if
-        these have so few bytes together that copying them immediately takes no longer.
+        Return the pieces of `plan` to copy later: large pieces to which only optimizers write. If these pieces together
+        are so small that copying them immediately takes no longer, return an empty list.
         """
         if not self._allowed:
             return []

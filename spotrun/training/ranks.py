@@ -2,9 +2,9 @@
 The ranks (processes) of one DDP training, on one machine or on all machines of a gang. Only rank 0 communicates with
 the agent. The other ranks do what rank 0 decides.
 
-The ranks communicate through a gloo group that only spotrun uses. They do so on the training thread and at the same
-points of the loop, so that all take the same snapshot after the same step. If there is only one rank, it does not
-communicate.
+The ranks communicate through a gloo group that only spotrun uses. All ranks communicate on their training threads, at
+the same points of the loop. So all of them take the same snapshot after the same step. If there is only one rank, it
+does not communicate.
 
 A gloo group has an open port, and any program that reaches this port could pretend to be a rank. So each rank first
 proves that it knows the training's secret. After that, the ranks exchange only data that cannot contain code: JSON, and
@@ -189,8 +189,8 @@ def _read(data: Tensor) -> Json:
 
 def _image_of(own: Any) -> Tensor:
     """
-    Return a rank's state in the format of checkpoints. If the state contains a value that checkpoints cannot contain,
-    return a message instead that names the value.
+    Return a rank's state in the format of checkpoints. If checkpoints cannot contain a value of the state, return a
+    message instead. The message names the value.
     """
     try:
         plan = plan_image({"own": own}, {})

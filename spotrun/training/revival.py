@@ -3,7 +3,8 @@ Turns the descriptions of objects in a checkpoint into objects.
 
 Nothing that a checkpoint names is imported or called. So objects are found or made in these ways:
 
-- If the script already has an object at the same path, that object is filled, with its `load_state_dict` if it has one.
+- If the script already has an object at the same path, that object is filled. Its `load_state_dict` does this, if the
+  object has this method.
 - An enum member is found by its name.
 - A named tuple is created as a tuple.
 - An instance of a script's class is created without calling `__init__`, and its attributes are set. The class must

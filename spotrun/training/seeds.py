@@ -30,8 +30,8 @@ def seed_process(seed: int) -> None:
     """
     Seed the global generators of Python, numpy and torch, including those of all accelerators.
 
-    Without an accelerator, this does not call `torch.manual_seed`: that would also store the seed, with the whole call
-    stack, for an accelerator that might be initialized later.
+    Without an accelerator, this does not call `torch.manual_seed`, to save time. That function would also record the
+    seed, with the whole call stack, in case an accelerator is initialized later.
     """
     if _has_accelerator():
         torch.manual_seed(seed)

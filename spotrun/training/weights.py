@@ -215,8 +215,8 @@ def copies(modules: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]
 
 def without_copies(modules: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """
-    Return the names of the parts that are missing in `now` and have no other part with the same structure, so that they
-    cannot be copied. Parts inside such a part are not listed.
+    Return the names of the parts that are missing in `now` and cannot be made by copying, because no other part has the
+    same structure. If such a part contains further parts, only the outer part is listed.
     """
     missing = [name for name in modules if name not in now]
     made = copies(modules, now) if missing else {}

@@ -115,8 +115,8 @@ class TransformersFramework(TrainerLoop):
     @property
     def own_objects(self) -> Sequence[object]:
         """
-        The objects among the Trainer, its arguments, its accelerator and its callbacks whose class comes from a
-        library, and the model's configs. If the script defines the Trainer's class, the Trainer is in `roots` instead.
+        The Trainer, its arguments, its accelerator and its callbacks, as far as their classes come from libraries; and
+        the model's configs. If the script defines the Trainer's class, the Trainer is in `roots` instead.
         """
         trainer = self._trainer
         held = [trainer, trainer.args, trainer.accelerator, *trainer.callback_handler.callbacks]
@@ -162,9 +162,9 @@ class TransformersFramework(TrainerLoop):
 
     def dump_rest(self) -> State:
         """
-        Return the state that has to be saved in addition to that of `dump`. If the script uses a Trainer class of
-        another library, this includes the attributes that the class sets, such as sums of metrics that are not logged
-        yet.
+        Return the state that has to be saved in addition to the result of `dump`. If the script uses a Trainer class of
+        another library, that class may set attributes of its own, such as sums of metrics that are not logged yet.
+        These attributes are included.
         """
         trainer = self._trainer
         return {

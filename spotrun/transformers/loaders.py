@@ -17,7 +17,7 @@ BENEATH = "base_dataloader"
 
 
 def begins_anywhere(loader: Any) -> bool:
-    """Return whether `loader`, or the loader that it wraps, is exact, so that it can start at any batch."""
+    """Return whether `loader` can start at any batch: the loader itself, or the loader that it wraps, is exact."""
     return type(vars(loader).get(BENEATH, loader)) is LoaderProxy
 
 

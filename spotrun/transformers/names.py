@@ -1,4 +1,4 @@
-"""The private names in transformers that spotrun uses, and a check that the installed version has them."""
+"""The private names in transformers that spotrun uses. Checks whether the installed version has them."""
 
 from __future__ import annotations
 

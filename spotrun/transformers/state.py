@@ -122,8 +122,8 @@ def load_configs(model: nn.Module, saved: list[State]) -> None:
 
 def dump_log_folders(trainer: Any) -> list[str | None]:
     """
-    Return each callback's log folder, or None if it has none. The folder has to be saved, because the name of
-    TensorBoard's folder contains its creation time and a new process would choose another one.
+    Return each callback's log folder, or None if it has none. The folder has to be saved, because a new process would
+    choose a folder with another name: the name of TensorBoard's folder contains its creation time.
     """
     found = (getattr(each, LOG_FOLDER, None) for each in trainer.callback_handler.callbacks)
     return [folder if isinstance(folder, str) else None for folder in found]
@@ -138,8 +138,8 @@ def load_log_folders(trainer: Any, saved: list[str | None]) -> None:
 
 def set_by_libraries(cls: type) -> frozenset[str]:
     """
-    Return the names of the attributes that other libraries add to a Trainer of class `cls`. If neither transformers nor
-    the script defines a base of `cls`, the attributes that this base sets are among them.
+    Return the names of the attributes that other libraries add to a Trainer of class `cls`. A library adds attributes
+    by defining a base class of `cls`; bases that transformers or the script defines do not count.
     """
     script = Script.of_this_process()
     between = (each for each in cls.__mro__ if each.__module__.partition(".")[0] not in ("transformers", "builtins"))

@@ -11,7 +11,9 @@ Tap = Callable[..., Any]
 
 
 class Taps:
-    """Wrappers of methods. Each is set on the object, so that the object's class and other instances stay unchanged."""
+    """
+    Wrappers of methods. Each wrapper is set on one object. The object's class and its other instances stay unchanged.
+    """
 
     def __init__(self) -> None:
         self._tapped: list[tuple[Any, str, Any]] = []

@@ -22,9 +22,9 @@ class KillPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
     The kills that the user requests.
 
-    `at` names the steps after which to kill. If `at` is empty, `kills` steps are drawn at random with `seed`, and one
-    of them is then moved to a step soon after the best value of a metric. `within` is the maximum duration of each
-    training, in system time.
+    `at` names the steps after which to kill. If `at` is empty, as many steps as `kills` says are drawn at random with
+    `seed`. One of these kills is then moved to a step soon after the best value of a metric. `within` is the maximum
+    duration of each training, in system time.
     """
 
     kills: int
@@ -52,8 +52,8 @@ def planned(steps: int, improved: Sequence[int], plan: KillPlan) -> list[Planned
     best value of a metric.
 
     Scripts often write files, such as the best model, when they find a best value. The next instance has these files
-    only if a checkpoint restores them. To test this, one kill ends the instance soon after a best value: the last one
-    after which enough steps remain. If the user names the steps, there is no such kill.
+    only if a checkpoint restores them. To test this, one kill ends the instance soon after a best value. This is the
+    last best value after which enough steps remain. If the user names the steps, there is no such kill.
     """
     drawn = kill_steps(steps, plan)
     best = None if plan.at else _after_best(steps, improved)

@@ -13,15 +13,15 @@ from spotrun.exactness.varying import Varying, unnumbered
 from spotrun.verify.rehearsal import RehearsalResult
 
 NAMED_MAX = 20
-"""Maximum number of parts of one file for which the result says that they were not compared."""
+"""Maximum number of parts of one file that the result lists as not compared."""
 
 
 class LeftFiles:
     """
-    The files in the work folders of two trainings, as the last instance of each left them.
+    The files in the work folders of the trainings `straight` and `interrupted`, as the last instance of each left them.
 
-    `again` is a second uninterrupted training. A file, line or field in which it differs from `straight`, the first
-    uninterrupted training, is not deterministic, and is not compared.
+    `again` is a second uninterrupted training, like `straight`. If a file, line or field differs between `straight` and
+    `again`, it is not deterministic, and is not compared.
     """
 
     def __init__(

@@ -202,7 +202,8 @@ class Rehearsal:
 
     def _files(self) -> tuple[Folder, dict[str, str]]:
         """
-        Return the files that the script has written and, by path, the reason for each file that no checkpoint includes.
+        Return two things: the files that the script has written; and the files that no checkpoint includes, each path
+        with the reason.
         """
         last = list(self._ledger.refresh().attempts.values())[-1]
         disk = self._cloud.folder(last.instance_id)

@@ -136,8 +136,8 @@ def _place(found: Difference) -> str:
 
 def others(found: Differences) -> list[str]:
     """
-    Return one line about the differences after the first one, or nothing if there is only one. They may be consequences
-    of the first. The line names some of them, and says how many more there are.
+    Return one line about the differences after the first one, or nothing if there is only one difference. The later
+    differences may be consequences of the first. The line names some of them, and says how many more there are.
     """
     shown = found.named[1 : 1 + NAMED_MAX]
     if not shown:

@@ -76,9 +76,9 @@ class JobValue:
     """
     A value for one of spotrun's keys. None means that the key is to be removed.
 
-    `spelled` is for a message about a part of this value, because the message has to name the key that the user wrote.
-    Each pair contains the key of the part, relative to spotrun's key, and the key that the user wrote, relative to the
-    list of candidates.
+    A message about a part of this value has to name the key that the user wrote. `spelled` has a pair of keys for each
+    part. The first is the key of the part, relative to spotrun's key. The second is the key that the user wrote,
+    relative to the list of candidates.
     """
 
     section: str
@@ -221,8 +221,8 @@ class Candidates:
 
     def _name_of_kind(self, at: int) -> str | None:
         """
-        Return the key with which the candidate itself names a kind of instance. Return None if the candidate has no
-        such key, so that only the keys above the list can name a kind.
+        Return the key with which the candidate itself names a kind of instance; None if the candidate has no such key.
+        In that case, a key above the list may name a kind.
         """
         return next((name for name in ("instance_type", "accelerators") if name in self.listed[at]), None)
 

@@ -1,4 +1,4 @@
-"""Finds the parts of the commands in `setup` and `run` that rely on something that only SkyPilot provides."""
+"""Finds what the commands in `setup` and `run` need, but only SkyPilot provides."""
 
 from __future__ import annotations
 

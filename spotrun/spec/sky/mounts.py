@@ -31,7 +31,7 @@ def no_mount(target: str, source: object, *, own_role: bool = False) -> Unreadab
     is this key.
 
     `own_role` is True if the run uses the role that spotrun makes for it on AWS. This role can read only the run's own
-    bucket. So if the advice is to copy another bucket, the advice also says to name a role that can read that bucket.
+    bucket. So advice to copy another bucket also says that the job must name a role with access to that bucket.
     """
     refused = _no_mount(target, source)
     if own_role and COPIES["s3"] in (refused.suggestion or ""):
@@ -97,8 +97,8 @@ def _out_of_reach(source: str) -> Unreadable:
 
 def _word(text: str) -> str:
     """
-    Return `text` as a word of a shell command, in quotes if the shell needs them. A word with variables or `~/` gets no
-    quotes if nothing else in it needs them, so that the shell replaces the variables and `~/`.
+    Return `text` as a word of a shell command, in quotes if the shell needs them. Variables and `~/` alone are no
+    reason for quotes, because the shell has to replace them.
     """
     plain = text.removeprefix("~/").replace("${", "").replace("}", "").replace("$", "")
     return _told(text) if quote(plain) == plain else _told(quote(text))

@@ -289,8 +289,8 @@ def take_resources(found: Translation) -> None:
 
 def _read(found: Translation, key: Key, resources: dict[str, Any]) -> bool:
     """
-    Return True if YAML could read the whole value at `key`. If YAML could not, the problem is already recorded. In that
-    case, remove the key, unless spotrun has a key of the same name.
+    Return True if the YAML reader could read the whole value at `key`. If it could not, return False, and remove the
+    key unless spotrun has a key of the same name. The reader has already recorded the problem.
     """
     unread = any(key[: len(above)] == above or above[: len(key)] == key for above in found.unreadable)
     if unread and key[-1] not in OURS:

@@ -15,7 +15,8 @@ class Translation:
     whose values YAML could not read.
 
     `taken` maps a SkyPilot key to the description of its translation, and `spelled` maps a spotrun key to the key that
-    the user wrote. `cleared` has the keys for which the problems that YAML reported are to be ignored.
+    the user wrote. `cleared` has the keys whose values are accepted after all: if the YAML reader has reported a
+    problem for such a key, the problem is ignored.
     """
 
     data: dict[str, Any]

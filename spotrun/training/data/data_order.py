@@ -186,7 +186,7 @@ class ExactOrder:
 
     @property
     def is_drawn(self) -> bool:
-        """True if the order of the current pass is completely drawn, so that no generator is needed for it any more."""
+        """True if the order of the current pass is completely drawn. No generator is needed for it any more then."""
         return self._order.is_whole
 
     def samples(self, batches: int) -> int:
@@ -221,7 +221,7 @@ class ExactOrder:
 def notes_for(loader: DataLoader[Any]) -> Notes | None:
     """
     Return notes in which the workers of `loader` record changes of their dataset. Return None if the loader has no
-    workers: the dataset is then read in this process, which sees all changes itself.
+    workers. In that case, the dataset is read in this process, where all changes are visible anyway.
     """
     return Notes(loader.num_workers) if loader.num_workers else None
 

@@ -1,8 +1,9 @@
 """
 Finds and seeds generators that belong to the script's objects, such as an augmentation, a sampler or a model.
 
-The next random number of such a generator depends on how many were drawn from it before in this process. So spotrun
-seeds each of these generators with the position in the data, as it does with the global generators.
+The next random number of such a generator depends on how many numbers this process has drawn from it before. A resumed
+process has drawn fewer. So spotrun seeds each of these generators with the position in the data, like the global
+generators.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """
 Detects changes that a loader's worker processes make to the script's dataset. Such changes would be lost at a resume.
 
-A worker has its own copy of the dataset, and can change only that copy. Checkpoints do not include these changes: they
-are taken in the training process. After a resume, each new worker starts with a copy of the training process's dataset.
+A worker has its own copy of the dataset, and can change only that copy. Checkpoints are made in the training process,
+so they do not include such changes. After a resume, each new worker starts with a copy of the training process's
+dataset.
 
 From time to time, each worker compares its dataset with the dataset's state at the previous comparison. The worker
 writes changes to shared memory, and the training process reads that memory at each snapshot.
@@ -124,8 +125,8 @@ class Watch:
 
 def _has_changed(before: Any, now: Any) -> bool:
     """
-    Return whether an attribute has changed from `before` to `now`. A library's object where there was none before, such
-    as an open file, is not a change: workers create such objects on demand.
+    Return whether an attribute has changed from `before` to `now`. One case does not count as a change: the attribute
+    was None, and now holds a library's object, such as an open file. Workers create such objects on demand.
     """
     opened = before is None and type(now) is tuple and now[0] is OTHER
     return not opened and not same(before, now)

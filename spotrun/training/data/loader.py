@@ -17,8 +17,8 @@ from spotrun.training.place import PassStart, StreamPosition
 
 KEPT_STATES = 3
 """
-Number of a stream's latest states that are kept. One would not suffice, because a framework may read batches ahead of
-the one that it trains. (Lightning reads one batch ahead if a loader has no length.)
+Number of a stream's latest states that are kept. A single state would not suffice, because a framework may have read
+more batches than it has trained. (Lightning reads one batch ahead if a loader has no length.)
 """
 
 
@@ -39,8 +39,8 @@ class LoaderProxy(Proxy):
     def __len__(self) -> int:
         return len(self._inner)
 
-    # Without this method, Lightning would warn about a resume within an epoch. The state that the method returns is
-    # empty, because Lightning asks for it too late: it has then already read one batch more than it has trained.
+    # Without this method, Lightning would warn about a resume within an epoch. But the method returns an empty state,
+    # because Lightning calls it too late: by then, Lightning has already read one batch more than it has trained.
     def state_dict(self) -> dict[str, Any]:
         return {}
 
@@ -52,8 +52,9 @@ class ValidationProxy(Proxy):
     """
     An exact copy of a validation loader that does not change the global generators when a pass begins.
 
-    torch's own loader draws a seed from these generators whenever it starts workers. It starts them at each pass or, if
-    they are persistent, at the first pass of a process. So in a resumed process, the generators' states would differ.
+    torch's own loader draws a seed from these generators whenever it starts workers. If workers are persistent, it
+    starts them only at the first pass of a process; otherwise it starts them at each pass. A resumed process has one
+    more first pass, so its generators would have other states.
     """
 
     def __iter__(self) -> Iterator[Any]:
@@ -122,8 +123,8 @@ class ExactLoader:
 
     def resume(self, state: dict[str, Any] | None) -> None:
         """
-        Let the next pass continue from `state`, which the method `state` returned during that pass in an earlier
-        process.
+        Let the next pass continue a pass of an earlier process. `state` is what the method `state` returned during that
+        earlier pass.
         """
         if self.order is None:
             self._resumed = StreamPosition(**state) if state else None
@@ -171,8 +172,8 @@ class ExactLoader:
 
     def samples_by_size(self, batches: int) -> int:
         """
-        Return the number of samples in the first `batches` batches, as `samples` does. The exact number is unknown for
-        a stream; then assume that every batch has the loader's batch size. Return 0 if that size is unknown.
+        Return the number of samples in the first `batches` batches, as `samples` does. For a stream, the exact number
+        is unknown. In that case, assume that every batch has the loader's batch size. Return 0 if that size is unknown.
         """
         if self.order is None:
             return batches * (getattr(self._user_loader, "batch_size", None) or 0)
@@ -307,7 +308,7 @@ class _Pass(Iterator[Any]):
 class _StreamPass(_Pass):
     """
     A pass over a stream. Before each batch is read, the generators are seeded with the batch's number. After the batch
-    is read, the generators get back the states that they had before, because the training uses them too.
+    is read, their earlier states are restored, because the training uses the same generators.
 
     `holder` is the object that has the stream's state; None if the stream has no state. `states` has the state of
     `holder` after each of the last KEPT_STATES batches. Without a holder, `marks` has the mark (marks.py) of each of

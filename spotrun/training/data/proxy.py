@@ -7,8 +7,8 @@ from typing import Any
 
 class Proxy:
     """
-    A stand-in for `inner`. Every attribute that a subclass of Proxy does not define is read from `inner`, even
-    `__class__`, so that `isinstance` sees the class of `inner`. Attributes are set on `inner`.
+    A stand-in for `inner`. Every attribute that a subclass of Proxy does not define is read from `inner`. This includes
+    `__class__`, so `isinstance` sees the class of `inner`. Attributes are set on `inner`.
     """
 
     _inner: Any

@@ -3,9 +3,8 @@ Saves and restores the attributes of samplers, and draws the order of a pass fro
 end.
 
 A sampler may keep values from one pass to the next: it may count its passes, change its batch size, or get new weights
-from one of the script's hooks. If a pass has to be repeated, for example at a resume, the sampler must first get back
-the values that it had at the beginning of that pass. So a snapshot includes the values that have changed since the
-process began.
+from one of the script's hooks. To repeat a pass, for example at a resume, the sampler needs the values from the
+beginning of that pass. So a snapshot includes the values that have changed since the process began.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ class Samplers:
 
     def made_late(self) -> None:
         """
-        From now on, save every value of these samplers, even the unchanged ones. The script made these samplers during
-        the training, so a new process may make them with other values.
+        From now on, save every value of these samplers, even if it has not changed. The script made these samplers
+        during the training, so a new process may make them with other values.
         """
         self._first = {}
 
@@ -81,8 +80,10 @@ class Samplers:
 
     def drawn(self) -> None:
         """
-        Record the samplers' values right after a pass's order is drawn. If the pass continues after a resume, also
-        restore the values that hooks had changed in the earlier process between that process's draw and its snapshot.
+        Record the samplers' values right after the order of a pass is drawn.
+
+        If the pass continues one of an earlier process, hooks may have changed values in that process, after it had
+        drawn the order and before the snapshot. These changed values are restored too.
         """
         self._drawn, self._held = self._copies(), dict(self._living())
         if self._resumed is not None:

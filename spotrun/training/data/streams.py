@@ -116,8 +116,8 @@ class Stream:
     A loader, and the two objects whose `state_dict` contains the loader's position: `inside` is used during a pass, and
     `between` is used from one pass to the next.
 
-    Both are None if the loader has no state. A training that resumes within a pass then rereads the pass from its first
-    batch.
+    Both are None if the loader has no state. In that case, a training that resumes within a pass reads the pass again
+    from its first batch.
     """
 
     loader: Any

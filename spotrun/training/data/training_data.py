@@ -102,8 +102,8 @@ class TrainingData:
 
     def check(self) -> None:
         """
-        Check that a resume can find its position in every loader. If a loader can only be reread up to that position,
-        print a message that its data must be the same each time.
+        Check that a resume can find its position in every loader. For some loaders, a resume has to read all data up
+        to that position again. For these, print a message that the loader must give the same data each time.
 
         Raises:
             TrainingUnsupported: this combination of loaders cannot be resumed.

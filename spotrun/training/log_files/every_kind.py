@@ -51,7 +51,8 @@ def _note(loggers: Loggers) -> None:
 def load(loggers: Loggers, saved: State) -> None:
     """
     Restore the log files when training begins, and not earlier. Just before training, the framework logs the
-    hyper-parameters a second time. If the files were restored before that, these lines would be added to them.
+    hyper-parameters a second time. If the files were restored earlier, these lines would be added to the restored
+    files.
     """
     text_logs.load(loggers, saved["logs"])
     mlflow_files.load(loggers, saved["mlflow"])

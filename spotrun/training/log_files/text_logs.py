@@ -114,7 +114,8 @@ def continue_run(loggers: Loggers, saved: list[State]) -> None:
 def _left_here(logger: Any, extents: dict[str, int]) -> dict[str, torch.Tensor]:
     """
     Return files that were too large for the snapshot but exist on this machine, cut to their length at the snapshot.
-    Such a file has its original name, or the name that `load` gave it at an earlier resume from the same snapshot.
+    Such a file has its original name, unless there was an earlier resume from the same snapshot: then it has the name
+    that `load` gave it.
     """
     folder, names = Path(logger.log_dir), _names(extents)
     paths = {name: path for name in extents for path in (folder / name, folder / names[name]) if path.exists()}
@@ -166,8 +167,8 @@ def _columns(path: Path) -> list[str]:
 
 def _names(files: Iterable[str]) -> dict[str, str]:
     """
-    Return a new name for each event file of the snapshot. An event file's name contains the second in which it was
-    opened. With its old name, a restored file could be overwritten by a file that is opened now.
+    Return a new name for each event file of the snapshot. The old name contains the time at which the file was opened,
+    in whole seconds. A file that is opened now could get the same name, and overwrite the restored file.
     """
     names, numbers = {}, Counter[Path]()
     for name in sorted(files):

@@ -1,6 +1,6 @@
 """
-Checks whether a checkpoint can contain a tensor or an array, and converts arrays to and from the form in which it
-contains them.
+Checks whether a checkpoint can contain a tensor or an array. Converts arrays to the form in which checkpoints contain
+them, and back.
 """
 
 from __future__ import annotations

@@ -127,8 +127,8 @@ class Baseline:
 
     def ignore(self, values: Iterable[object]) -> None:
         """
-        Never record `values`, which a restore has made. A snapshot could otherwise refer to them by path, and a process
-        that starts without this checkpoint would not have them.
+        Never record `values`, which a restore has made. If they were recorded, a snapshot could refer to them by path.
+        But a process that starts without this checkpoint does not have these objects.
         """
         self._ignored |= {id(value): value for value in values}
 

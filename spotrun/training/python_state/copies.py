@@ -1,5 +1,6 @@
 """
-Saves and restores modules that a batch made by copying a part of the trained module, such as averages and teachers.
+Saves and restores modules that are copies of a part of the trained module, such as averages and teachers. Only modules
+that a batch has made are handled here.
 
 A checkpoint cannot describe how to make a module. So a resume finds the part of the trained module that has the same
 structure, copies it, and gives the copy the saved weights, flags and plain attributes.

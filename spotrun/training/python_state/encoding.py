@@ -1,10 +1,10 @@
 """
 Encodes the changes of a script's Python state for a checkpoint. The result is called an image.
 
-An image is a list of objects. An object that existed when training began is listed with its path, and a restore fills
-the existing object in place. A restore creates an object that was made later. Values refer to objects by their number
-in the list or by path, so that sharing and cycles are preserved. A value that cannot be encoded is left out and
-reported.
+An image is a list of objects. An object that existed when training began is listed with its path; a restore finds the
+same object in the new process, and fills it in place. An object that was made later does not exist there, so a restore
+creates it. A value refers to an object by the object's number in the list, or by its path. This preserves shared
+objects and cycles. A value that cannot be encoded is left out and reported.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ bars and pictures, have no influence on a training step. The state of the other 
 class UntrackedChange(NamedTuple):
     """
     A change that a resume would lose: the path of the changed object, and a description of its value. `saved` is False
-    if no checkpoint contains the change. It is True if the checkpoint does contain it, but the resumed process has no
-    object at that path.
+    if no checkpoint contains the change. `saved` is True if the checkpoint contains the change, but the resumed process
+    has no object at that path.
     """
 
     path: str

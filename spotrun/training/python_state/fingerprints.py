@@ -22,7 +22,7 @@ from spotrun.training.python_state.stateful_objects import GENERATORS, state_of
 
 SMALL_ELEMENTS = 1 << 16
 WHOLE_BYTES = 64 << 20
-"""Maximum bytes that one probe compares whole, which takes a tenth of a second."""
+"""Maximum bytes that one probe compares whole. Comparing this amount takes a tenth of a second."""
 SAMPLES, SAMPLE_BYTES = 64, 4096
 PROBE_EVERY = 32
 

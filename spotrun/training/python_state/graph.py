@@ -33,8 +33,8 @@ from spotrun.training.python_state.values import SCALARS, is_scalar
 
 MAPPED_MAX_BYTES = 64 << 20
 """
-Maximum bytes of a `numpy.memmap` that is saved. A larger one may have pages that are not in memory, and saving it would
-read them. So a change of a larger one is reported, and not saved.
+Maximum bytes of a `numpy.memmap` that is saved. A change of a larger memmap is only reported. Its pages may not all be
+in memory, and saving it would read all of them from the disk.
 """
 OBJECTS_MAX = 50_000
 """Maximum objects in one walk. Further objects are not saved; their changes are reported."""
@@ -140,8 +140,8 @@ class Walk:
     """
     The objects that one walk finds, by `id`. `nodes` are the objects that the walk enters.
 
-    `others` are the objects that the walk does not enter, including `stops`, which are objects that the caller
-    excludes. The path of each object is kept in two parts, which are joined only when the path is needed. The first
+    `others` are the objects that the walk does not enter. They include `stops`, the objects that the caller excludes.
+    To save time, the path of an object is stored in two parts, which are joined only when the path is needed. The first
     walk has no `before`, and treats every container of more than TABLE_ITEMS items as a table.
     """
 
@@ -263,8 +263,8 @@ class Walk:
 
     def _keep_earlier(self, key: int) -> bool:
         """
-        Use the node from the start of training again if the object still has the same parts. Return False if it has
-        not.
+        Reuse the Node that was made at the start of training, and return True, if the object still has the same parts.
+        Otherwise return False.
         """
         earlier = self._before.earlier.get(key)
         if earlier is None or self._left <= 0 or key in self.stops or not earlier.has_same_parts():
@@ -382,8 +382,8 @@ _KINDS: dict[type, str] = {
 }  # fmt: skip
 _EQUAL_FLAGS: dict[tuple[tuple[str, bool], ...], tuple[tuple[str, bool], ...]] = {}
 """
-One tuple for each set of equal flags, so that equal flags are the same object. Comparing objects by identity is
-faster than any other comparison.
+One tuple for each set of equal flags. It makes equal flags the same object, and comparing objects by identity is faster
+than any other comparison.
 """
 OF_PAIRS = frozenset(MAPPINGS.values())
 

@@ -1,8 +1,8 @@
 """
 Restores the Python state that an image describes (see encoding.py).
 
-Each start of the script makes the script's first objects. A restore fills these in place, so that other objects that
-refer to them get the restored values too. A restore itself creates the objects that the script had made later:
+Each start of the script makes the script's first objects. A restore fills these in place, because other objects may
+refer to them. Objects that the script had made later do not exist in the new process, so the restore creates them:
 containers, arrays and tensors, and instances of classes that exist in the script's modules. Nothing that an image names
 is imported or called.
 """
@@ -111,9 +111,9 @@ class Restorer:
 
     def _place(self, number: int, kind: str, path: str, known: bool, content: Any) -> Any:
         """
-        Return the object that is to be filled for entry `number` of the image: the existing object if it fits, or a new
-        one. Return None if the object can be built only later, once its parts exist, or if this process cannot create
-        it at all.
+        Return the object that is to be filled for entry `number` of the image: the existing object if it fits,
+        otherwise a new one. Return None in two cases: the object can be built only later, once its parts exist; or this
+        process cannot create it at all.
         """
         if kind in _BUILT:
             return None

@@ -93,8 +93,9 @@ class Script:
 
     def can_make(self, cls: type) -> bool:
         """
-        Return whether an instance of `cls` can be created without calling the class. This requires that `cls` and each
-        of its bases is either a class of the script without any of `_MARKS`, or known to need no call.
+        Return whether an instance of `cls` can be created without calling the class. `cls` and each of its bases must
+        fulfil one of two conditions: it is a class of the script that defines none of `_MARKS`; or it is known to need
+        no call.
         """
         return all(self._is_simple(base) for base in cls.__mro__)
 

@@ -41,15 +41,15 @@ class PythonState:
     The state that the script keeps in Python objects.
 
     Call the methods in this order: `begins`; `moved`; `reads` for each loader; `starts`; then `dump` at each snapshot.
-    A resume calls `load` twice. The first call may come as soon as there are loaders, so that their workers start with
-    the restored state. The second call comes after `starts`, because start hooks make new objects, which have to be
+    A resume calls `load` twice. The first call is made once there are loaders: their workers then start with the
+    restored state. The second call is made after `starts`, because start hooks make new objects, which have to be
     restored too.
     """
 
     def __init__(self, framework: Framework, script: Script | None = None, work: str = "") -> None:
         """
-        Create the state of `framework`'s training. Files in the folder `work` that are open for writing are not part of
-        it, because checkpoints include them as files.
+        Create the state of `framework`'s training. It does not include file objects that are open for writing in the
+        folder `work`, because checkpoints include these files with the other files.
         """
         self._framework = framework
         self._script = script or Script.of_this_process()
@@ -155,8 +155,8 @@ class PythonState:
     def load(self, image: State, *, last: bool) -> None:
         """
         Restore `image`, which `dump` returned in an earlier process. `last` is True in the second of the two calls of a
-        resume. After that call, the method `news` returns the values that could not be restored because this process
-        has no object for them.
+        resume. If this process has no object for a saved value, the value cannot be restored; after the second call,
+        the method `news` returns such values.
 
         Raises:
             CheckpointDamaged: the image is malformed or of an unknown format.
@@ -190,8 +190,8 @@ class PythonState:
 
     def news(self) -> list[UntrackedChange]:
         """
-        Return the changes that were found since the last call and that snapshots do not contain, or that could not be
-        restored.
+        Return the changes that a resume loses, as far as they were found since the last call: snapshots do not contain
+        them, or they could not be restored.
         """
         found, self._news = self._news, []
         return found

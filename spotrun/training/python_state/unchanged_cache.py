@@ -1,8 +1,7 @@
 """
-Compares many small objects at once, so that a walk can skip the unchanged ones. Most of a script's objects are
-unchanged.
+Compares many small objects at once. A walk can then skip the unchanged objects, which are most of a script's objects.
 
-An object that has changed once is removed from this cache for good, and so is each object that contains it. From then
+Once an object has changed, it is removed from this cache for good, together with all objects that contain it. From then
 on, each walk compares these objects one by one.
 """
 
@@ -21,7 +20,7 @@ from spotrun.training.python_state.values import is_scalar
 
 BLOCK = 64
 """
-Number of objects that are compared together. If one of them has changed, the same objects are then compared one by one.
+Number of objects that are compared together. If this comparison finds a change, the objects are compared one by one.
 """
 SMALL_BYTES = 4096
 SMALL_ITEMS = 1000

@@ -33,9 +33,9 @@ training: their generators are seeded with each sample's position, and transform
 
 class UntrackedObjects:
     """
-    Objects that existed when training began, and their facts at that time. Objects whose `id`s are in `carried` are
-    left out, because snapshots contain them. So are files that are open for writing below the folder `work`, because
-    checkpoints include these.
+    Objects that existed when training began, and their facts at that time. Two groups are left out: objects whose `id`s
+    are in `carried`, because snapshots contain them; and files that are open for writing below the folder `work`,
+    because checkpoints include these files.
     """
 
     def __init__(self, others: Iterable[tuple[str, str, object]], carried: Container[int] = (), work: str = "") -> None:

@@ -2,8 +2,8 @@
 Encodes immutable plain values for a checkpoint.
 
 Most values stay as they are, because a checkpoint can contain them (checkpoint/tree.py). Any other value becomes a
-tuple that begins with the name of its kind. A tuple of the script must not be taken for such an encoding. So it is
-encoded too, as a tuple that begins with "tuple".
+tuple that begins with the name of its kind. A tuple of the script itself could be confused with such an encoding. So
+every tuple of the script is encoded too, as a tuple that begins with "tuple".
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ from spotrun.training.trace.places import Places
 
 SLOW_STEPS = 40
 """
-Before each step at which the process stops to be killed, this many steps are slowed down to `SLOW_STEP_S` seconds each.
-This gives a checkpoint time to become durable before the kill.
+Number of steps that are slowed down, to `SLOW_STEP_S` seconds each, before each step at which the process stops to be
+killed. This gives a checkpoint time to become durable before the kill.
 """
 SLOW_STEP_S = 0.05
 EARLY_BATCHES = 2
@@ -131,9 +131,12 @@ def traced(framework: Framework) -> FrameworkTrace | None:
 
 class FrameworkTrace:
     """
-    The trace of one fit. The trace counts epochs and steps across all fits of a process, but a framework may count from
-    0 again in each fit. So the trace adds an offset to the framework's epoch and step: where the last fit ended, minus
-    `counted`. `counted` is the framework's own epoch and step at the start of this fit, before a checkpoint was loaded.
+    The trace of one fit.
+
+    The trace counts epochs and steps across all fits of a process, but a framework may count from 0 again in each fit.
+    So the trace adds an offset to the framework's epoch and step. The offset is the trace's epoch and step at the end
+    of the last fit, minus `counted`. `counted` is the framework's own epoch and step at the start of this fit, before a
+    checkpoint was loaded.
     """
 
     def __init__(self, framework: Framework, counted: tuple[int, int] = (0, 0)) -> None:
@@ -166,7 +169,7 @@ class FrameworkTrace:
 
     def batch_ends(self) -> None:
         """
-        Record a batch. Call this after the framework has counted the batch, and before spotrun seeds the random
+        Record a batch. Call this after the framework has counted the batch. But call it before spotrun seeds the random
         generators for the code that follows the batch, because the record includes the generators' states.
         """
         here, number = self._here, self._here.batch - 1
@@ -248,8 +251,8 @@ class FrameworkTrace:
         """
         Add all values of the script that verify-resume compares.
 
-        Plain values in local variables of functions are left out: a process that resumes at the end of training trains
-        no batch, so these variables have other values there than in a process that trained. Objects in local variables
+        Plain values in local variables of functions are left out, because their values depend on what the process has
+        trained. For example, a process that resumes at the end of training trains no batch. Objects in local variables
         are added if they can be reached from the framework's `roots()`.
         """
         places.loggers(self._here.loggers)

@@ -84,7 +84,7 @@ _CODE = (
 _CACHE = type(functools.lru_cache(len))
 _BAGS = (SimpleNamespace, argparse.Namespace, threading.local)
 _OF_CLASSES = "_abc_impl"
-"""Attribute in which an abstract class caches the classes that were checked against it."""
+"""Attribute in which an abstract class caches the results of `isinstance` and `issubclass`."""
 _LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Event, threading.Condition)
 
 
@@ -118,8 +118,8 @@ class Places:
 
     def loggers(self, loggers: Iterable[object]) -> None:
         """
-        Skip each logger whose class comes from a library, so that `add` does not describe it. Report it as not
-        inspected, unless it belongs to a training framework (ELSEWHERE).
+        Make `add` skip each logger whose class comes from a library. Report such a logger as not inspected, unless it
+        belongs to a training framework (ELSEWHERE).
         """
         for number, logger in enumerate(loggers):
             if not self._script.owns(type(logger)):
@@ -193,8 +193,8 @@ class Places:
 
     def _array(self, path: str, value: Tensor | np.ndarray[Any, Any]) -> None:
         """
-        Add an array, with one digest for each row and each column. A parameter gets only one digest for all its values,
-        and so does a tensor that is not in plain CPU memory.
+        Add an array, with one digest for each row and each column. There are two exceptions, which get only one digest
+        for all their values: parameters, and tensors that are not in plain CPU memory.
         """
         if isinstance(value, np.ndarray):
             names = value.dtype.names

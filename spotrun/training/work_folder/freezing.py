@@ -1,6 +1,6 @@
 """
-Freezes the work folder at a boundary: records which files it has and what they contain, so that a checkpoint can
-include them as they are now. Training does not wait until large files are copied.
+Freezes the work folder at a boundary: records its files and their contents at this moment, for a checkpoint. Training
+does not wait until large files are copied.
 
 A small file is copied immediately. A large file is kept open instead, and the agent reads it while training continues.
 If the script writes to the file before the agent has read it, the agent's copy is torn: it mixes old and new content.
@@ -23,8 +23,8 @@ from spotrun.wire import plain
 SMALL_BYTES = 256 << 10
 SMALL_TOGETHER_BYTES = 64 << 20
 """
-Maximum bytes of small files that are copied at a boundary, which takes 20 to 40 ms. Further small files are treated as
-large ones.
+Maximum bytes of small files that are copied at a boundary. Copying this amount takes 20 to 40 ms. Further small files
+are treated like large files.
 """
 DESCRIPTORS_MAX = 100
 """
@@ -131,8 +131,8 @@ class Freezer:
         self._copied: set[str] = set()
         self._resting: tuple[Survey, bytes] | None = None
         """
-        The folder's state and the index that was sent, both from the newest boundary at which the agent already had all
-        files. If the folder has not changed since that boundary, the same index is sent again.
+        A boundary at which the agent already had all files of the folder: the folder's state there, and the index that
+        was sent. If the folder has not changed since the newest such boundary, the same index is sent again.
         """
 
     def begin_with(self, opened: Iterable[Opened]) -> None:
@@ -142,8 +142,8 @@ class Freezer:
 
     def committed(self, number: int) -> None:
         """
-        Record that the agent has committed the checkpoint with the frozen folder `number`. From now on, a file that has
-        not changed since that folder was frozen need not be sent.
+        Record that the agent has committed the checkpoint with the frozen folder `number`. From now on, files that have
+        not changed since that boundary need not be sent again.
         """
         if number in self._unsettled:
             self._known = self._unsettled[number]
@@ -232,9 +232,10 @@ class Freezer:
 
 def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[str]) -> dict[str, FileVersion]:
     """
-    Return the files whose later changes are certain to show in their size or modification time. Two groups are left
-    out. After a file was written within the last TICK_NS, another write might leave its time unchanged. And the files
-    `updated` may be written through a memory mapping, which may change the time only later.
+    Return the files whose later changes are certain to show in their size or modification time. Two groups of files are
+    left out. The first are files that were written within the last TICK_NS, because another write might leave their
+    modification time unchanged. The second are the files `updated`: they may be written through a memory mapping, and
+    such a write may change the modification time only later.
     """
     return {
         path: seen
