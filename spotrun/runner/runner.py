@@ -76,11 +76,11 @@ class Runner:
         last_words: LastWords | None = None,
     ) -> None:
         """
-                        `market` is the record in which runs share their observations of the market. `guards` make timers on clouds that
-                do not end an instance after its time-to-live. `identities` make the roles on clouds where each run has its own.
-                `decide` returns the next actions. `pace` has the intervals at which the runner reads and writes. `last_words`
-                reads the last output of an instance whose agent never took over, for the entry that records the instance's end.
-                """
+        `market` is the record in which runs share their observations of the market. `guards` make timers on clouds that
+        do not end an instance after its time-to-live. `identities` make the roles on clouds where each run has its own.
+        `decide` returns the next actions. `pace` has the intervals at which the runner reads and writes. `last_words`
+        reads the last output of an instance whose agent never took over, for the entry that records the instance's end.
+        """
         self._ledger = ledger
         self._store = store
         self._forgiving = TolerantDriver(driver, clock)
