@@ -99,7 +99,8 @@ def _run(session: pytest.Session, files: list[list[pytest.Item]], queue: int) ->
             last, items = items[-1], taken()
             session.config.hook.pytest_runtest_protocol(item=last, nextitem=items[0] if items else None)
     finally:
-        session._setupstate.teardown_exact(None)  # after Ctrl-C: servers are left running otherwise
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # another one must not keep a server from being stopped
+        session._setupstate.teardown_exact(None)
 
 
 def _interrupt(pids: list[int]) -> None:
