@@ -52,7 +52,7 @@ NodesOption = Annotated[
         "--nodes",
         metavar="N",
         min=1,
-        help="How many instances a job needs at once, if the record says how many were available.",
+        help="How many instances a job needs at once. Needs a record that says how many instances were available.",
     ),
 ]
 StartsOption = Annotated[

@@ -104,8 +104,9 @@ class Background(NamedTuple):
 
 def say_that_it_attends() -> None:
     """
-    Report that this process has begun to attend. The report goes to the starter: the process that started this one in
-    the background. Do nothing if this was reported before, or if this process was not started in the background.
+    Report that this process has begun to take care of its run. The report goes to the starter: the process that started
+    this one in the background. Do nothing if this was reported before, or if this process was not started in the
+    background.
     """
     writing = os.environ.pop(STARTER_FD, None)
     if writing is None:

@@ -42,7 +42,7 @@ class Patient(msgspec.Struct, frozen=True):
 
     def returns(self, since_s: float) -> bool:
         """
-        Return True if it is time to try spot again. `since_s` says for how long the job has run on demand, or for how
-        long there has been no spot.
+        Return True if it is time to try spot again. `since_s` is the number of seconds since the job moved to on-demand
+        or, if the job is waiting, since spot became unavailable.
         """
         return self.return_after_s is not None and since_s >= self.return_after_s

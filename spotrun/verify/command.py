@@ -86,7 +86,8 @@ def verify_command(
     """
     if plan.at:
         raise SpecInvalid(
-            "--at names steps, but a command has none", hint="name the number of kills instead: --kills 3"
+            "--at needs steps, and spotrun cannot count the steps of a command",
+            hint="give the number of kills: --kills 3",
         )
     every_s = max(COMMIT_MIN_S, straight.duration_s / COMMITS)
     disturbed = job.interrupted_command(spec, sandbox.store, every_s)

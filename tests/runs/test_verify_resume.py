@@ -251,7 +251,7 @@ def test_a_command_is_compared_by_the_files_that_it_leaves(tmp_path: Path, monke
     assert (seen["deterministic"], seen["kills"], seen["resumes_from_checkpoint"]) == (False, 1, 1)
     assert seen["compared"] == [{"what": "files", "count": 1}]
     assert [one["name"] for one in seen["not_compared"]] == ["file out/drawn"]
-    assert "a command has none" in verify(job, "--at", "3", code=2).stderr
+    assert "cannot count the steps of a command" in verify(job, "--at", "3", code=2).stderr
     assert left_over(tmp_path) == []
 
 

@@ -428,7 +428,7 @@ def _of_function(function: FunctionType) -> dict[str, Any]:
 
 
 def _named(kind: str, path: str, parts: Any, still: Set[int]) -> list[tuple[Any, str]]:
-    """Return the `parts` that may have parts themselves, each with its path."""
+    """Return those of `parts` that can contain further objects, each with its own path."""
     if kind in HOLDERS:
         return [
             (part, f"{path}.{name}")
