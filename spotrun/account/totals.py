@@ -233,8 +233,8 @@ class Totals:
 
 def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, datetime, Decimal]]:
     """
-    Yield the bytes of each stored thing, with the times from which and until which it is stored: each checkpoint (from
-    its commit on), each setup cache (from the entry that reports it), and the files of the script.
+    Yield, for everything that the store keeps, the start and end of its storage, and its bytes. This includes each
+    checkpoint (from its commit on), each setup cache (from the entry that reports it), and the files of the script.
     """
     for commit in state.commits:
         yield commit.at, min(kept_until, commit.retired_at or kept_until), Decimal(commit.event.stored_bytes)
@@ -248,9 +248,10 @@ def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, d
 
 def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
     """
-    For each time that an instance did the job's `setup`, yield the number of objects moved, and the time of the entry
-    that reports it. There are two ways to do the `setup`, and `how` selects one. With "run", the commands ran, and
-    objects were sent to the store. With "unpacked", a setup cache was fetched from the store and unpacked instead.
+    Yield, for each `setup` on an instance, the time of the entry that reports it, and the number of objects that were
+    sent to the store or fetched from it. `how` selects one of two kinds of `setup`. With "run", the instance ran the
+    commands and sent objects to the store. With "unpacked", the instance fetched a setup cache from the store and
+    unpacked it.
     """
     for one in state.setups():
         if one.setup.how == how:
@@ -285,8 +286,9 @@ def _counterfactual(
     state: RunState, spans: tuple[Span, ...], attached_usd_per_hour: Decimal
 ) -> Iterable[tuple[datetime, datetime, Decimal]]:
     """
-    Yield the start and end of each stretch of time that a run on demand would also have had to pay for, and the total
-    hourly price of that run's machines. These are all productive spans, and the spans of the run's first start.
+    Yield the stretches of time for which an on-demand run would have had to pay too: all productive spans, and the
+    spans of the run's first start. Each is yielded as its start, its end, and the total hourly price of the on-demand
+    machines.
     """
     baseline = baseline_usd_per_hour(state)
     first = next((span for span in spans if span.kind is Activity.PRODUCTIVE), None)

@@ -50,7 +50,7 @@ from spotrun.run.state import Attempt
 SAVES_WITHIN_S = 600.0
 """
 Maximum time, in seconds of run time, for which a gang's lead goes on saving its last snapshots after the attempt has
-ended. It is limited because the next attempt cannot begin before, and the other members stand idle.
+ended. The time is limited because the next attempt cannot begin while the lead saves, so the other members stand idle.
 """
 
 

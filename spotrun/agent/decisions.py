@@ -115,8 +115,8 @@ def standby_verdict(
 
 FAILED = 1
 """
-Exit code that the agent records for a failed training whose process did not exit. The command began another training
-instead, so the agent has to kill it, and the command has no exit code of its own that shows the failure.
+Exit code that the agent records if a training failed and its command, instead of exiting, began another training. The
+agent has to kill such a command, so the command's own exit code does not show the failure.
 """
 
 
@@ -283,9 +283,10 @@ LATE_STEPS = 3
 
 def gives_way(held: HeldSnapshot, turn_s: float) -> bool:
     """
-    Return True if the waiting snapshot should be dropped, so that the training can take a newer one in its place. Two
-    things must be true: the next snapshot is due, and the training will probably reach its next step boundary before an
-    upload is allowed. The second is only an estimate: a validation before that boundary may take longer than a step.
+    Return True if the snapshot that waits for its upload should be dropped, so that the training can take a newer
+    snapshot instead. This is so if the next snapshot is due, and the training will probably reach its next step
+    boundary before the waiting snapshot's upload is allowed to begin. The time of the boundary is only an estimate,
+    because a validation before the boundary may take longer than a step.
 
     If the training has been silent for too long, it may never reach another step boundary. In that case the snapshot is
     kept. `turn_s` is the time in seconds until the caller calls this function again.

@@ -32,8 +32,8 @@ from spotrun.run.reasons import lost_a_peer
 
 STANDS_STILL_S = 15.0
 """
-A member that cannot be reached counts as missing only if, in addition, the lead's trainer has made no step for this
-many seconds of run time (protocol 44). If five steps take longer than this, the time of five steps applies.
+Seconds of run time without a step of the lead's trainer, after which a member that cannot be reached counts as missing
+(protocol 44). If five steps take longer, the time of five steps applies instead.
 """
 STANDS_STILL_STEPS = 5
 

@@ -232,7 +232,7 @@ def _sum(amounts: Iterable[Decimal]) -> Decimal:
 
 def _beside_usage(charges: Iterable[Charge]) -> tuple[ExplainedPart, ...]:
     """
-    Return, for each reason, the sum of those charges that are not for running an instance, such as taxes and credits.
+    Return the charges that are not for running an instance, such as taxes and credits, as one sum for each reason.
     """
     sums: dict[Reason, Decimal] = {}
     for charge in charges:

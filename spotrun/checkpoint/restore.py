@@ -292,8 +292,8 @@ def _in_order(starts: Sequence[int], begin_bytes: int) -> tuple[list[int], list[
     Return the parts that hold the first `begin_bytes` bytes, and then the other parts.
 
     The parallel readers wait until all parts of the first list are read, and only then begin with the second list. If
-    an idle reader began with the second list earlier, it would take bandwidth from the readers of the first list: the
-    first list would be complete only when half of the second list was read too.
+    an idle reader began with the second list earlier, it would take bandwidth from the readers that still read the
+    first list. The first list would then be complete only when half of the second list was read too.
     """
     first = [number for number, start in enumerate(starts) if start < begin_bytes]
     later = [number for number, start in enumerate(starts) if start >= begin_bytes]

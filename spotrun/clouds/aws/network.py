@@ -120,8 +120,8 @@ def find_network(region: Region, config: AwsConfig) -> Network:
 
 def _route_tables(region: Region, inside: list[dict[str, Any]]) -> tuple[list[dict[str, Any]] | None, str]:
     """
-    Return the route tables and "". If the caller is not allowed to read them (policies of earlier versions do not allow
-    it), return None and the reason.
+    Return the route tables and "". If the caller is not allowed to read route tables, return None and the reason. (The
+    policies in earlier versions of infra/aws/account.yaml do not allow it.)
     """
     try:
         return region.pages(region.ec2, "describe_route_tables", "RouteTables", Filters=inside), ""
