@@ -1,6 +1,5 @@
 """
-Functions that compute from a run's state whether the run is completed, which epochs are, and which attempts were
-interrupted.
+Computes the current state of a run in one word, its completed epochs, and whether its attempts were interrupted.
 """
 
 from __future__ import annotations

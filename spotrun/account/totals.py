@@ -35,12 +35,14 @@ class Bill:
     """
     The costs and counts accrued up to one time, or between two times.
 
-    `counterfactual_usd` is what the run would have cost on demand. It is the price of the job's baseline (usually the
-    same instance type on demand), multiplied by the productive time and the time of one start (the run's first boot,
-    setup and restore). Stalls for checkpoints are not included, because a run on demand needs no checkpoints. `paid` is
-    the sum of the times for which each instance was billed. `own_usd` is the cost of wear and power on the user's own
-    machine, and `own_paid` is the time for which that machine was used. `waiting_usd` is the part of the instances'
-    cost that a gang's members caused while they waited for other members: they were ready to train, but in no attempt.
+    - `counterfactual_usd`: what the run would have cost on demand. This is the price of the job's baseline (usually the
+      same instance type on demand), multiplied by a time. The time is the productive time and one start: the run's
+      first boot, setup and restore. Stalls are not included, because a run on demand needs no checkpoints.
+    - `paid`: the sum of the times for which each instance was billed
+    - `own_usd`: the cost of wear and power on the user's own machine
+    - `own_paid`: the time for which the user's own machine was used
+    - `waiting_usd`: the cost of a gang's members while they waited for other members, that is, were ready to train but
+      in no attempt. It is a part of the instances' cost.
     """
 
     spot_usd: Decimal

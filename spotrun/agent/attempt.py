@@ -59,8 +59,8 @@ class AttemptRun:
     Runs the trainers of one attempt.
 
     `spare` is a trainer process that was started before the takeover. It has run the script up to the start of the
-    training, and waits there. `place` and `held` are passed only for a gang's lead: its place in the gang, and the
-    checkpoint that it still has in memory from an earlier attempt.
+    training, and waits there. `place` and `held` are passed only for a gang's lead: the lead's place in the gang, and
+    the checkpoint that the lead still has in memory from an earlier attempt.
     """
 
     def __init__(

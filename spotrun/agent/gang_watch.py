@@ -98,8 +98,8 @@ class GangWatch:
         Return the trainer of another member that failed first, if it failed more than ENDS_WITHIN_S ago; otherwise
         None. A trainer that completed its work has not failed.
 
-        Within ENDS_WITHIN_S, the lead's trainer should have noticed the failure and ended. If it still runs after that
-        time, the caller has to end it.
+        Normally, the lead's trainer notices the failure and ends within ENDS_WITHIN_S. If the lead's trainer still runs
+        after this time, the caller has to end it.
         """
         ended = self._failed(trainer)
         if not ended:

@@ -85,8 +85,8 @@ class Recorder:
         """
         Queue an append. Return a future whose result is the written entry, or None if `decide` returned None.
 
-        The future raises the errors of Ledger.append. But the append is repeated first: for an hour before
-        StoreUnavailable, and for ROOM_WITHIN_S before WritesRefused.
+        The future raises the errors of Ledger.append. It raises StoreUnavailable only after the recorder has tried for
+        an hour, and WritesRefused only after it has tried for ROOM_WITHIN_S.
         """
         future: Future[Entry | None] = Future()
         self._jobs.put((lambda state: cleaned(decide(state), self._clean), future))

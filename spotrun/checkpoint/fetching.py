@@ -41,7 +41,7 @@ class Record(Protocol):
 
     Instances must not be able to forge the record. So it is kept where no instance can write. For the same reason, the
     record does not rely on values in the store that an instance can choose freely, such as the files' times. Several
-    threads may use it at the same time.
+    threads may use the record at the same time.
     """
 
     def written(self, path: str) -> Sequence[Content] | None:

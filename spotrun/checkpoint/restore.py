@@ -158,9 +158,9 @@ def recognised(
     of the commit cannot be read, close `held` and return None. The process that wrote to the memory must have ended.
 
     If the commit borrows no parts, each part of the image is compared with the part's digest in the commit's manifest.
-    That is impossible for a borrowed part: the image may contain only some of the part's bytes, and the digest is that
-    of all its bytes. So for a commit that borrows, the caller must pass `digest`, the digest of the whole committed
-    image (see `unchanged.digest`).
+    A borrowed part cannot be compared in this way: its digest is the digest of all its bytes, but the image may contain
+    only some of these bytes. So for a commit that borrows, the caller must pass `digest`, the digest of the whole
+    committed image (see `unchanged.digest`).
     """
     whole = False
     try:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 class StoredRuns(NamedTuple):
     """
     The runs of a store. `runs` maps the uid of each readable run to the run. A folder that cannot be read may be a
-    run's folder too, but the run's uid is then unknown. So `unreadable` contains every word in the folder's name or
-    content that could be the uid. An instance whose tag has one of these words as its uid counts as an instance of a
-    run in this store.
+    run's folder too, but the run's uid is then unknown. So `unreadable` contains every word that could be the uid of
+    such a folder's run. If an instance is tagged with one of these words as its run's uid, it counts as an instance of
+    a run in this store.
     """
 
     runs: dict[str, OpenRun]

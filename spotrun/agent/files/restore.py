@@ -6,8 +6,8 @@ Missing files are first fetched into a folder next to the work folder, and then 
 state is put in place before the command starts.
 
 The files of a script are fetched while the trainer still imports its modules, and put in place when the trainer
-requests them, just before its training begins. This is not done earlier, because the part of the script before the
-training runs in every attempt, and may itself write files that the restore then has to replace.
+requests them, just before its training begins. They are not put in place earlier: in every attempt, the part of the
+script before the training runs first, and may itself write files that the restore has to replace.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class FilesOfCommit:
 
     `known` are files of the work folder that this agent has stored or restored before. If such a file is unchanged, its
     digests need not be computed again. `rules` select which files of the work folder belong to the checkpoint; the
-    default is a script's files. `beside` is the name of the folder, next to the work folder, into which files are
-    fetched.
+    default is a script's files. The last parameter is the name of the folder, next to the work folder, into which files
+    are fetched.
     """
 
     def __init__(

@@ -9,10 +9,10 @@ The chunks in the store show how many bytes were shipped. So a restarted agent c
 stopped. After a pause in the output, a new line is shipped immediately. If a program prints constantly, a chunk is
 shipped every few seconds.
 
-Programs write directly into the file and may keep it open, so no output is lost when an agent ends. Because the file
-may be open, it cannot be replaced by a new one. Instead, the disk space of shipped output is freed within the file,
-except for the last KEPT_BYTES. Freed bytes read as zeros, and every byte keeps its offset. Once output is shipped, the
-secrets in it are replaced by stars on the disk too.
+Programs write directly into the file and may keep it open, so no output is lost when an agent ends. Because a program
+may have the file open, the agent cannot replace it by a new file. Instead, it frees the disk space of shipped output
+within the file, except for the last KEPT_BYTES. Freed bytes read as zeros, and every byte keeps its offset. Once output
+is shipped, the secrets in it are replaced by stars on the disk too.
 """
 
 from __future__ import annotations

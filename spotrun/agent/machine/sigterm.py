@@ -2,10 +2,10 @@
 Sends SIGTERM to a command. From the way in which the command then exits, judges whether it handled the signal and
 finished writing its files, or was killed in the middle of its work.
 
-A command is often a shell that runs a program. If the shell gets SIGTERM, it dies immediately. If only the program gets
-SIGTERM, the shell would continue with its next line after the program has ended. So shells are first paused with
-SIGSTOP, and then only the program gets SIGTERM. The program's children do not get it, unless the program is itself a
-shell that catches the signal.
+A command is often a shell that runs a program. If the shell got SIGTERM, it would die immediately, and its exit code
+would not show whether the program finished. If only the program got SIGTERM, the shell would continue with its next
+line after the program has ended. So shells are first paused with SIGSTOP, and then only the program gets SIGTERM. The
+program's children do not get it, unless the program is itself a shell that catches the signal.
 
 `targets_of` decides which processes get which signal; `Termination` sends the signals.
 """

@@ -42,7 +42,7 @@ EC2, a bad snapshot, or the disk's key.
 """
 NEVER_RAN = ("Server.InsufficientInstanceCapacity", "Client.VolumeLimitExceeded")
 """
-Other codes with which EC2 ends an instance before it ran, because capacity was short or a limit on disk volume was
+Other codes with which EC2 ends an instance that has never run, because capacity was short or a limit on disk volume was
 reached. EC2 bills nothing for such a launch.
 """
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")

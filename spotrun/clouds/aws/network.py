@@ -19,7 +19,7 @@ _TARGETS = (
     *("LocalGatewayId", "CarrierGatewayId", "CoreNetworkArn"),
 )
 """
-The keys under which EC2 describes a route's target; each route has one of them:
+The keys under which EC2 describes a route's target; each route has one of these keys:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Route.html. If the target is an internet gateway, only
 instances with a public address can use the route.
 """
