@@ -2,8 +2,8 @@
 The cost of traffic between regions, computed from the ledger. Pure.
 
 Instances read checkpoints, setup caches and data from the store, and write checkpoints, setup caches and the script's
-files to it. Both directions are counted. One transfer is not: a standby fetches a checkpoint before it takes over, and
-if it never takes over, the ledger has no entry about that transfer.
+files to it. Both directions are counted. One kind of transfer is missing: a standby fetches a checkpoint before it
+takes over. If the standby never takes over, no entry of the ledger shows that transfer.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def _resumed(state: RunState, attempt: Attempt, read: Decimal) -> Iterator[tuple
 
 def _read_bytes(commit: Commit, trainer: Trainer) -> int:
     """
-    Return the bytes that a trainer reads to resume. The files of the script count only for the first trainer of an
-    attempt: a later trainer finds most of them in the work folder.
+    Return the bytes that a trainer reads to resume. For the first trainer of an attempt, this includes the files of the
+    script. A later trainer finds most of these files in the work folder, so they are not counted again.
     """
     files = commit.event.files
     return commit.event.size_bytes + (files.size_bytes if files is not None and not trainer.incarnation else 0)

@@ -109,9 +109,9 @@ def _notice_lead(attempt: Attempt) -> timedelta | None:
 
 def _commit_age(state: RunState, trainer: Trainer | None, at: datetime) -> timedelta | None:
     """
-    Return how old, at the time `at`, the commit was from which `trainer` resumed. `trainer` is the first trainer of a
-    later attempt. If it is None, because no later trainer has started yet, use the newest commit, because the next
-    trainer will resume from that.
+    Return the age, at the time `at`, of the commit from which `trainer` resumed. `trainer` is the first trainer of a
+    later attempt. It is None if no later trainer has started yet. Then the age of the newest commit is returned,
+    because the next trainer will resume from that commit.
     """
     if trainer is None:
         commit = state.latest_commit()

@@ -1,5 +1,5 @@
 """
-Functions that say how a run, its attempts and its epochs stand: running or ended, completed or not, interrupted or not.
+Computes the current state of a run in one word, its completed epochs, and whether its attempts were interrupted.
 """
 
 from __future__ import annotations
@@ -76,12 +76,13 @@ def is_plain(state: RunState) -> bool:
 
 def completed_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:
     """
-    Return the completed epochs (counted from 0), each with the time at which its account ends: costs up to then belong
-    to this epoch, later costs to the next one. Epochs and times are in ascending order.
+    Return the completed epochs (counted from 0), each with the end of its account. Costs up to this time belong to the
+    epoch, later costs to the next epoch. Epochs and times are in ascending order.
 
     An epoch counts as completed if the run is completed, or if a commit at the epoch's last step or later exists and
-    training has not resumed from an earlier commit since. Its account ends when its training reached the end of the
-    epoch's data. If the end of that training was lost and repeated, the account ends with the repetition.
+    training has not resumed from an earlier commit since. Its account ends at the time at which the training reached
+    the end of the epoch's data. If the last steps of the epoch were lost and repeated, the end of the repetition
+    counts.
     """
     commits = [commit for commit in state.commits if not commit.cut_off and not commit.event.suspect]
     completed_at = state.terminal.at if state.terminal is not None and state.terminal.outcome == "completed" else None

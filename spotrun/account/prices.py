@@ -77,9 +77,10 @@ def charges(launch: Launch, rule: BillingRule, end: datetime) -> list[Charge]:
     Return the charges of all instances of a launch, each from the instance's first billed moment to its end or, if
     earlier, to `end`.
 
-    A time has no charge if the cloud bills nothing for the machine, if the machine is switched off and only its disk is
-    billed, or if no price is known. If an instance was billed before its first price was recorded, this function
-    applies that first price from the start of billing. The bill that spotrun computes does the same.
+    There is no charge for a time in which the cloud bills nothing for the machine, in which the machine is switched off
+    and only its disk is billed, or for which no price is known. If the cloud billed an instance before the ledger
+    recorded the instance's first price, that first price applies from the start of billing, as in the bill that spotrun
+    computes.
     """
     meters = zip(launch.members, launch.meters(rule), strict=True)
     return [charge for member, meter in meters for charge in _charges(member, meter, end)]

@@ -3,9 +3,9 @@ The cost of a run, in dollars and in time, per completed epoch (protocol 24 and 
 
     epochs + rest = total                  exactly, in dollars (Decimal) and in time (timedelta)
 
-An epoch's account begins where the previous epoch's account ends, and ends when this epoch's training ended. If that
-training was lost and repeated, the end of the repetition counts. All cost that accrues in this time is the epoch's
-cost, even if two instances ran side by side.
+An epoch's account begins when the previous epoch's account ends. It ends at the end of the epoch's training. If the
+last steps of that training were lost and repeated, the end of the repetition counts. All cost that accrues in this time
+is the epoch's cost, even if two instances ran side by side.
 
 The rest is the cost that belongs to no completed epoch, because it accrued after the last one. Until the run is
 completed, reports call it *unfinished*. Afterwards they call it *end of run*: it covers the last checkpoint, and the

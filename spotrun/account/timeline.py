@@ -183,7 +183,10 @@ def _draw_attempt(
     commits: Mapping[TrainerKey, list[Commit]],
     plain: bool,
 ) -> None:
-    """Draw one attempt's time. A `plain` command reports no first step, so it counts as training from its start."""
+    """
+    Draw one attempt's time. A `plain` command does not report when it makes its first step. So all time from its start
+    counts as training.
+    """
     over = _over_at(state, attempt, line.end)
     for index, trainer in enumerate(attempt.trainers):
         started_at = (trainer.began_at or trainer.resumed_at) if plain else trainer.started_at
@@ -250,8 +253,8 @@ def _survived(state: RunState) -> dict[TrainerKey, datetime]:
     """
     Return, for each trainer, the time up to which its training was kept: `FOREVER` for all of it, `NEVER` for none.
 
-    When a trainer resumes from a commit, all training since that commit's snapshot is lost. This includes what the
-    trainer that took the snapshot did after it, and everything that other trainers did before the resume. If later
+    When a trainer resumes from a commit, all training since that commit's snapshot is lost: the later steps of the
+    trainer that took the snapshot, and all steps that other trainers made between the snapshot and the resume. If later
     trainers resumed from several commits, the oldest of these commits counts. A command that continues with the files
     that the previous command left (`in_place`) loses nothing.
     """

@@ -35,12 +35,14 @@ class Bill:
     """
     The costs and counts accrued up to one time, or between two times.
 
-    `counterfactual_usd` is what the run would have cost on demand. It is the price of the job's baseline (usually the
-    same instance type on demand), multiplied by the productive time and the time of one start (the run's first boot,
-    setup and restore). Stalls for checkpoints are not included, because a run on demand needs no checkpoints. `paid` is
-    the sum of the times for which each instance was billed. `own_usd` is the cost of wear and power on the user's own
-    machine, and `own_paid` is the time for which that machine was used. `waiting_usd` is the part of the instances'
-    cost that a gang's members caused while they waited for other members: they were ready to train, but in no attempt.
+    - `counterfactual_usd`: what the run would have cost on demand. This is the price of the job's baseline (usually the
+      same instance type on demand), multiplied by a time. The time is the productive time and one start: the run's
+      first boot, setup and restore. Stalls are not included, because a run on demand needs no checkpoints.
+    - `paid`: the sum of the times for which each instance was billed
+    - `own_usd`: the cost of wear and power on the user's own machine
+    - `own_paid`: the time for which the user's own machine was used
+    - `waiting_usd`: the cost of a gang's members while they waited for other members, that is, were ready to train but
+      in no attempt. It is a part of the instances' cost.
     """
 
     spot_usd: Decimal
@@ -233,8 +235,8 @@ class Totals:
 
 def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, datetime, Decimal]]:
     """
-    Yield the bytes of each stored thing, with the times from which and until which it is stored: each checkpoint (from
-    its commit on), each setup cache (from the entry that reports it), and the files of the script.
+    Yield, for everything that the store keeps, the start and end of its storage, and its bytes. This includes each
+    checkpoint (from its commit on), each setup cache (from the entry that reports it), and the files of the script.
     """
     for commit in state.commits:
         yield commit.at, min(kept_until, commit.retired_at or kept_until), Decimal(commit.event.stored_bytes)
@@ -248,9 +250,10 @@ def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, d
 
 def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
     """
-    For each time that an instance did the job's `setup`, yield the number of objects moved, and the time of the entry
-    that reports it. There are two ways to do the `setup`, and `how` selects one. With "run", the commands ran, and
-    objects were sent to the store. With "unpacked", a setup cache was fetched from the store and unpacked instead.
+    Yield, for each `setup` on an instance, the time of the entry that reports it, and the number of objects that were
+    sent to the store or fetched from it. `how` selects one of two kinds of `setup`. With "run", the instance ran the
+    commands and sent objects to the store. With "unpacked", the instance fetched a setup cache from the store and
+    unpacked it.
     """
     for one in state.setups():
         if one.setup.how == how:
@@ -285,8 +288,9 @@ def _counterfactual(
     state: RunState, spans: tuple[Span, ...], attached_usd_per_hour: Decimal
 ) -> Iterable[tuple[datetime, datetime, Decimal]]:
     """
-    Yield the start and end of each stretch of time that a run on demand would also have had to pay for, and the total
-    hourly price of that run's machines. These are all productive spans, and the spans of the run's first start.
+    Yield the stretches of time for which an on-demand run would have had to pay too: all productive spans, and the
+    spans of the run's first start. Each is yielded as its start, its end, and the total hourly price of the on-demand
+    machines.
     """
     baseline = baseline_usd_per_hour(state)
     first = next((span for span in spans if span.kind is Activity.PRODUCTIVE), None)

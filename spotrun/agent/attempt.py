@@ -50,7 +50,7 @@ from spotrun.run.state import Attempt
 SAVES_WITHIN_S = 600.0
 """
 Maximum time, in seconds of run time, for which a gang's lead goes on saving its last snapshots after the attempt has
-ended. It is limited because the next attempt cannot begin before, and the other members stand idle.
+ended. The time is limited because the next attempt cannot begin while the lead saves, so the other members stand idle.
 """
 
 
@@ -59,8 +59,8 @@ class AttemptRun:
     Runs the trainers of one attempt.
 
     `spare` is a trainer process that was started before the takeover. It has run the script up to the start of the
-    training, and waits there. `place` and `held` are passed only for a gang's lead: its place in the gang, and the
-    checkpoint that it still has in memory from an earlier attempt.
+    training, and waits there. `place` and `held` are passed only for a gang's lead: the lead's place in the gang, and
+    the checkpoint that the lead still has in memory from an earlier attempt.
     """
 
     def __init__(

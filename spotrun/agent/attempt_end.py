@@ -115,8 +115,8 @@ class AttemptEnd:
 
     def _go(self, reason: str) -> NoReturn:
         """
-        Power off. But if the cloud is about to reclaim this instance, and does not bill instances that it reclaims,
-        wait for it to do so before powering off.
+        Power off. If the cloud is about to reclaim this instance, and does not bill instances that it reclaims, first
+        wait for the cloud to reclaim it, so that the instance is not billed.
         """
         self._trainers.close()
         await_the_cloud(self._context, self._journal.attempt)

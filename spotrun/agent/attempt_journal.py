@@ -101,8 +101,8 @@ class AttemptJournal:
 
         Raises:
             PowerOff: this launch is not allowed to start an attempt, or another instance has already started this
-                launch's attempt. The second happens if a user has launched this instance by hand with "launch more like
-                this".
+            launch's attempt. The latter happens if a user has copied that instance with "Launch more like this" in the
+            cloud's console.
         """
         self._append(unless(lambda state: state.launches[self._launch].attempt is not None, self._started))
         number = self._recorder.state.launches[self._launch].attempt

@@ -265,8 +265,8 @@ class AttemptLoop:
 
     def _follow_fits(self) -> None:
         """
-        If the script has called another fit(), let it begin once the final checkpoint of the previous fit() is durable.
-        During a drain, end the attempt instead.
+        Begin the script's next fit(), if the script has called it and the final checkpoint of the previous fit() is
+        durable. During a drain, end the attempt instead.
         """
         trainer = self._trainer
         if trainer.fit_wanted is None or trainer.exited or (trainer.final is None and not trainer.is_behind):

@@ -115,8 +115,8 @@ def standby_verdict(
 
 FAILED = 1
 """
-Exit code that the agent records for a failed training whose process did not exit. The command began another training
-instead, so the agent has to kill it, and the command has no exit code of its own that shows the failure.
+Exit code that the agent records if a training failed and its command, instead of exiting, began another training. The
+agent has to kill such a command, so the command's own exit code does not show the failure.
 """
 
 
@@ -172,7 +172,7 @@ def _signal_name(number: int) -> str:
 
 def why_give_up(state: RunState, exited: TrainerExited, max_restarts: int) -> str | None:
     """
-    Return the reason why no other trainer is started after `exited`; None if another one is started. `state` already
+    Return the reason why the agent starts no further trainer after `exited`; None if it starts one. `state` already
     includes `exited`.
 
     One reason is that the script failed twice at the same step: it would fail there a third time (promise I7).
@@ -203,9 +203,9 @@ def final_snapshot_fits(left_s: float, save_s: float | None, *, uploading: bool)
     `save_s` is how long a save takes, as measured; None if no save was measured. If an earlier snapshot is being
     uploaded (`uploading`), that upload has to be cancelled first. This is worth it only if a save fits into `left_s`.
 
-    If nothing is being uploaded, the agent tries in any case, even if `save_s` is longer than `left_s`: a try costs
-    nothing, and it may succeed. The final save can be many times as fast as the measured saves, which ran at low
-    priority so as not to slow the training down.
+    If nothing is being uploaded, the agent should try in any case, even if `save_s` is longer than `left_s`. An attempt
+    costs nothing and may succeed, because the final save can be many times as fast as the measured saves. Those ran at
+    low priority, so as not to slow the training down.
     """
     return not uploading or save_s is None or save_s <= left_s
 
@@ -217,7 +217,8 @@ def hang_limit_s(step_s: float | None, hang_after: timedelta, floor_s: float, *,
         max(10 median steps, policy.hang_after, floor)
 
     Before the first progress and after fit(), the limit is three times as long. `floor_s` is 30 s of system time,
-    converted to run time. The floor is in system time because a machine does not get faster if run time passes faster.
+    converted to run time. The floor is in system time because a machine is not faster when run time passes faster than
+    system time.
     """
     limit_s = max(HANG_STEPS * (step_s or 0.0), hang_after.total_seconds(), floor_s)
     return limit_s if training else HANG_OUTSIDE_FACTOR * limit_s
@@ -283,9 +284,10 @@ LATE_STEPS = 3
 
 def gives_way(held: HeldSnapshot, turn_s: float) -> bool:
     """
-    Return True if the waiting snapshot should be dropped, so that the training can take a newer one in its place. Two
-    things must be true: the next snapshot is due, and the training will probably reach its next step boundary before an
-    upload is allowed. The second is only an estimate: a validation before that boundary may take longer than a step.
+    Return True if the snapshot that waits for its upload should be dropped, so that the training can take a newer
+    snapshot instead. This is so if the next snapshot is due, and the training will probably reach its next step
+    boundary before the waiting snapshot's upload is allowed to begin. The time of the boundary is only an estimate,
+    because a validation before the boundary may take longer than a step.
 
     If the training has been silent for too long, it may never reach another step boundary. In that case the snapshot is
     kept. `turn_s` is the time in seconds until the caller calls this function again.

@@ -62,7 +62,7 @@ def told_to_trainer(context: AgentContext, image: Image | None) -> Resume:
 
 
 def afresh_after(context: AgentContext, last: Commit) -> Start:
-    """Return the start of a fit() that begins from scratch, after an earlier fit() whose final commit is `last`."""
+    """Return the start of a fit() that trains from scratch. `last` is the final commit of the fit() before it."""
     event = last.event
     told = told_to_trainer(context, None)
     return Start(replace(told, epoch=event.epoch, step=event.step, fit=event.fit + 1))

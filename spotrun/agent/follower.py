@@ -1,10 +1,10 @@
 """
 Runs a gang's member that is not the lead. The member's trainers begin and end according to the ledger (protocol 38).
 
-Within an attempt, the trainers of all members are started together. If one of them fails, all may be started again,
-together. Each such start has a number, the incarnation. The lead's agent restores, saves, and decides what follows when
-a trainer ends. It writes each incarnation into the ledger, with the address at which the trainers connect to each
-other.
+Within an attempt, the trainers of all members are started together. If one of them fails, the lead's agent may have all
+of them started again. Each of these common starts has a number, the incarnation. The lead's agent restores, saves, and
+decides what follows when a trainer ends. It writes each incarnation into the ledger, with the address at which the
+trainers connect to each other.
 
 This agent starts a trainer as soon as it reads an incarnation in the ledger. It ends the trainer when it reads the next
 incarnation, or the end of the attempt. If the trainer ends by itself, this agent reports how.

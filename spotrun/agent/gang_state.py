@@ -5,8 +5,8 @@ A checkpoint includes only the lead's files, and after a resume every member sta
 have written a file that the lead does not have, or that differs from the lead's file of that name. Then the checkpoint
 would lack a part of the training, so the lead makes no checkpoint until the difference is gone.
 
-Before each checkpoint the lead asks the other members for such files, in its status object. Each member answers in its
-own status object.
+Before each checkpoint, the lead writes into its status object a question to the other members: whether they have such
+files. Each member writes its answer into its own status object.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ After this time the checkpoint is refused. The unit is the time after which an u
 """
 RESTS_MAX = 120
 """
-Maximum time for which the lead waits if its state, or the other member's file, keeps changing. After this time the
-checkpoint is refused in any case. The unit is the same as for RESTS.
+Maximum time for which the lead waits while its state, or the other member's file, keeps changing. After this time the
+checkpoint is refused in any case. The time has the same unit as RESTS.
 """
 READS_WITHIN_S = 10.0
 """
@@ -102,7 +102,8 @@ class MemberAnswer(NamedTuple):
 
 class Asking(NamedTuple):
     """
-    The situation of the lead, which has made a copy of its state and asked the other members about it.
+    The lead's situation after it has made a copy of its state and asked the other members to compare their files with
+    it.
 
     The lead asked `asked_s` seconds ago, and its state has not changed for `rested_s` seconds. `renewed` is True if a
     member named a file that has since changed on the lead too, so that the copy is out of date. `ended` is True if the
@@ -124,8 +125,8 @@ def verdict(heard: Iterable[MemberAnswer], asking: Asking, rest_s: float) -> Ver
     lead lacks, the lead first waits, because its own command may still write the same file. The copy is refused only
     when the other member's file is at rest, and the lead's state has been at rest without that file for a while.
 
-    If a member's command failed in the middle of its work, the member may never write the files that the lead's copy
-    has. So this copy is dropped. The lead makes another one, from the files that its state has then.
+    If a member's command failed in the middle of its work, this member may never write some of the files in the lead's
+    copy. So this copy is dropped, and the lead makes a new copy of its current files.
     """
     open_ones = [each for each in heard if not each.agrees]
     unlike = [each.answer for each in open_ones if each.answer is not None]
@@ -199,7 +200,7 @@ class OthersState:
         Ask the other members, and read their statuses again and again. After each round, yield all answers so far.
 
         Raises:
-            MemberSilent: a member has not answered, and its status no longer changes or its trainer has failed.
+            MemberSilent: a member has not answered, and either its status no longer changes or its trainer has failed.
         """
         clock, status = self._context.clock, self._context.status
         silent_s = max(SILENT_S, SILENT_MIN_S * clock.scale)

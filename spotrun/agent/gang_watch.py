@@ -32,8 +32,8 @@ from spotrun.run.reasons import lost_a_peer
 
 STANDS_STILL_S = 15.0
 """
-A member that cannot be reached counts as missing only if, in addition, the lead's trainer has made no step for this
-many seconds of run time (protocol 44). If five steps take longer than this, the time of five steps applies.
+Seconds of run time without a step of the lead's trainer, after which a member that cannot be reached counts as missing
+(protocol 44). If five steps take longer, the time of five steps applies instead.
 """
 STANDS_STILL_STEPS = 5
 
@@ -98,8 +98,8 @@ class GangWatch:
         Return the trainer of another member that failed first, if it failed more than ENDS_WITHIN_S ago; otherwise
         None. A trainer that completed its work has not failed.
 
-        Within ENDS_WITHIN_S, the lead's trainer should have noticed the failure and ended. If it still runs after that
-        time, the caller has to end it.
+        Normally, the lead's trainer notices the failure and ends within ENDS_WITHIN_S. If the lead's trainer still runs
+        after this time, the caller has to end it.
         """
         ended = self._failed(trainer)
         if not ended:

@@ -56,11 +56,13 @@ TERMINATED_WITHIN_MIN_S = 5.0
 
 UPLOAD_ALONE_SHARE = 0.25
 """
-Last part of the time from a notice to its deadline, as a share of that time. Training stops for this part if an earlier
-snapshot is still being uploaded and there is no time for a final snapshot. Then the upload has the machine to itself.
+Share of the time between a notice and its deadline, at the end of this time, during which training stops so that an
+upload has the machine to itself. This happens if an earlier snapshot is still being uploaded and there is no time for a
+final snapshot.
 
 If there is time for a final snapshot, the upload is cancelled, and the final snapshot is saved instead. From the notice
-on, the upload has priority over training. If it is done early, there may be time for a final snapshot after all.
+on, the upload has priority over training, because there may be time for a final snapshot after all if the upload
+finishes early.
 """
 
 

@@ -123,7 +123,7 @@ def _early_trainer(context: AgentContext) -> TrainerProcess | None:
     training until the takeover.
 
     The trainer is started only if an earlier commit proves that the script uses spotrun's callback. A script without
-    the callback would not wait for the takeover, and would train before it.
+    the callback would not wait for the takeover. It would begin to train at once.
     """
     if not context.recorder.state.has_trained or os.environ.get(EARLY_VARIABLE) == "0":
         return None

@@ -37,8 +37,8 @@ TURN_S = 0.1
 
 class Membership:
     """
-    The part that one instance takes in its gang. If the job's `setup` failed on this instance, `failure` is the reason.
-    The next attempt then ends immediately, for this reason.
+    One instance's membership in its gang. If the job's `setup` failed on this instance, `failure` is the reason, and
+    the next attempt ends immediately with this reason.
     """
 
     def __init__(self, context: AgentContext, failure: str | None) -> None:
@@ -61,9 +61,9 @@ class Membership:
 
     def _open_door(self) -> Door | None:
         """
-        Open a door: a socket by which the other members check whether they can reach this one (connectivity.py). Return
-        None if this machine cannot open a door. If an earlier agent of this instance has reported a port, use that
-        port, because the other members already connect to it.
+        Open a door: a socket by which the other members check whether they can reach this member (connectivity.py). If
+        an earlier agent of this instance has reported a port, use the same port, because the other members already
+        connect to it. Return None if this machine cannot open a door.
         """
         known = self._context.recorder.state.member(self._name).ready
         port = None if known is None else known.door

@@ -45,9 +45,9 @@ Job = tuple[Decide, "Future[Entry | None]"]
 
 def unless(done: Callable[[RunState], object], event: AnyEvent) -> Decide:
     """
-    Return a function for `Ledger.append` that decides whether to append `event`: yes, unless `done` finds in the run's
-    state that the event has already been written. This prevents duplicates. If the store's answer to an append was
-    lost, the ledger calls the function again, and finds that the event is there.
+    Return a function for `Ledger.append` that returns `event`, or None if `done` finds in the run's state that the
+    event has already been written. This prevents duplicates: if the store's answer to an append was lost, the ledger
+    calls the function again, and the function finds that the event is already there.
     """
     return lambda state: None if done(state) else event
 
@@ -85,8 +85,8 @@ class Recorder:
         """
         Queue an append. Return a future whose result is the written entry, or None if `decide` returned None.
 
-        The future raises the errors of Ledger.append: StoreUnavailable only after an hour of tries, and WritesRefused
-        after ROOM_WITHIN_S.
+        The future raises the errors of Ledger.append. It raises StoreUnavailable only after the recorder has tried for
+        an hour, and WritesRefused only after it has tried for ROOM_WITHIN_S.
         """
         future: Future[Entry | None] = Future()
         self._jobs.put((lambda state: cleaned(decide(state), self._clean), future))

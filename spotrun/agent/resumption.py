@@ -192,8 +192,8 @@ def _newest_with_files(
             try:
                 if found.skipped:
                     files = FilesOfCommit(context, commit, known)
-                    # The pool has only one thread. So this fetch begins after the first one, which may still be writing
-                    # to the same folder.
+                    # The fetch of another commit's files may still be writing to the same folder. But the pool has only
+                    # one thread, so this fetch begins only after that fetch has ended.
                     coming = beside.submit(files.fetch)
                 coming.result()
                 ends = fits.ends_before(context, commit)

@@ -81,8 +81,8 @@ class Saver:
     soon as the trainer is free to overwrite the common part, and `released` as soon as the trainer is free to overwrite
     the snapshot's whole arena.
 
-    Two commits have to be at least 30 s apart. So if a snapshot comes too early, the caller holds it (`hold`): the
-    snapshot waits, although no upload is in progress. A final snapshot is never held.
+    Two commits have to be at least 30 s apart. So if a snapshot is taken too early, the caller holds it (`hold`): the
+    snapshot waits, although no other upload is in progress. A final snapshot is never held.
     """
 
     def __init__(
@@ -230,9 +230,9 @@ class Saver:
         """
         Record that the upload in flight is over, and return its snapshot.
 
-        The snapshot is kept for another try if `retry` is True, or if it `failed` and is final. There are two
-        exceptions, in which it is never tried again: a newer snapshot is waiting, or the trainer may have overwritten a
-        part of it.
+        The snapshot is kept for another upload if `retry` is True, or if the upload `failed` and the snapshot is the
+        final one. In two cases it is never uploaded again: if a newer snapshot is waiting, or if the trainer may have
+        overwritten a part of the snapshot.
         """
         snapshot, self._in_flight = self._in_flight, None
         if snapshot is None:
@@ -441,8 +441,8 @@ class Worker:
 
 def of_gang(event: CheckpointCommitted, snapshot: int, world: int) -> CheckpointCommitted:
     """
-    Add to the event the fields that only a gang's commit has, and return it. These fields say that only rank 0 has
-    stored the state, because the state is the same on all `world` ranks (protocol 41, 42).
+    Add to the event the fields that only a gang's commit has, and return it. These fields show that only rank 0 has
+    stored the state, on behalf of all `world` ranks, because the state is the same on all of them (protocol 41, 42).
     """
     shard = Shard(
         rank=0,

@@ -5,9 +5,8 @@ the machine image has no PyTorch, PyTorch is installed into that environment.
     (container) -> clean folders -> unpack what an earlier instance made -> ready
                   -> or run `setup` -> pack what it made, and store that while the training begins
 
-So that the user pays only once for what `setup` does, spotrun/folder/setup_cache.py keeps the result for the next
-instance. If the cached result cannot be used for any reason, the command runs again, in clean folders, and the log says
-so.
+spotrun/folder/setup_cache.py keeps the result of `setup` for the next instance, so that the user pays for it only once.
+If the cached result cannot be used for any reason, the command runs again, in clean folders, and the log says so.
 """
 
 from __future__ import annotations
@@ -116,8 +115,8 @@ def _lacks_torch(context: AgentContext) -> bool:
 
 def _environment(context: AgentContext) -> tuple[str, int]:
     """
-    Make the environment: unpack it from the setup cache, or run `setup`. Return which of the two ("unpacked" or "run"),
-    and the size of the packed files; 0 if nothing was packed.
+    Make the environment: unpack it from the setup cache, or run `setup`. Return the way in which it was made
+    ("unpacked" or "run"), and the size of the packed files; 0 if nothing was packed.
     """
     if not context.spec.pack_setup:
         _run(context)

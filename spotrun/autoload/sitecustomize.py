@@ -34,8 +34,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.dirname(HERE)
 SPAWNED = "--multiprocessing-fork"
 """
-Argument of the processes that `multiprocessing` spawns. They are not seeded: their arguments are equal, so all of them
-would draw the same numbers.
+Argument of the processes that `multiprocessing` spawns. These processes are not seeded: a process's seed is computed
+from its arguments, and their arguments are equal, so all of them would draw the same numbers.
 """
 OLDEST = (3, 11)
 """The oldest Python that spotrun itself runs on."""
@@ -56,8 +56,8 @@ SAID = {
     "transformers.trainer": "a training by a Trainer of transformers is saved and resumed",
 }
 """
-For each module, the message to print when a program imports it. Other modules have no message, because programs also
-import them without training.
+For each module, the message to print when a program imports it. The other modules in INSTALLS have no message, because
+not every program that imports them trains with them.
 """
 FRAMEWORKS = ("lightning.pytorch", "pytorch_lightning", "transformers.trainer")
 """Modules at whose import a message is printed if this Python is too old for spotrun."""

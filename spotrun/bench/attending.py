@@ -147,7 +147,7 @@ def measuring(
     trials: Sequence[PlannedTrial], steps: int, budget: Decimal | None, max_parallel: int | None, watch: Watch
 ) -> Iterator[Iterator[BenchRow]]:
     """
-    Run the trials. Yield an iterator over their result rows, in which each row comes as soon as its trial is measured.
+    Run the trials. Yield an iterator that returns each trial's result row as soon as the trial is measured.
 
     `budget` is for all trials together. At most `max_parallel` trials run at the same time. If it is None, at most one
     trial of each kind of instance runs at a time. At the end of the `with` block, even after an error, all instances
@@ -188,8 +188,8 @@ class _Bench:
 
     def _begin(self) -> BenchRow | None:
         """
-        Begin the trials that `next_ones` chooses. If no trial is running and the budget is too small for the next one,
-        remove that trial, and return a row that says so.
+        Begin the trials that `next_ones` chooses. If no trial is running and the budget is too small for the next
+        trial, remove that trial from the list, and return a row that names the budget as the reason.
         """
         kinds = [self._trials[number].trial.kind for number in self._waiting]
         places = next_ones(kinds, [each.kind for each in self._going], self._max_parallel)
@@ -232,7 +232,7 @@ class _Abandoned(Exception):
 
 
 class _TrialRun:
-    """A trial's run, from its creation until nothing of it is left running. It has its own thread."""
+    """A trial's run. A separate thread takes care of it, from its creation until all its instances have ended."""
 
     def __init__(
         self,

@@ -45,8 +45,9 @@ The phases of a run until its first step, in this order. They have the same name
 @dataclass(frozen=True)
 class Progress:
     """
-    The progress of one trial: it has taken `steps` of the `wanted` steps. `number` is its number among the bench's
-    `trials` trials, from 0. `held_up` says what the trial is waiting for; None if it is not waiting.
+    The progress of one trial: it has taken `steps` of the `wanted` steps. `number` is the trial's number, counted from
+    0, among the bench's trials, of which there are `trials`. `held_up` describes what the trial is waiting for; None if
+    it is not waiting.
     """
 
     trial: BenchTrial
@@ -236,8 +237,8 @@ def time_of(row: BenchRow, base: BenchRow) -> float | None:
 
 def cost_of(row: BenchRow, base: BenchRow) -> float | None:
     """
-    Return what the row's trial costs for the same number of samples, as a multiple of what the base costs. Row and base
-    are each priced at their lower price, spot or on demand.
+    Return the cost of a sample in the row's trial, divided by the cost of a sample in the `base` trial. For each of the
+    two trials, the lower of its spot price and its on-demand price is used.
     """
     ours, theirs = row.per_usd(cheapest(row.prices)), base.per_usd(cheapest(base.prices))
     return None if ours is None or theirs is None else theirs / ours

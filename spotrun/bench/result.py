@@ -58,9 +58,9 @@ class BenchRow(msgspec.Struct, frozen=True, kw_only=True):
     """
     A trial and its result.
 
-    `instance_type` is the type on which the trial trained, "" if it never trained. `begins_s` says how many seconds of
-    run time the trial's run needed until its first step, keyed by phase (wait, boot, setup, restore). `usd` is what the
-    trial has cost. If the trial has no figures (`measured` is None), `reason` says why.
+    `instance_type` is the type on which the trial trained, "" if it never trained. `begins_s` has the seconds of run
+    time that the trial's run needed until its first step, keyed by phase (wait, boot, setup, restore). `usd` is the
+    trial's cost. If nothing was measured (`measured` is None), `reason` is the reason.
     """
 
     trial: BenchTrial

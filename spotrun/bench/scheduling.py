@@ -36,9 +36,9 @@ def shares(left_usd: Decimal, leasts_usd: Sequence[Decimal | None]) -> list[Deci
     """
     Divide what is left of the budget among the trials that begin together, and return their shares in order.
 
-    The shares are proportional to what each trial needs at least to begin (`leasts_usd`), so that all trials can run
-    for equally long. If the money is not enough for all trials to begin, the last trials get no share, and the returned
-    list is shorter.
+    Each share is proportional to the minimum that the trial needs to begin (`leasts_usd`), so that all trials can run
+    for equally long. If the money is not enough for all trials, the last ones get no share, and the returned list is
+    shorter.
     """
     leasts = [least or CENT for least in leasts_usd]
     while sum(leasts) > left_usd:

@@ -29,9 +29,9 @@ class ChargeKind(StrEnum):
 
 def of_amount(kind: ChargeKind, amount_usd: Decimal) -> ChargeKind:
     """
-    Return the kind of a charge that the bill lists as `kind`. If the amount is negative, that is CREDIT, because the
-    charge corrects other lines. Taxes and roundings are exceptions: they keep their kind, because their amounts can be
-    negative anyway.
+    Return the kind of a charge that the bill lists as `kind`. A charge with a negative amount corrects other lines, so
+    its kind is CREDIT. Taxes and roundings keep their kind, because their amounts can be negative without correcting
+    anything.
     """
     return kind if amount_usd >= 0 or kind in (ChargeKind.TAX, ChargeKind.ROUNDING) else ChargeKind.CREDIT
 

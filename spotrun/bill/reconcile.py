@@ -4,8 +4,8 @@ Compares the ledger ("ours") with the cloud's statement ("theirs"), instance by 
     ours + the explained parts + the unexplained rest = theirs
 
 For each instance, `reconcile` first recomputes the ledger's cost by the cloud's published rule (its minimum and its
-refunds). From this cost it takes only the part for the hours that the bill's file covers. It compares that part with
-the bill's lines for the running instance. Taxes and credits count as explained.
+refunds). From this cost it takes only the part for the hours that the bill's file covers, and compares this part with
+the bill's lines for running the instance. Taxes and credits in the bill count as explained parts.
 
 Disks and addresses are compared in one line for the whole run. The ledger counts them at list prices, and a bill lists
 them under ids that do not tell to which instance they belong.
@@ -232,7 +232,7 @@ def _sum(amounts: Iterable[Decimal]) -> Decimal:
 
 def _beside_usage(charges: Iterable[Charge]) -> tuple[ExplainedPart, ...]:
     """
-    Return, for each reason, the sum of those charges that are not for running an instance, such as taxes and credits.
+    Return the charges that are not for running an instance, such as taxes and credits, as one sum for each reason.
     """
     sums: dict[Reason, Decimal] = {}
     for charge in charges:

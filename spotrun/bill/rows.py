@@ -80,7 +80,9 @@ class BillRow:
         return "" if value is None else str(value)
 
     def amount(self, column: str, unit: str = "") -> Decimal:
-        """Return a column's number, exactly as it is in the file, without the `unit` that may follow it there."""
+        """
+        Return a column's number, exactly as it is in the file. If `unit` follows the number in the file, leave it out.
+        """
         text = self.text(column).removesuffix(unit).strip()
         try:
             number = Decimal(text)

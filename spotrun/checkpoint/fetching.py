@@ -39,9 +39,9 @@ class Record(Protocol):
     """
     A record of the files that earlier fetches wrote into a folder.
 
-    Instances must not be able to forge the record. So it is kept where no instance can write. For the same reason it
-    contains nothing that an instance alone has written into the store, such as the files' times. Several threads may
-    use it at the same time.
+    Instances must not be able to forge the record. So it is kept where no instance can write. For the same reason, the
+    record does not rely on values in the store that an instance can choose freely, such as the files' times. Several
+    threads may use the record at the same time.
     """
 
     def written(self, path: str) -> Sequence[Content] | None:
@@ -155,7 +155,10 @@ _IN_ITS_WAY = {
 
 
 _OF_ONE_FILE = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ})
-"""Errors that do not affect other files: permissions, and names that a file system does not accept."""
+"""
+Errors that concern only one file, so that the other files can still be written: permissions, and names that a file
+system does not accept.
+"""
 
 
 class _OfATool(Exception):

@@ -148,7 +148,8 @@ def begin_bytes(header: Header) -> int:
     if next(tensors_in(last), None) is None:
         return header.size_bytes
     # Tensors are stored in the order of the entries. A tensor that belongs to several entries is stored only once, with
-    # the first of them. So tensors that belong only to the last entry are stored after all others.
+    # the first of these entries. So the tensors that belong only to the last entry begin after all tensors of the other
+    # entries: at number `first`.
     first = max((number for other in others for number in tensors_in(other)), default=-1) + 1
     return header.data_start + header.tensors[first].offset if first < len(header.tensors) else header.size_bytes
 

@@ -48,10 +48,10 @@ class SavedObject(dict[str, Any]):
 
 class InitialObjects:
     """
-    The objects that were already in the state when training began. For some of them an image contains only a name: a
-    training that resumes runs the same script, so it creates equivalent objects at the same paths. Only objects below
-    the state's top-level keys in `below` are recorded. `is_elsewhere` returns True for an object whose state is saved
-    separately.
+    The objects that were already in the state when training began. A training that resumes runs the same script, so it
+    creates equivalent objects at the same paths. For some of these objects, an image therefore contains only a name.
+    `below` contains the state's top-level keys below which objects are recorded; other objects are ignored.
+    `is_elsewhere` returns True for an object whose state is saved separately.
     """
 
     def __init__(self, below: Collection[str], is_elsewhere: Callable[[Any], bool]) -> None:

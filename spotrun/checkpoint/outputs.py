@@ -81,8 +81,8 @@ def garbage(state: RunState, store: Store, keys: Collection[str], retiring: Coll
     Return the keys whose objects can be deleted, because no list that `kept` returns names them. All `keys` must be
     below `outputs/`.
 
-    Return no keys before the run has ended. Return no keys either if one of the kept lists cannot be read: the objects
-    that it names are then unknown.
+    Return no keys if the run has not ended, or if one of the kept lists cannot be read, because the objects that this
+    list names are then unknown.
     """
     if state.terminal is None or not keys:
         return []

@@ -22,10 +22,10 @@ from spotrun.store.retrying import persist
 class Pruning(msgspec.Struct, frozen=True, kw_only=True):
     """
     The commits to retire, and the objects to delete. The objects are:
-    - those of these commits, and what is left of commits retired earlier
-    - those of uploads that never became a commit
+    - the objects of these commits, and the remaining objects of commits that were retired earlier
+    - the objects of uploads that never became a commit
     - files of the script that no kept checkpoint names
-    - setup caches; if the run is resumed later, it repeats its setup
+    - setup caches (so if the run is resumed later, it repeats its setup)
     """
 
     commits: tuple[Commit, ...]

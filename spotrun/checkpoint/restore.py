@@ -158,9 +158,9 @@ def recognised(
     of the commit cannot be read, close `held` and return None. The process that wrote to the memory must have ended.
 
     If the commit borrows no parts, each part of the image is compared with the part's digest in the commit's manifest.
-    That is impossible for a borrowed part: the image may contain only some of the part's bytes, and the digest is that
-    of all its bytes. So for a commit that borrows, the caller must pass `digest`, the digest of the whole committed
-    image (see `unchanged.digest`).
+    A borrowed part cannot be compared in this way: its digest is the digest of all its bytes, but the image may contain
+    only some of these bytes. So for a commit that borrows, the caller must pass `digest`, the digest of the whole
+    committed image (see `unchanged.digest`).
     """
     whole = False
     try:
@@ -292,8 +292,8 @@ def _in_order(starts: Sequence[int], begin_bytes: int) -> tuple[list[int], list[
     Return the parts that hold the first `begin_bytes` bytes, and then the other parts.
 
     The parallel readers wait until all parts of the first list are read, and only then begin with the second list. If
-    an idle reader began with the second list earlier, it would take bandwidth from the readers of the first list: the
-    first list would be complete only when half of the second list was read too.
+    an idle reader began with the second list earlier, it would take bandwidth from the readers that still read the
+    first list. The first list would then be complete only when half of the second list was read too.
     """
     first = [number for number, start in enumerate(starts) if start < begin_bytes]
     later = [number for number, start in enumerate(starts) if start >= begin_bytes]

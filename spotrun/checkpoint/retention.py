@@ -18,8 +18,8 @@ FOLDER = "checkpoints/"
 def to_retire(state: RunState, rule: CheckpointSpec, resume_source: int | None) -> list[int]:
     """
     Return the commits that the run no longer needs, oldest first. These are the commits older than the `keep_last`
-    newest usable commits, and the commits that a user's prune request covers. In both cases, commits that `keep_best`
-    or `keep_every` keeps are left out.
+    newest usable commits, and the commits that a user's prune request covers. But a commit that `keep_best` or
+    `keep_every` keeps is never returned.
 
     The result never contains:
     - the newest usable commit
@@ -87,8 +87,8 @@ def _best(usable: Sequence[Commit], wanted: KeepBestSpec | None) -> list[int]:
     """
     Return the best commits by metric, best first. Of several commits with equal values, return only the first.
 
-    A metric keeps its value until it is logged again. So commits with equal values usually stem from one measurement,
-    and the first of them has the weights that are nearest to the measured ones.
+    A metric keeps its value until it is logged again. So commits with equal values usually stem from one measurement.
+    The first of them was made soonest after that measurement, so its weights are nearest to the measured weights.
     """
     if wanted is None:
         return []
@@ -117,8 +117,8 @@ def to_prune(state: RunState, rule: CheckpointSpec) -> list[Commit]:
     """
     Return the commits of an ended run to retire according to `rule`, oldest first.
 
-    The run's final commit is kept. Suspect commits that are newer than it are kept too, because they show what went
-    wrong.
+    The run's final commit is kept. Suspect commits that are newer than the final commit are kept too, because they show
+    what went wrong.
     """
     final = None if state.terminal is None else state.terminal.final_commit
     held = _held(state)

@@ -21,7 +21,7 @@ def parent_of(
     including `folder`, before anything is created in that folder.
 
     Raises:
-        OSError: a folder on the way is missing (unless `make`), is not a folder, or is a link.
+        OSError: a folder on the way is missing (and `make` is False), or a name on the way is a link or not a folder.
     """
     *folders, name = path.split("/")
     at = os.dup(folder)

@@ -2,8 +2,8 @@
 Encodes the state of a checkpoint, without its tensors, as JSON.
 
 Null, booleans, numbers, strings and lists are encoded as in JSON. Every other value becomes an object with one key, the
-value's kind (`{"tuple": […]}`). Decoding builds only plain containers and numbers: the code never looks up a class or a
-function that the encoded bytes name.
+value's kind (`{"tuple": […]}`). Decoding is safe: it builds only plain containers and numbers, and never looks up a
+class or a function that the encoded bytes name.
 """
 
 from __future__ import annotations

@@ -94,8 +94,9 @@ class Unchanged:
 
 def digest(image: memoryview) -> bytes:
     """
-    Return the digest of a whole image. Only a commit that borrows needs it. Its image may contain only some bytes of a
-    borrowed part, but the manifest has only digests of whole parts, so the image cannot be compared with them.
+    Return the digest of a whole image. Only a commit that borrows needs this digest. Any other commit's image can be
+    compared with the digests in the manifest, which are digests of whole parts. But the image of a commit that borrows
+    may contain only some bytes of a borrowed part.
     """
     return xxhash.xxh3_128_digest(image)
 

@@ -120,7 +120,7 @@ def _correct(opened: OpenRun, found: Reconciliation, *, yes: bool) -> None:
 
 def _as_decided(event: EndCorrected, _: RunState) -> EndCorrected:
     """
-    Return the event unchanged. It need not be computed again if other entries were written to the ledger in the
-    meantime: if the event no longer applies, it is void.
+    Return the event unchanged, although the ledger may have new entries since the event was computed. The event need
+    not be computed again: if it no longer fits the ledger, its entry is void.
     """
     return event

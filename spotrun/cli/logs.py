@@ -115,8 +115,8 @@ class _Output:
 
     def _shows(self, state: RunState | None, name: MemberName) -> bool:
         """
-        Return True if the log of member `name` is shown. For a gang, only members that have had rank 0 are shown,
-        because the others print the same, or nothing.
+        Return True if the log of member `name` is shown. Of a gang, only the logs of members that have had rank 0 are
+        shown, because the trainers of the other members print the same, or nothing.
         """
         if self._only is not None or state is None or not state.of_gangs:
             return True

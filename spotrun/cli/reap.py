@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
 class StoredRuns(NamedTuple):
     """
-    The runs of a store. `runs` maps the uid of each readable run to the run. A folder that cannot be read may belong to
-    a run too, whose uid is then unknown. So `unreadable` contains every word from such folders that could be a uid.
-    Instances with one of these uids count as instances of a run in this store.
+    The runs of a store. `runs` maps the uid of each readable run to the run. A folder that cannot be read may be a
+    run's folder too, but the run's uid is then unknown. So `unreadable` contains every word that could be the uid of
+    such a folder's run. If an instance is tagged with one of these words as its run's uid, it counts as an instance of
+    a run in this store.
     """
 
     runs: dict[str, OpenRun]

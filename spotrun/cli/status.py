@@ -161,8 +161,8 @@ def _row(run: OpenRun) -> dict[str, Any]:
 
 def _facts(run: OpenRun) -> dict[str, Any]:
     """
-    Return the values that the list shows of a run. For an ended run, they come from the run's final status, if a runner
-    has written one, because reading the ledger takes longer.
+    Return a run's values for the list. Reading the ledger takes a while, so the values of an ended run come from the
+    run's final status, if a runner has written one.
     """
     from spotrun.folder.final_status import final_status, read_final_status
     from spotrun.store.retrying import persist
@@ -317,7 +317,9 @@ def _unreadable_facts(error: SpotrunError) -> dict[str, Any]:
 
 
 def _attended(run: OpenRun) -> bool | None:
-    """Return True if a runner takes care of the run, False if none does, and None if the run has ended."""
+    """
+    Return True if a runner takes care of the run, False if no runner takes care of it, and None if the run has ended.
+    """
     from spotrun.runs.open_run import attended
 
     return None if run.ledger.state.terminal is not None else attended(run)

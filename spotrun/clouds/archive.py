@@ -52,9 +52,9 @@ class FunctionRuntime(NamedTuple):
     A cloud service that runs an archive as a function. `extra` names the spotrun extra that the service needs.
     `glibc_of` has the Python versions that the service offers, each with the glibc version of the service's Linux.
 
-    `calls` takes the name of a file in a package, and returns False if the function never reads that file: the archive
-    then leaves the file out. If `compiled` is True, the archive also contains the bytecode of the modules, so that the
-    function starts faster.
+    `calls` is a function that takes the name of a file in a package. It returns False if the cloud function never reads
+    that file, and the file is then left out of the archive. If `compiled` is True, the archive also contains the
+    bytecode of the modules, so that the function starts faster.
     """
 
     name: str
@@ -123,8 +123,8 @@ the bytecode without checking the hash.
 """
 _MARSHAL_WITHOUT_REFERENCES = 2
 """
-A version of the marshal format that does not mark objects which occur more than once. Newer versions mark them, and the
-marks depend on other objects in the process: two builds of the same code then differ.
+A version of the marshal format that does not mark objects which occur more than once. Newer versions mark such objects.
+But the marks depend on other objects in the process, so two builds of the same code would differ.
 """
 
 

@@ -15,7 +15,7 @@ def charged(
     """
     Return the prices in effect from `since` on: the price at `since`, and each change before `until`. `prices` is the
     price history of the instance's pool, oldest first. If the price at `since` is unknown, the result begins with the
-    first later price. It does not begin with a price of 0, because that would make the bill too low.
+    first later price, and not with a price of 0, which would make the bill too low.
     """
     told = offering.price_usd_per_hour
     at_launch = (PriceSegment(since=since, usd_per_hour=told),) if told else ()

@@ -52,7 +52,7 @@ class RentalFlags(NamedTuple):
     instance_types: tuple[str, ...] = ()
     image: str | None = None
     rates: str | None = None
-    """A file or URL that lists how often spot instances are interrupted."""
+    """A file or URL with a table of how often spot instances are interrupted."""
     store: str | None = None
     """
     The store in which the account's runs are. It is used only if no job is checked, because a job names its own store.
@@ -117,8 +117,8 @@ class Forward(NamedTuple):
 class Cloud(CloudRules[RunSpec], Protocol):
     """
     The base class of a cloud. To add a cloud, subclass it, and put one instance where `spotrun.clouds.registry` looks
-    for it. Methods with a body in this class are for features that some clouds lack. Failures are reported as the
-    errors that CloudDriver lists.
+    for it. Methods that have a body in this class are for features that some clouds lack; a subclass overrides them if
+    its cloud has the feature. Failures are reported as the errors that CloudDriver lists.
     """
 
     sends_bills: bool = True
@@ -276,8 +276,8 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     def nights(self, region: str, spec: RunSpec) -> Nights:
         """
-        Return the service that trains a job every night without a machine of the user: in this region, it starts each
-        night and runs the night's runner.
+        Return the service that trains a job every night without a machine of the user. The service runs in `region`: it
+        begins each night, and runs the night's runner.
 
         Raises:
             SpecInvalid: the cloud has no such service.
@@ -315,8 +315,9 @@ def zone_elsewhere(spec: RunSpec) -> Iterator[Unreadable]:
 
 def secrets_elsewhere(cloud: Cloud, spec: RunSpec, advice: Callable[[Reference], str]) -> Iterator[Unreadable]:
     """
-    Yield an error for each secret of the job that is kept in a place that this cloud's instances cannot read. `advice`
-    returns the error's hint; its argument is the place on this cloud in which the secret could be kept.
+    Yield an error for each secret of the job that this cloud's instances cannot read, because it is kept in another
+    cloud or on the user's machine. `advice` returns the error's hint. Its argument is the place in this cloud in which
+    the secret could be kept instead.
     """
     for name, reference in spec.secret_references.items():
         own = cloud.secret(name)
@@ -327,8 +328,8 @@ def secrets_elsewhere(cloud: Cloud, spec: RunSpec, advice: Callable[[Reference],
 
 def secrets_of(cloud: Cloud, spec: RunSpec | None) -> dict[str, Reference]:
     """
-    Return those of the job's secrets that are kept in this cloud. Secrets that are kept in another cloud are left out:
-    they occur because a job for that cloud can be rehearsed on this one.
+    Return those of the job's secrets that are kept in this cloud. The job may also have secrets that are kept in
+    another cloud, because a job for that other cloud can be rehearsed on this cloud. Those secrets are left out.
     """
     found: dict[str, Reference] = {}
     for name, text in ({} if spec is None else spec.secrets).items():

@@ -52,9 +52,9 @@ class CloudDriver(Protocol):
         started, even while that instance is stopping.
 
         With a `count`, start this many members of a gang and return the first. `instances` then lists every member with
-        its index and, once the member runs, its address. Either all members start or none, even if the caller dies
-        midway; capacity for only some of them counts as no capacity. A driver that cannot start members refuses the
-        request (`require_one`) and starts nothing.
+        its index and, once the member runs, its address. Either all members start or no member starts, even if the
+        caller dies during the call. If there is capacity for only some members, this counts as no capacity. A driver
+        that cannot start members refuses the request (`require_one`) and starts nothing.
 
         Raises:
             LaunchTokenSpent: the token's instance, or all of its members, existed and are terminated.

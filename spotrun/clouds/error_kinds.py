@@ -64,8 +64,8 @@ class ClockWrong(CloudUnavailable):
 
 class Unexplained(CloudUnavailable):
     """
-    The cloud's SDK failed with an error that spotrun does not know. A run treats it like a fault of the cloud that
-    passes by itself, but counts such faults.
+    The cloud's SDK failed with an error that spotrun does not know. A run treats this error like a temporary fault of
+    the cloud, but counts such errors.
     """
 
 

@@ -23,7 +23,10 @@ from spotrun.errors import CheckpointDamaged
 from spotrun.folder.stored_files import FILES_MAX, FOLDER, LeftOut, Listing, Piece, list_key
 
 LEFT_OUT_NAMED_MAX, TOLD_MAX = 200, 20
-"""Maximum numbers of left-out files that are named: in one list of files, and in the log of an attempt."""
+"""
+Maximum numbers of left-out files that are named: in one list of files (`LEFT_OUT_NAMED_MAX`), and in an attempt's log
+(`TOLD_MAX`).
+"""
 SECRET = "the file contains the value of a secret"
 SECRET_NAME = "its name contains the value of a secret"
 RESTLESS = "it is still being written"

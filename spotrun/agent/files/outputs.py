@@ -176,8 +176,8 @@ class OutputKeeper:
 
     def _store(self, storing: _Storing, due: _Due, *, ending: bool) -> bool:
         """
-        Store the files. Return False if a temporary fault of the store prevented that. The caller then tries again
-        later, and that try sends only the files that are still missing.
+        Store the files. Return False if a temporary fault of the store prevented that. The caller then calls this
+        method again later, and the later call sends only the files that are still missing.
         """
         due.looked()
         try:

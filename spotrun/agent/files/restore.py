@@ -6,8 +6,8 @@ Missing files are first fetched into a folder next to the work folder, and then 
 state is put in place before the command starts.
 
 The files of a script are fetched while the trainer still imports its modules, and put in place when the trainer
-requests them, just before its training begins. This is not done earlier, because the part of the script before the
-training runs in every attempt, and may itself write files that the restore then has to replace.
+requests them, just before its training begins. They are not put in place earlier: in every attempt, the part of the
+script before the training runs first, and may itself write files that the restore has to replace.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class FilesOfCommit:
 
     `known` are files of the work folder that this agent has stored or restored before. If such a file is unchanged, its
     digests need not be computed again. `rules` select which files of the work folder belong to the checkpoint; the
-    default is a script's files. The last parameter is the name of the folder into which files are fetched.
+    default is a script's files. The last parameter is the name of the folder, next to the work folder, into which files
+    are fetched.
     """
 
     def __init__(
@@ -109,9 +110,8 @@ class FilesOfCommit:
 
     def putter(self, files: CommitFiles) -> Callable[[Sequence[str], int], str]:
         """
-        Return a function that puts the files into their places (`put`), and then reports to `files` which files the
-        work folder now has. The function returns "". If the files could not be put into their places, it returns the
-        reason.
+        Return a function that calls `put`, and then passes the resulting list of the work folder's files to `files`.
+        The function returns "" or, if a file could not be put in its place, the reason.
         """
 
         def put(opened: Sequence[str], attempt: int) -> str:
@@ -130,7 +130,8 @@ class FilesOfCommit:
         Put the files into their places, and return the files that the work folder now has.
 
         `opened` are the files that the trainer has open for writing. Such a file is not replaced but overwritten, so
-        that the trainer's open file remains the one in the folder. It also stays if the checkpoint lacks it.
+        that the trainer's open file remains the one in the folder. Such a file also stays if the checkpoint does not
+        include it.
 
         Raises:
             SpotrunError: a file cannot be put in its place, or cannot be fetched.

@@ -3,8 +3,8 @@ Checks whether the members of a gang can reach one another over the network. A m
 still be cut off from the other members, so this has to be checked separately.
 
 Each agent has a door: a socket at its member's address that accepts connections and closes them immediately. Every few
-seconds, each agent connects to the other members' doors. Even a stopped agent's door answers, because the kernel
-accepts connections. So an answer shows only that the network works, not that the agent does.
+seconds, each agent connects to the other members' doors. The kernel accepts the connections, so even the door of an
+agent that hangs answers. An answer shows only that the network works, not that the agent works.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class DoorAddress(NamedTuple):
 class Door:
     """
     A socket that accepts connections until `close` is called. `port` is the port that the door had before the agent
-    restarted, and which the other members know; 0 if there was none. If `port` is taken, the door gets a new port.
+    restarted, because the other members already know that port; 0 if there was no door before. If another program uses
+    `port`, the door gets a new port.
 
     Raises:
         OSError: `address` does not belong to this machine.

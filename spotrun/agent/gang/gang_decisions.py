@@ -36,9 +36,9 @@ ENDS_WITHIN_MIN_S = 5.0
 """Lower limit of ENDS_WITHIN_S in seconds of system time."""
 TOLD_WITHIN_S = 40.0
 """
-Maximum seconds of run time to wait for the report of the trainer that failed first. The lead's agent has to wait if all
-reports so far say only that the connection to another trainer was lost: that other trainer failed first, and its report
-is missing. If the report does not arrive in this time, the other trainer's member counts as unreachable.
+Maximum seconds of run time for which the lead's agent waits for the report of the trainer that failed first. If all
+reports so far say only that the connection to another trainer was lost, that other trainer failed first, and its report
+has not arrived yet. If the report does not arrive in this time, the other trainer's member counts as unreachable.
 """
 TOLD_WITHIN_MIN_S = 15.0
 """Lower limit of TOLD_WITHIN_S in seconds of system time."""
@@ -64,9 +64,9 @@ def stands(state: RunState, name: MemberName) -> MemberAction:
     """
     Return the next action of member `name` according to the ledger (protocol 33 to 35).
 
-    If the member is in the current attempt's gang, it trains. If it is in a gang that is to replace the current gang,
-    it reports that it is ready, although the current gang still trains. When all members of the new gang are ready, a
-    runner tells the current gang to hand over.
+    A member of the current attempt's gang trains. A member of a gang that will replace the current gang reports that it
+    is ready, while the current gang still trains. When all members of the new gang are ready, a runner tells the
+    current gang to hand over.
     """
     launch = state.launches.get(name.launch)
     if launch is None or state.terminal is not None or name.member >= len(launch.members):
@@ -99,7 +99,8 @@ def gang_to_start(state: RunState, name: MemberName, waited_s: float) -> Gang | 
     Return the gang of the next attempt if member `name` has to start that attempt now; otherwise None.
 
     The gang consists of the first ready members in the order of their names, as many as the job requests. The first of
-    them starts the attempt. If it has not done so after ANOTHER_STARTS_AFTER_S, any of them starts it (protocol 36).
+    them starts the attempt. If that member has not started the attempt after ANOTHER_STARTS_AFTER_S, any other of these
+    members starts it (protocol 36).
     """
     if state.current is not None or state.terminal is not None or state.stop_requested:
         return None
@@ -161,9 +162,9 @@ def has_the_reason(ended: Sequence[EndedTrainer]) -> EndedTrainer:
     """
     Return the trainer that failed first, and so made all other trainers end.
 
-    The earliest time alone does not show which one that was, because the machines' clocks differ, and a failed process
-    may take long to end. The errors help: a trainer that says that it lost the connection to another trainer did not
-    fail first. Such a trainer is returned only if all errors say so.
+    The reported times alone do not show which trainer failed first, because the machines' clocks differ, and a failed
+    process may take long to end. So the errors are used too: a trainer whose error says that it lost the connection to
+    another trainer did not fail first. Such a trainer is returned only if all trainers have such an error.
     """
     return min(ended, key=lambda one: (lost_a_peer(one.reason), one.at))
 
@@ -196,8 +197,8 @@ def are_settled(
     seen: Mapping[MemberName, SeenStatus], ended: int, since_s: float, now_s: float, scale: float, *, lost: bool = False
 ) -> bool:
     """
-    Return True if enough is known about the other members to judge why the lead's trainer ended. `since_s` is when it
-    ended. One of three conditions is enough:
+    Return True if enough is known about the other members to judge why the lead's trainer ended. `since_s` is the time
+    at which the lead's trainer ended. Normally, one of three conditions is enough:
 
     - all other trainers have ended
     - ENDS_WITHIN_S have passed since then, and all other members have reported since. A trainer that still runs by then

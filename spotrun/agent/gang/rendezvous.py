@@ -18,8 +18,8 @@ from spotrun.trainer_link import GANG
 
 MEETS_AS = ("SPOTRUN", "SKYPILOT")
 """
-Prefixes of the variables that describe a member's place in the gang. Each variable is set under both prefixes, so that
-scripts that were written for SkyPilot find it too.
+Prefixes of the variables that describe a member's place in the gang. Each variable is set under both prefixes, so
+scripts that were written for SkyPilot find the variables too.
 """
 LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo"

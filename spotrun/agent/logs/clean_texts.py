@@ -21,7 +21,10 @@ NAMES = frozenset(
         *("phase", "kind", "how", "why"),
     )
 )
-"""Fields that are not cleaned, because they contain only names, addresses, digests or spotrun's words."""
+"""
+Fields of events in which no secrets are searched for, because they contain only names, addresses, digests, or words
+that spotrun chose.
+"""
 
 
 def cleaned(written: Written, clean: Clean) -> Written:

@@ -5,14 +5,14 @@ chunks that are never changed.
     logs/LAUNCH/000000.log, 000001.log, …      joined in this order, they are the file
     logs/LAUNCH.MEMBER/                        the same for any other member of a gang
 
-The chunks in the store show how many bytes were shipped, so a restarted agent continues where the previous agent
+The chunks in the store show how many bytes were shipped. So a restarted agent continues where the previous agent
 stopped. After a pause in the output, a new line is shipped immediately. If a program prints constantly, a chunk is
 shipped every few seconds.
 
-Programs write directly into the file and may keep it open, so no output is lost when an agent ends. Because the file
-may be open, it cannot be replaced by a new one. Instead, the disk space of shipped output is freed within the file,
-except for the last KEPT_BYTES. Freed bytes read as zeros, and every byte keeps its offset. Once output is shipped, the
-secrets in it are replaced by stars on the disk too.
+Programs write directly into the file and may keep it open, so no output is lost when an agent ends. Because a program
+may have the file open, the agent cannot replace it by a new file. Instead, it frees the disk space of shipped output
+within the file, except for the last KEPT_BYTES. Freed bytes read as zeros, and every byte keeps its offset. Once output
+is shipped, the secrets in it are replaced by stars on the disk too.
 """
 
 from __future__ import annotations
@@ -110,10 +110,9 @@ class Console:
 
     def shipped(self, start: int, hidden: bytes) -> None:
         """
-        Record that the store has the output from byte `start` on, in its redacted form `hidden`. Later, write this form
-        over the original on the disk. This has to wait until enough output has followed. Before that, a secret may
-        begin at the end of this output and continue in the next output, and then the original bytes are needed to
-        recognise the secret.
+        Record that the store has the output from byte `start` on, in its redacted form `hidden`. Once enough output has
+        followed, write this form over the original on the disk. Until then the original bytes are needed: a secret may
+        begin at the end of this output and continue in the next output, and is recognised only by the original bytes.
         """
         self._shipped.append((start, hidden))
         self._hide(start + len(hidden) - self.redaction.reach)

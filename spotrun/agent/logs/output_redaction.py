@@ -45,8 +45,8 @@ def _one_byte_each(name: str) -> str:
 
 class OutputRedaction:
     """
-    Replaces `secrets` by stars. Also replaces the first `sealed` bytes of the output as a whole: they were written
-    before this agent started, and may contain secrets that this agent does not know.
+    Replaces `secrets` by stars, and also the whole of the output's first `sealed` bytes: this part was written before
+    this agent started, and may contain secrets that this agent does not know.
     """
 
     def __init__(self, secrets: Iterable[str] = (), sealed: int = 0) -> None:
@@ -57,9 +57,9 @@ class OutputRedaction:
     @property
     def reach(self) -> int:
         """
-        Number of extra bytes that have to be read before a position of the output, so that no secret is missed at that
-        position. A secret may begin before the position and end after it, but never begins more than this many bytes
-        before it.
+        Number of bytes before a position of the output that have to be read too, so that no secret is missed that
+        begins before the position and ends after it. Such a secret never begins more than this many bytes before the
+        position.
         """
         return max(named_values.REACH, self._exact.reach)
 
@@ -80,8 +80,8 @@ class OutputRedaction:
 
     def finds(self, data: bytes) -> bool:
         """
-        Return True if `data` contains the exact value of a secret. Values that only follow a name that sounds secret do
-        not count, because a file may have to contain them.
+        Return True if `data` contains the exact value of a secret. A value that is recognised only by the
+        secret-sounding name before it does not count, because a file may have to contain such a value.
         """
         return any(secret in data for secret in self._secrets)
 

@@ -1,9 +1,9 @@
 """
 Gives training priority over its agent while a checkpoint is sent and the processor is fully used.
 
-With the autogroup feature (sched(7)), which most distributions switch on, Linux divides a processor between sessions
-first, then between the threads of each session. A trainer is in a separate session. So only the niceness of the agent's
-session matters to the trainer, not the niceness of the agent's threads.
+Most distributions switch on Linux's autogroup feature (sched(7)). Linux then divides a processor first between
+sessions, and then between the threads of each session. The trainer runs in another session than the agent. So the
+trainer's share depends on the niceness of the agent's session, and not on the niceness of the agent's threads.
 
 benchmarks/cpu_priority.py measured this on two full cores that other programs used too. While a checkpoint is sent,
 training runs at 0.98 of the speed that it has without an agent. Without the priority, training runs at 0.86 of that

@@ -16,8 +16,8 @@ from pathlib import Path
 
 def make(folder: Path) -> None:
     """
-    Make the environment. If it exists, replace it. Its `pip` command runs the `pip` of this Python. If this Python has
-    no `pip`, install the one that comes with Python's standard library.
+    Make the environment. If it exists, replace it. Its `pip` command runs the `pip` of the Python that runs this
+    module. If that Python has no `pip`, install the `pip` that comes with Python's standard library.
     """
     shutil.rmtree(folder, ignore_errors=True)
     venv.EnvBuilder(symlinks=True, with_pip=find_spec("pip") is None).create(folder)

@@ -54,8 +54,8 @@ def members(leader: int) -> list[Stat]:
 
 def cpu_s(leader: int) -> float:
     """
-    Return the processor seconds used by the group's running members, and by those of their children that have ended and
-    were waited for.
+    Return the processor seconds that were used by the group's running processes, and by their ended children (only
+    those that their parent has waited for).
     """
     return sum(found.cpu_s for found in members(leader))
 

@@ -23,7 +23,7 @@ def variables(
     """
     Return the environment variables to add to a trainer's `environment`:
     - a seed for random generators, and a seed for Python's hashes, which decide the order of sets of strings. Both are
-      computed from the run's uid. If the job's `envs` (`given`) set them, those values apply.
+      computed from the run's uid. If the job's `envs` (`given`) set a seed, the job's value applies instead.
     - the time of the run's creation. So a script that puts today's date into names uses the date of the run's creation
       in each attempt.
     - the path of the file that applies these values in the trainer (spotrun/autoload/sitecustomize.py)

@@ -2,10 +2,10 @@
 Sends SIGTERM to a command. From the way in which the command then exits, judges whether it handled the signal and
 finished writing its files, or was killed in the middle of its work.
 
-A command is often a shell that runs a program. If the shell gets SIGTERM, it dies immediately. If only the program gets
-SIGTERM, the shell would continue with its next line after the program has ended. So shells are first paused with
-SIGSTOP, and then only the program gets SIGTERM. The program's children do not get it, unless the program is itself a
-shell that catches the signal.
+A command is often a shell that runs a program. If the shell got SIGTERM, it would die immediately, and its exit code
+would not show whether the program finished. If only the program got SIGTERM, the shell would continue with its next
+line after the program has ended. So shells are first paused with SIGSTOP, and then only the program gets SIGTERM. The
+program's children do not get it, unless the program is itself a shell that catches the signal.
 
 `targets_of` decides which processes get which signal; `Termination` sends the signals.
 """
@@ -24,8 +24,8 @@ from spotrun import proc
 SHELLS = frozenset({"ash", "bash", "busybox", "dash", "ksh", "mksh", "sh", "zsh"})
 CODES_OF_AN_END = (0, 128 + signal.SIGTERM)
 """
-Exit codes of a program that caught SIGTERM, finished its work and then ended. The second code is for programs that,
-after their work, end by sending the signal to themselves.
+Exit codes of a program that caught SIGTERM, finished its work and then ended. A program has the second code if it
+finishes its work and then sends SIGTERM to itself, now uncaught, to end.
 """
 _TERM_BIT = 1 << (signal.SIGTERM - 1)
 
@@ -53,7 +53,7 @@ class Targets(NamedTuple):
 def targets_of(leader: int, processes: Mapping[int, Process]) -> Targets:
     """
     Choose the targets among `leader` and its descendants. If no program catches SIGTERM, all programs get it. In that
-    case no process is judged, because none of the programs can finish its work before it dies.
+    case no process is judged: SIGTERM kills all of the programs before they can finish their work.
     """
     programs = list(_programs(leader, processes))
     catching = [pid for pid in programs if processes[pid].catches]
@@ -82,7 +82,8 @@ def _programs(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
 
 def _above(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
     """
-    If `pid` is a shell that does not catch SIGTERM, yield it, and all such shells that it runs, directly or indirectly.
+    Yield the shells that do not catch SIGTERM, from `pid` downwards: `pid` itself, and the shells that it runs,
+    directly or through other such shells. Yield nothing if `pid` is not such a shell.
     """
     process = processes.get(pid)
     if process is not None and process.is_shell and not process.catches:

@@ -39,8 +39,8 @@ def why_stranger(peer: Peer, trainer: int, variable: str, value: str) -> str:
     """
     Return the reason why `peer` does not belong to the process `trainer`; "" if it does. A process belongs to the
     trainer if it is in the trainer's session, if it descends from the trainer, or if it was started with the
-    environment variable `variable` set to `value`. Each trainer has a different value. The third condition is for
-    processes that have begun a new session and lost their parent.
+    environment variable `variable` set to `value`. Each trainer has a different value. The environment variable is
+    needed to recognise processes that have begun a new session and whose parent has ended.
     """
     if peer.uid != os.geteuid():
         return f"process {peer.pid} belongs to user {peer.uid}, and the training to user {os.geteuid()}"

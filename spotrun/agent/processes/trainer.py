@@ -48,8 +48,8 @@ HANG_FLOOR_S = float(os.environ.get("SPOTRUN_HANG_FLOOR_S", "30"))
 """Minimum seconds of system time of silence after which a trainer counts as hung. Tests set a smaller value."""
 ABORT_GRACE_S = 5.0
 """
-Maximum seconds of system time before the agent kills a trainer. In this time, a hung trainer can write its stacks, and
-a trainer that has refused to train can exit.
+Seconds of system time that the agent gives a trainer before it kills the trainer. In this time, a hung trainer can
+write its stacks, and a trainer that has refused to train can exit.
 """
 KILL_WITHIN_S = 30.0
 OUTPUT_BYTES = 64 << 10
@@ -67,9 +67,9 @@ hundred unread messages.
 
 class Newest(NamedTuple):
     """
-    A commit, and the arena from which it was made: the memory behind the descriptor `fd`, from byte `start` on. If only
-    the changed parts of its image were sent, `digest` is the digest of the whole image. A reader has to compare digests
-    before it uses the memory, because the trainer may already have begun to overwrite the arena.
+    A commit, and the arena from which it was made: the memory behind the descriptor `fd`, from byte `start` on. The
+    trainer may already have begun to overwrite the arena. So a reader has to compare digests before it uses the memory.
+    If only the changed parts of the commit's image were sent, `digest` is the digest of the whole image.
     """
 
     commit: int
@@ -81,7 +81,7 @@ class Newest(NamedTuple):
 class _Coming:
     """
     A checkpoint that is being fetched, and how much of it was already reported to the trainer. The trainer gets only a
-    few reports: while it imports, it reads none, and many reports would fill the socket.
+    few reports: it reads no reports while it imports its modules, and many unread reports would fill the socket.
     """
 
     def __init__(self, image: Image, begin_bytes: int) -> None:
@@ -173,12 +173,12 @@ class Trainer:
 
     def begin_at(self, start: Start, *later: Start) -> None:
         """
-        Tell the trainer where its training starts, as soon as the trainer has said hello (connected to the agent). If
-        the trainer got the image part by part during the download, send nothing. The `later` starts are for the next
+        Tell the trainer where its training starts, as soon as the trainer has said hello (connected to the agent). Send
+        no image if the trainer already got it part by part during the download. The `later` starts are for the next
         calls of fit() in the script.
 
-        The agent keeps the image open until the trainer makes steps. Closing it frees much memory, which takes a while,
-        and would delay the training if it were done before the first step.
+        The agent keeps the image open until the trainer makes steps. To close the image is to free much memory, which
+        takes a while. Before the first step, this would delay the training.
         """
         self._start_anew_unless_told_of(start.image)
         self._start, self._image, self._later = start, start.image, deque(later)
@@ -186,9 +186,9 @@ class Trainer:
 
     def _start_anew_unless_told_of(self, image: Image | None) -> None:
         """
-        Restart the trainer's process if, during a download, it was given another image than `image`, from which it has
-        to start now. The other image has proved to be damaged, and the trainer may have loaded weights from it. No step
-        is lost, because the trainer cannot have made a step from an incomplete image.
+        Restart the trainer's process if, during a download, it was given parts of another image than `image`. That
+        other image has proved to be damaged, and the trainer may have loaded weights from it, but now has to start from
+        `image`. No step is lost, because the trainer cannot have made a step from an incomplete image.
         """
         if self._coming is None or self._coming.image is image:
             return
@@ -237,15 +237,15 @@ class Trainer:
 
     def take_later(self) -> Start | None:
         """
-        Return the start of the next fit() that an earlier trainer had begun, and remove it from the list; None if all
-        of them have been repeated.
+        Remove the first entry from the list of the fit() calls that an earlier trainer had begun and this trainer has
+        not repeated. Return the start of that fit(); None if the list is empty.
         """
         return self._later.popleft() if self._later else None
 
     def begin_fit(self, start: Start) -> None:
         """
-        Begin another fit() in the same process. If it starts from the image of a checkpoint, set `final` to None. This
-        fit() may make further steps, and only a commit after them is its final one.
+        Begin another fit() in the same process. If this fit() starts from the image of a checkpoint, set `final` to
+        None: the fit() may make further steps, and only a commit after these steps is its final commit.
         """
         self._drop_image()
         self._start, self._image = start, start.image
@@ -461,8 +461,8 @@ class Trainer:
 
     def another_came(self, late: CameTooLate) -> None:
         """
-        Handle a second process of the command that wants to train. In any case, kill the command. What follows depends
-        on the first process:
+        Handle a process of the command that wants to train although another process of the command has begun to train
+        before. In any case, kill the command. What follows depends on the first of these processes:
 
         - If it died in the middle of its training, the command is started again, and resumes from a checkpoint.
         - If it still trains, or has completed its training, record that the trainer has refused to train: spotrun

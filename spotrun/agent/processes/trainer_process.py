@@ -102,8 +102,8 @@ def names_for_loggers(run_uid: str) -> dict[str, str]:
     Return the variables that make logging services treat all attempts as one run.
 
     W&B (https://docs.wandb.ai/guides/runs/resuming): `wandb sync` appends an offline run to the run with the same id.
-    One variable makes W&B write an offline run's file every second instead of every 15 s. Otherwise, lines that are not
-    in the file when a checkpoint is made would be lost with the instance.
+    One variable makes W&B write an offline run's file every second instead of every 15 s. A checkpoint includes only
+    the lines that are already in the file; later lines are lost with the instance.
 
     Comet: CometLogger calls `comet_ml.start`, which continues the experiment that has the given key, if there is one. A
     key has 32 to 50 letters and digits.
@@ -139,7 +139,8 @@ def _folder_of_python(instance_dir: Path) -> Path:
         return beside
     folder = instance_dir / "bin"
     folder.mkdir(exist_ok=True)
-    # Write a script, because a link would not do: Python finds its virtual environment by the path of its interpreter.
+    # Write a script instead of a link: Python finds its virtual environment by the path with which its interpreter was
+    # started, and a link would have another path.
     (folder / "python").write_text(f'#!{shutil.which("sh")}\nexec "{sys.executable}" "$@"\n')
     (folder / "python").chmod(0o755)
     return folder
@@ -304,9 +305,9 @@ class TrainerProcess:
 
 def _state_dir(context: AgentContext) -> Path:
     """
-    Return the folder in which a command keeps its state. Make the folder only if it is spotrun's default folder. If the
-    job names another folder, do not make it. Many commands check whether this folder exists: if it is missing, they
-    start from scratch, and make the folder themselves with the mode that they want.
+    Return the folder in which a command keeps its state. Make the folder only if it is spotrun's default folder, and
+    not if the job names the folder. Many commands check whether their folder exists. If it is missing, they start from
+    scratch, and make the folder themselves with the mode that they want.
     """
     folder = context.assignment.work / context.spec.train.state_dir
     if context.spec.train.state_dir == STATE_DIR_OF_OURS:

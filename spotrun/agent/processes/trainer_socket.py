@@ -3,7 +3,7 @@ Accepts connections from the processes of one trainer. Each trainer has a separa
 
 The first process that connects leads the training, and keeps the connection. Every other process is refused, and gets
 the reason. Each trainer's socket has a different path. So a process that an earlier trainer has left running cannot
-connect by mistake: there is no socket any more at the path that it knows.
+connect by mistake: it knows only the path of the earlier socket, which no longer exists.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ import os
 COUNT = 2
 OWN_ONE_OF = 3
 """
-Size of an arena, as a multiple of the part that it does not share with the other arena: a third is not shared. If the
-unshared part were smaller, the two arenas would need less memory. But the common part, which has to be sent before the
-trainer gets the other arena, would be larger. So the trainer would wait longer until it can take its next snapshot. At
-the end of a run it always needs another snapshot, and would stand still for that time.
+Size of an arena, as a multiple of the part that it does not share with the other arena: a third is not shared. With a
+smaller unshared part, the two arenas would need less memory, but their common part would be larger. The common part has
+to be sent before the trainer gets the other arena, so the trainer would wait longer until it can take its next
+snapshot. At the end of a run, the trainer always takes another snapshot, and would stand still while it waits.
 """
 
 

@@ -1,8 +1,8 @@
 """
-Freezes a command's state, that is, copies it as it is at one time: all of it, or nothing.
+Freezes a command's state: copies all files of the state as they are at one time, or copies nothing.
 
-The files that have changed since the last checkpoint are copied, one after another, into one temporary file, which is
-in no folder. This is quick on a file system on which two files can share the same blocks. Then all files of the state
+The files that have changed since the last checkpoint are copied, one after another, into one temporary file that has no
+name in any folder. This is quick if the file system lets two files share the same blocks. Then all files of the state
 are surveyed a second time. If any of them has changed during the copy, the copy may mix an older and a newer state, and
 is dropped.
 

@@ -1,6 +1,6 @@
 """
-Reads frozen files (spotrun/folder/frozen_files.py), that is, files as they were at one time. There are two kinds. The
-files of a command's state were copied, so they do not change while they are read.
+Reads frozen files (spotrun/folder/frozen_files.py): files as they were at one time. There are two kinds. The files of a
+command's state were copied, so they do not change while they are read.
 
 The files of a training are mostly not copied but read at their places, while the training goes on. So the training may
 change a file before it is read. Such a file is torn, and cannot be used.

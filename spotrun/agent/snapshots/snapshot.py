@@ -62,8 +62,8 @@ class Stalls:
     Computes the stall of each commit: for how long the trainer has paused for snapshots since the previous commit.
     Pauses for snapshots that were dropped are included.
 
-    The stall can be computed only when a snapshot becomes a commit, not when it is taken. At that time an earlier
-    snapshot may still be in flight, so it is unknown which commit will be the previous one.
+    The stall can be computed only when a snapshot becomes a commit. When the snapshot is taken, an earlier snapshot may
+    still be uploading, so it is unknown which commit will be the previous one.
     """
 
     def __init__(self) -> None:

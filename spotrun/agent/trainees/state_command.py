@@ -2,8 +2,7 @@
 A command that keeps its state in files, which spotrun saves. The files become a checkpoint in three cases: when a
 checkpoint is due and the files are at rest, after a notice, and after the command has ended.
 
-This does not apply to a training that reports its steps: its files become part of its own checkpoints
-(commit_files.py).
+A training that reports its steps is handled elsewhere: its files become part of its own checkpoints (commit_files.py).
 """
 
 from __future__ import annotations

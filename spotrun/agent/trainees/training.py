@@ -173,9 +173,9 @@ class Training:
 
     def _let_a_newer_one_in(self, now_s: float) -> None:
         """
-        Drop a snapshot that waits because the newest commit is too recent. The trainer can then use the arena for a
-        newer snapshot. Do this as late as possible: if the trainer dies before it has taken the newer snapshot, all
-        steps since the last commit are lost.
+        Drop a snapshot whose upload waits because the newest commit is too recent, so that the trainer can use its
+        arena for a newer snapshot. Do this as late as possible: if the trainer dies before it has taken the newer
+        snapshot, all steps since the last commit are lost.
         """
         snapshot, at, pace = self._saver.held, self._trainer.progress, self._pace
         if snapshot is None or at is None:
@@ -253,8 +253,9 @@ class Training:
 def figures(state: RunState, now: datetime, attempt: int, epochs_ended: int) -> Figures:
     """
     Return the run's figures at `now`, for the script's loggers. `epochs_ended` is the number of epochs whose last step
-    is done, even if no checkpoint includes that step yet. If such a step is lost, the figures that were logged for it
-    are lost too: the loggers return to the checkpoint from which the training resumes.
+    is done. It may include an epoch whose last step is in no checkpoint yet. This does no harm: if that step is lost,
+    the figures that were logged for it are lost too, because the loggers return to the checkpoint from which the
+    training resumes.
     """
     total = summarise(state, now).total
     return Figures(

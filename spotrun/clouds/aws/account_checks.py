@@ -57,9 +57,10 @@ def rehearse_termination(region: Region) -> str | None:
 
     If the account has such an instance, the dry run names it. Return its id.
 
-    Otherwise the dry run names an instance that does not exist. If EC2 accepts even that, it would let the caller end
-    any instance: return "any instance". If EC2 refuses, return None, because nothing is known: the caller's policy may
-    allow ending only instances with spotrun's tags, and without such an instance that cannot be checked.
+    Otherwise the dry run names an instance that does not exist. If EC2 accepts even this dry run, it would let the
+    caller end any instance: return "any instance". If EC2 refuses it, return None, because the result is unknown: the
+    caller's policy may allow ending only instances with spotrun's tags, and this cannot be checked without such an
+    instance.
 
     Raises:
         CloudError: EC2 would not end an instance of spotrun's runs.

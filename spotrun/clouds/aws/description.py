@@ -42,8 +42,8 @@ EC2, a bad snapshot, or the disk's key.
 """
 NEVER_RAN = ("Server.InsufficientInstanceCapacity", "Client.VolumeLimitExceeded")
 """
-Other codes with which EC2 ends an instance that never ran, because capacity or disk volume was short. EC2 bills nothing
-for such a launch.
+Other codes with which EC2 ends an instance that has never run, because capacity was short or a limit on disk volume was
+reached. EC2 bills nothing for such a launch.
 """
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 _NUMBER = re.compile(r"[0-9]{1,9}")

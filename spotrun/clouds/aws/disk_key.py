@@ -97,7 +97,8 @@ def _judged(region: Region, key: str, what: str, role: str, command: str) -> Ite
 def _policy_allows(region: Region, key: str, role: str) -> bool:
     """
     Return whether the key's policy itself lets `role` use the key. A statement that allows the whole account is not
-    enough: it only means that the policy of each role decides, and the policy of EC2's role for spot names no key.
+    enough: with it, each role still needs a policy of its own that allows the key, and the policy of EC2's role for
+    spot allows no key.
     """
     answer = region.ask("read the policy of a key", lambda: region.kms.get_key_policy(KeyId=key, PolicyName="default"))
     statements = _listed(json.loads(answer["Policy"])["Statement"])

@@ -2,9 +2,9 @@
 Checks an AWS account with the caller's own credentials, before any instance is billed.
 
 The checks read settings, and try out calls without lasting effect. RunInstances and TerminateInstances are called as
-dry runs, which launch and end nothing. A role is made for a run that does not exist, and a guard for an instance that
-does not exist; both are then removed. There is one exception: if the account lacks EC2's role for spot, the checks make
-that role, and it stays.
+dry runs, which launch and end nothing. The checks create a role for a run that does not exist, and a guard for an
+instance that does not exist, and then remove both. One effect can last: if the account lacks EC2's role for spot, the
+checks create that role, and it stays.
 """
 
 from __future__ import annotations

@@ -257,8 +257,8 @@ class AwsDriver:
 
     def _look(self, region: Region, filters: Iterable[Filter]) -> list[Instance]:
         """
-        Return the instances that match. This takes one call, and another call for prices if any of them is a spot
-        instance.
+        Return the instances that match `filters`. This takes one call to EC2, and another call for prices if at least
+        one of the instances is a spot instance.
         """
         reservations = region.pages(region.ec2, "describe_instances", "Reservations", Filters=[*filters])
         rows = [row for reservation in reservations for row in reservation["Instances"]]

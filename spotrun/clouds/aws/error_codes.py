@@ -146,8 +146,8 @@ _UNREACHABLE = (
     *(sdk.CredentialRetrievalError, sdk.MetadataRetrievalError, NoAnswer),
 )
 """
-Errors that mean that AWS cannot be reached. They include the errors for credentials that cannot be renewed now: until
-the credentials are renewed, a runner cannot observe anything (P26).
+Errors that mean that AWS cannot be reached. They include the errors for credentials that cannot be renewed now, because
+without valid credentials a runner cannot observe anything either (P26).
 """
 
 _PAGE = re.compile(r"<(!doctype )?html", re.IGNORECASE)

@@ -80,8 +80,8 @@ def _delete(region: Region, token: str) -> None:
 class AwsGuards:
     """
     Creates and deletes guards, which are EventBridge schedules. An object of this class remembers the guards that it
-    has created, and does not create them again. If another process has made a guard already, AWS reports that the
-    schedule exists, and that counts as success.
+    has created, and does not create them again. If another process has already created a guard, AWS reports that the
+    schedule exists. This counts as success.
     """
 
     def __init__(self, regions: Sequence[str], clock: Clock) -> None:

@@ -1,6 +1,6 @@
 """
-Finds the launch template that a job names. Some accounts require a template; it adds monitoring, licences or options to
-each launch.
+Finds the launch template that a job names. Some accounts require such a template, which adds monitoring, licences or
+options to each launch.
 
 The parameters that spotrun passes to RunInstances take precedence over the template:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html. The template's other settings take effect,

@@ -19,7 +19,7 @@ _TARGETS = (
     *("LocalGatewayId", "CarrierGatewayId", "CoreNetworkArn"),
 )
 """
-The keys under which EC2 describes a route's target; each route has one of them:
+The keys under which EC2 describes a route's target; each route has one of these keys:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Route.html. If the target is an internet gateway, only
 instances with a public address can use the route.
 """
@@ -120,8 +120,8 @@ def find_network(region: Region, config: AwsConfig) -> Network:
 
 def _route_tables(region: Region, inside: list[dict[str, Any]]) -> tuple[list[dict[str, Any]] | None, str]:
     """
-    Return the route tables and "". If the caller is not allowed to read them (policies of earlier versions do not allow
-    it), return None and the reason.
+    Return the route tables and "". If the caller is not allowed to read route tables, return None and the reason. (The
+    policies in earlier versions of infra/aws/account.yaml do not allow it.)
     """
     try:
         return region.pages(region.ec2, "describe_route_tables", "RouteTables", Filters=inside), ""

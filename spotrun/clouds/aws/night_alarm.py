@@ -26,8 +26,9 @@ _OF_A_SCHEDULE = (
 """Fields of a schedule. UpdateSchedule replaces all of them, and resets missing fields to their defaults."""
 INSTANCES_MAX = 50
 """
-Maximum number of instances whose events a rule passes on, because a rule's pattern is limited to 2,048 characters. The
-runner learns of events of other instances when the schedule next calls it, up to a minute later.
+Maximum number of instances whose events a rule passes on to the runner. It is limited because the rule's pattern names
+the instances, and may have at most 2,048 characters. The runner sees what happens to further instances when the
+schedule next calls it, up to a minute later.
 """
 
 

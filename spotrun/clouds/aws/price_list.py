@@ -31,8 +31,8 @@ def read_price_list(region: Region, types: Sequence[str], now: datetime) -> Pric
     """
     Return the USD per hour of each type, or of every type if `types` is empty.
 
-    A denied or failed request is not an error, because prices that are a few months old still show which types are
-    cheaper than others.
+    If AWS denies the request or the request fails, return the prices that were shipped with spotrun, and the problem as
+    `trouble`. Even prices that are a few months old show which types are cheaper than others.
     """
     shipped = shipped_prices(__package__, region.name)
     try:

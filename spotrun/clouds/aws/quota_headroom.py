@@ -31,7 +31,8 @@ class _User(NamedTuple):
 
 class Headroom:
     """
-    The room in the quotas: `limits` has the vCPUs that each quota allows, and `used` the vCPUs that instances use.
+    The room in the quotas: `limits` has the number of vCPUs that each quota allows, and `used` the number that
+    instances already use.
     """
 
     def __init__(self, limits: Mapping[Quota, int | None], used: Mapping[Quota | None, int]) -> None:

@@ -46,9 +46,9 @@ class RunRoles:
     Makes and removes the roles and instance profiles of runs. For each run, the role is made first and removed last. So
     if making or removing is interrupted, the role exists, and shows that something is left to remove.
 
-    IAM is the same in all regions, so one region is enough for calling it. `others` are further regions that can report
-    the account's number. `secrets` are the job's secrets, and `repository` is the ECR repository of the job's image, ""
-    if it has none. A role can read no other secrets and no other repository.
+    IAM is the same in all regions, so all calls to IAM go through one region. `others` are further regions that can
+    report the account's number. `secrets` are the job's secrets, and `repository` is the ECR repository of the job's
+    image, "" if it has none. A role can read no other secrets and no other repository.
     """
 
     noun = "role"

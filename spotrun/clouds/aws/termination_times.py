@@ -11,8 +11,10 @@ from spotrun.clouds.aws.description import end_told
 from spotrun.errors import CloudError
 
 OVER = "instance-terminated-"
-"""Prefix of a spot request's status after its instance has ended:
-https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html"""
+"""
+Prefix of a spot request's status after its instance has ended:
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html
+"""
 
 
 class TerminationTimes:
@@ -28,7 +30,7 @@ class TerminationTimes:
 
     def of(self, rows: Iterable[Mapping[str, Any]], now: datetime) -> Mapping[str, datetime]:
         """
-        Find the end times of those terminated instances in `rows` for which EC2 reports none, and remember them. Return
+        Find and remember the end times of the terminated instances in `rows` for which EC2 reports no end time. Return
         all end times found so far, keyed by instance id.
         """
         new = [row for row in rows if _is_untimed(row) and row["InstanceId"] not in self._known]

@@ -53,8 +53,8 @@ def project_facts(google: Google, project: str) -> Mapping[str, Any]:
 
 def granted(google: Google, project: str, permissions: Collection[str]) -> set[str]:
     """
-    Return those of `permissions` that the caller has in the project. `permissions` must not contain more than 100. If a
-    permission is granted only for resources with certain names, Google does not return it here:
+    Return those of `permissions` that the caller has in the project. `permissions` must not contain more than 100.
+    Google leaves out a permission that is granted only for resources with certain names:
     https://cloud.google.com/resource-manager/reference/rest/v3/projects/testIamPermissions
 
     Raises:

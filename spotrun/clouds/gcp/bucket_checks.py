@@ -65,8 +65,8 @@ def _access(facts: Mapping[str, Any], bucket: str) -> Iterator[Finding]:
 
 def _distance(facts: Mapping[str, Any], regions: Sequence[str]) -> Iterator[Finding]:
     """
-    Warn of regions that the bucket is not in. The first region is left out here, because another check, which is the
-    same for all clouds, covers it.
+    Warn of each region in `regions` that is not a region of the bucket. The first region is not checked here, because
+    another check, which is the same for all clouds, covers it.
     """
     location = str(facts.get("location", "")).lower()
     if facts.get("locationType", "region") != "region" or not location:

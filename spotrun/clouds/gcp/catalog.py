@@ -82,8 +82,8 @@ class Catalog:
     @property
     def remarks(self) -> Iterator[str]:
         """
-        Yield a remark for each kind of data (types, spot prices, image, subnetwork) that cannot be read now; the last
-        known data stay in use. Also yield a remark for each zone that does not answer.
+        Yield a remark for each kind of data (types, spot prices, image, subnetwork) that cannot be read now, and for
+        each zone that does not answer. Until the data can be read again, the last known data are used.
         """
         kept = {
             "the types in each zone": self._placed.trouble,
@@ -153,7 +153,10 @@ class Catalog:
         self._left_out.add(pool)
 
     def leave_out_but(self, pool: Pool, elsewhere: Sequence[str]) -> None:
-        """Leave out this pool's type for a while, except in the zones where Google says that it has capacity (G6)."""
+        """
+        Leave this pool's type out of the offerings for a while, except in the zones where, according to Google, there
+        is capacity for the type (G6).
+        """
         for zone in self.zones if elsewhere else ():
             if zone not in elsewhere:
                 self._left_out.add(replace(pool, zone=zone))
@@ -190,8 +193,8 @@ class Catalog:
 
     def spot_history(self, instance_type: str) -> Sequence[PriceSegment]:
         """
-        Return the known spot prices of a type, oldest first. Return () if they are unreadable: a bill must not fail
-        because of them.
+        Return the known spot prices of a type, oldest first. Return () instead of raising an error if they cannot be
+        read, so that a bill can still be computed.
         """
         try:
             return self._spot.get().segments.get(instance_type, ())

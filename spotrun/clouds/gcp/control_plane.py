@@ -21,8 +21,8 @@ from spotrun.run.price_tables import PriceTable, price_table
 
 MEMORY_MB = 512
 """
-Memory, in MB, of the service, which has one processor. nights.py requests this much, and passes the number to the
-service.
+Memory, in MB, of the service, which has one processor. nights.py requests this much memory, and passes the number to
+the service.
 """
 TICK_S = Decimal("0.5")
 """
@@ -35,7 +35,10 @@ Seconds that a call takes in a new process, which has to fetch the archive, impo
 start of the process is billed too.
 """
 BEGIN_S = Decimal(60)
-"""Seconds that the first call takes, which creates the run, requests the first instance and waits for its launch."""
+"""
+Seconds that a night's first call takes. This call creates the run, requests the first instance, and waits until the
+instance is launched.
+"""
 ROUNDED_S = Decimal("0.05")
 """Seconds that rounding adds to a call on average, because Google rounds the time of each call up to the next 0.1 s."""
 LOG_BYTES_A_CALL = 1000

@@ -1,7 +1,8 @@
 """
 Makes the ids of calls that delete an instance. Such an id contains the time when the machine was switched off, if that
-time is known. The bill needs the time, and Google keeps the id with the delete operation. There is no other place to
-read the time from later: the instance is gone, and Google may have forgotten the operation that switched it off.
+time is known. The bill needs this time, but after the deletion it can be read nowhere else: the instance is gone, and
+Google may have forgotten the operation that switched it off. The id is still there, because Google keeps it with the
+delete operation.
 
     the id is sent as clientOperationId: https://cloud.google.com/compute/docs/reference/rest/v1/zoneOperations
     a UUID of version 8 has 122 bits for its maker's own data: https://www.rfc-editor.org/rfc/rfc9562#section-5.8

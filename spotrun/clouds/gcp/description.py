@@ -223,8 +223,8 @@ def _ended(
     """
     Return the ended instance of a record, with the prices for its bill. The machine is billed until it was switched off
     or, if that time is unknown, until the operation `end`. Its disk is billed until the operation that `last_end`
-    returns. If the instance was never seen running, the start of its billing is unknown. Then the machine is assumed to
-    have run since its launch operation succeeded.
+    returns. If the instance was never seen running, the start of its billing is unknown. In that case, billing is
+    assumed to begin when the launch operation succeeded.
     """
     off_since = _off_since(seen, operations)
     asked_at = made.asked_at if made is not None else min(end.asked_at, off_since or end.asked_at)
@@ -254,10 +254,10 @@ def _ended(
 
 def _off_since(seen: Instance | None, operations: Sequence[Operation]) -> datetime | None:
     """
-    Return the time when the machine was switched off; None if it is unknown. Two sources are used: what this driver saw
-    itself, and the delete call's id, in which the driver that deleted the instance may have stored the time. The
-    operation that switched the machine off is not used, because Google sometimes forgets that operation while the disk
-    still exists.
+    Return the time when the machine was switched off; None if it is unknown. The time comes from one of two sources:
+    this driver has seen the machine switched off, or the driver that deleted the instance has stored the time in the id
+    of its delete call. The operation that switched the machine off is not a source, because Google sometimes forgets
+    that operation while the disk still exists.
     """
     told = None if seen is None or seen.state is not InstanceState.STOPPED else seen.off_since
     return told or next((each.off_since for each in operations if each.off_since is not None), None)
