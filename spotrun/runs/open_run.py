@@ -274,9 +274,9 @@ def _refuse_sweep(reference: str, folder: str) -> None:
 
 def _begin_with(reference: str, runs: list[OpenRun]) -> list[OpenRun]:
     """
-    Return the runs that `reference` abbreviates. If it is the beginning of one name, these are all runs with that name.
-    If it is the beginning of one id, this is the run with that id. Return an empty list if no name or id begins with
-    `reference`.
+    Return the runs whose name or id begins with `reference`. If `reference` is the beginning of a name, the result has
+    all runs of that name. If it is the beginning of an id, the result has the one run with that id. The result is empty
+    if no name or id begins with `reference`.
 
     Raises:
         RunNotFound: several names or ids begin with `reference`.
@@ -300,7 +300,7 @@ def _id_begins(run: OpenRun, reference: str) -> bool:
 
 class Unreadable(NamedTuple):
     """
-    A folder that cannot be used as a run: its first entry is damaged or cannot be read, or another folder has the same
+    A folder that cannot be used as a run. Its entry 0 is damaged or cannot be read, or another folder contains the same
     run.
     """
 
@@ -309,8 +309,8 @@ class Unreadable(NamedTuple):
     error: StoreError
     words: tuple[str, ...]
     """
-    The references that a user may type for this run, as far as the folder's name shows them. A folder is named
-    NAME-UID.
+    The references by which a user may name this run in a command. They are taken from the folder's name, NAME-UID,
+    because the folder cannot be read.
     """
 
 
