@@ -194,8 +194,8 @@ def unknown_key(key: Key, model: type[BaseModel]) -> Problem:
 
 def _section(key: Key, model: type[BaseModel]) -> str:
     """
-    Return the path of the section that contains `key`, in the form of `keys_of(model)`. In this form, the indices of
-    lists are left out, and a name that the user chose is replaced by *.
+    Return the path of the section that contains `key`, written as in `keys_of(model)`: without indices of lists, and
+    with * in place of each name that the user chose.
     """
     known = {path.rpartition(".")[0] for path in keys_of(model)}
     section = ""
