@@ -135,9 +135,9 @@ class TrialProgress(msgspec.Struct, frozen=True, kw_only=True):
     A trial that has begun. Trials are numbered from 1.
 
     `settled` is True once the trial has ended and costs nothing more. `asked_to_stop` is True if its ledger has a stop
-    request. `judged` is True if the sweep wrote the newest stop request, because the trial did worse than others. A
-    trial that was stopped can be continued later. `spared` is then the epoch after which it was continued: comparisons
-    at this epoch or an earlier one do not stop the trial a second time.
+    request. `judged` is True if the sweep, and not the user, wrote the newest stop request. A trial that was stopped
+    can be continued later. `spared` is then the epoch after which it was continued: comparisons at this epoch or an
+    earlier one do not stop the trial a second time.
 
     `epoch_s` is the training time of an epoch, and `start_s` is the time without training in the first epoch. Both are
     known once an epoch is completed. `usd_per_hour` is the maximum price of all instances of the trial, and
