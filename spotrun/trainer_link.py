@@ -287,11 +287,12 @@ class FilesRule:
 @dataclass(frozen=True, kw_only=True)
 class Resume:
     """
-    The message that says where training begins: at a checkpoint, or at its start.
+    The message that says where training begins: at a checkpoint, or from scratch.
 
-    If `size_bytes` > 0, a file descriptor comes with the message. It is the memory that holds the checkpoint image,
-    from `start` on. If the agent is still fetching the image, only the first `here_bytes` bytes of it are in the memory
-    yet. From the second `fit` on, the image is always complete.
+    If there is a checkpoint, `size_bytes` is greater than 0, and a file descriptor comes with the message. The
+    descriptor is that of the memory that holds the checkpoint's image, from offset `start` on. The agent may still be
+    fetching the image: only its first `here_bytes` bytes are in the memory yet. From the second `fit` on, the image is
+    always complete.
 
     `seed` must be the same in every attempt of a run. If `every_steps` is given, the trainer takes a snapshot each time
     this many optimizer steps are done. If `files` is None, no files belong to checkpoints. `epoch` and `step` are

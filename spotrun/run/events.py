@@ -593,8 +593,8 @@ class MemberReady(Event, frozen=True, kw_only=True):
 
 class ResumedFrom(Event, frozen=True, kw_only=True):
     """
-    A trainer of this attempt begins from `commit`. If `commit` is None, it begins from scratch. All later commits are
-    cut off: what was trained after `commit` no longer counts.
+    A trainer of this attempt begins from `commit`; if that is None, it begins from scratch. All commits after `commit`
+    are cut off: the trainer repeats their steps, so they no longer count.
 
     `incarnation` numbers the trainers of the attempt from 0. `skipped` are newer commits that were not used, because
     they could not be read back, or because a command had failed with them repeatedly. `in_place` is True if a command

@@ -228,7 +228,8 @@ class Snapshots:
         self, arena: int, plan: ImagePlan, place: Boundary, files: Frozen | None, *, final: bool
     ) -> SnapshotTaken:
         """
-        Return the report of a snapshot to the agent. Its `stall_s` and `finite` are not known yet; `settle` sets them.
+        Return the message that tells the agent about a snapshot. Its `stall_s` and `finite` are not known yet; `settle`
+        sets them.
         """
         return SnapshotTaken(
             arena=arena,

@@ -1,5 +1,5 @@
 """
-Gives the model and its optimizers the parts that they had in a snapshot, and restores them.
+Restores the model and its optimizers, after making sure that they have the same parts as in the snapshot.
 
 A script may make parts of the model and the optimizers late: in a hook, at the beginning of an epoch, or in a step. A
 new process may therefore lack parts at first. The script's start hooks run in every process and make their parts. If a
