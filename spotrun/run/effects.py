@@ -40,8 +40,8 @@ def _with_launch(state: RunState, number: int, **changes: Any) -> RunState:
 
 def _with_member(state: RunState, name: MemberName, **changes: Any) -> RunState:
     """
-    Apply `changes` to one instance. If after that all members of its launch are ready, released or gone, the launch is
-    no longer pending.
+    Apply `changes` to one instance. A launch is pending until each of its members is ready, released or gone. So if
+    that is the case after the changes, the launch is no longer pending.
     """
     launch = state.launches[name.launch].with_member(name.member, **changes)
     state = replace(state, launches=state.launches.changed(launch))

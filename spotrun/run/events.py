@@ -40,8 +40,8 @@ READABLE_VERSIONS = (OLD_LEDGER_VERSION, LEDGER_VERSION, GANG_LEDGER_VERSION)
 
 def version_for(instances: int) -> int:
     """
-    Return the version of the ledger for a new run: the lowest version that can describe a run on this number of
-    instances.
+    Return the version of the ledger for a new run. It is the lowest version that can describe a run on this number of
+    instances, so that older versions of spotrun can read as many runs as possible.
     """
     return LEDGER_VERSION if instances == 1 else GANG_LEDGER_VERSION
 
@@ -189,8 +189,8 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 
 class Passage(msgspec.Struct, frozen=True):
     """
-    The price of traffic between a bucket and an instance. `is_home` is True if the instance is in the bucket's region,
-    or in one of its regions if it has several.
+    The prices of traffic between a bucket and an instance. `is_home` is True if the instance is in a region of the
+    bucket. (A bucket can have several regions.)
     """
 
     read_usd_per_gb: Decimal
@@ -239,8 +239,8 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
         """
         Return True if the traffic of an instance in `region` is billed.
 
-        Even traffic within the bucket's own region may be billed: a bucket that has several regions copies what is
-        written to it from one to the others, and the cloud charges for these copies.
+        Even traffic within the bucket's own region can be billed. If a bucket has several regions, the cloud copies
+        everything that is written to the bucket from one of these regions to the others, and charges for the copies.
         """
         return bool(self.read_usd_per_gb(region) or self.write_usd_per_gb(region))
 

@@ -2,8 +2,8 @@
 Records which files `spotrun fetch` wrote into a folder, so that a later fetch detects the files that the user changed.
 
 The record of a folder is a file in the user's home, where no instance can write. Each line has the path of a fetched
-file, and the digests of the bytes that fetch wrote. If a path has several lines, the last one counts. A file of the
-folder that has no line belongs to the user.
+file, and the digests of the bytes that fetch wrote. If several lines have the same path, the last line counts. If no
+line has the path of a file in the folder, the file belongs to the user.
 """
 
 from __future__ import annotations

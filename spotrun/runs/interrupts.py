@@ -7,8 +7,8 @@ with which the user can continue or end the run.
     SIGHUP    detach: a runner in the background takes over
 
 If another runner takes care of the run too, Ctrl-C and signals end only this process, and the run continues. If the run
-is already stopping, another Ctrl-C or signal ends this process immediately. No checkpoint is lost by that: the agent on
-the instance does not depend on this process, and still tries to save a last checkpoint.
+is already stopping, another Ctrl-C or signal ends this process immediately. A last checkpoint is still possible: the
+agent on the instance does not depend on this process, and tries to save one.
 """
 
 from __future__ import annotations

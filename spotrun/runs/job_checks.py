@@ -60,7 +60,8 @@ def check_job(spec: RunSpec, cloud: Cloud, *, all_left_behind: bool = False) -> 
     with which its instances log in to the cloud. `check_machine` checks what this machine needs. The checks change
     nothing.
 
-    With `all_left_behind`, the note on files that are not uploaded names all of them, not only the first ones.
+    One of the notes names files of the work folder that are not uploaded. With `all_left_behind`, it names all of them,
+    and otherwise only the first ones.
 
     Raises:
         SpecInvalid, StoreError, CloudError: something is missing; or the bucket or the identity that the job names does

@@ -102,10 +102,9 @@ def _unfinished(run: OpenRun) -> bool:
 
 def may_carry_on(run: OpenRun, as_now: Callable[[], RunCreated]) -> bool:
     """
-    Return True if the run can be continued without asking the user. There are two cases:
-
-    - The run is known to be the user's on this machine (known.py). - The run's code is executed only on other machines,
-    and its entry 0 equals the entry 0 that a new run of the job would get now.
+    Return True if the run can be continued without asking the user. There are two such cases. In the first, the run is
+    known on this machine as the user's own (known.py). In the second, the run's code is executed only on other
+    machines, and its entry 0 equals the entry 0 that a new run of the job would get now.
 
     The second case is for a scheduler that starts each night on a new machine, on which no run is known. Such a run is
     not remembered as known. So each night compares the entries again, because the job may have changed since the last

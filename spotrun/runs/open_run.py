@@ -158,8 +158,8 @@ def default_store() -> str:
 
 def reference(run_id: str, uri: str) -> str:
     """
-    Return the shortest reference to the run that works in this shell: its id if the run is in the default store,
-    otherwise its address.
+    Return the shortest text with which a user can name the run in a command in this shell. That is the run's id if the
+    run is in the default store, and otherwise its address.
     """
     return run_id if uri.rpartition("/")[0] == address.absolute(default_store()).rstrip("/") else quote(uri)
 
@@ -235,9 +235,9 @@ def attended(run: OpenRun) -> bool:
 
 def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
     """
-    Return all runs that `reference` means, the oldest first. These are the runs with this id or name. If no run has it,
-    `reference` can be the beginning of an id or a name, provided that no other id or name begins like this. The result
-    is never empty.
+    Return all runs that `reference` means, the oldest first: the runs whose id or name it is. If there are none,
+    `reference` can also be the beginning of an id or a name. A reference with which several ids or names begin is
+    refused. The result is never empty.
     """
     folder = store or DEFAULT_STORE
     runs, unreadable = look_in(folder)

@@ -1,6 +1,6 @@
 """
-Replaces what a job leaves open by fixed values when the job begins: the tag of its container image by the image's
-digest, and a missing baseline price by a price.
+Gives fixed values to what a job leaves open until it begins: the digest of its container image, in place of the tag,
+and its baseline price.
 """
 
 from __future__ import annotations

@@ -56,7 +56,10 @@ ELSEWHERE = {
     "checkpoint_s3_uri": "checkpoint.uri",
     "event_callback": "notify",
 }
-"""Keys of other tools (SkyPilot, dstack, SageMaker), and the spotrun keys with the same meaning."""
+"""
+Keys of other tools (SkyPilot, dstack, SageMaker), each with the spotrun key that has the same meaning. If a job has
+such a key, the message names the spotrun key.
+"""
 _ALWAYS = "spotrun always recovers from an interruption", "remove it; retry.max_restarts is for a script that fails"
 _SERVES = "spotrun trains, and does not serve", "remove it"
 _ENDS = "spotrun ends each instance when its run no longer needs it", "remove it"

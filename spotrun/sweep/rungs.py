@@ -72,7 +72,7 @@ figures.
 PILOT_IN = 2
 """
 Number by which the sweep's budget is divided; the result is the budget of the first trial. It is a large part of the
-sweep's budget, because nobody knows yet how much a trial costs, and because a trial's budget cannot be raised later.
+sweep's budget, because the cost of a trial is still unknown, and because a trial's budget cannot be raised later.
 """
 MORE = 1.2
 """

@@ -78,8 +78,8 @@ def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
 def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
     """
     Return all weights of a snapshot. They are in two parts of it: `shown` is what the script's `state_dict()` returned,
-    and `beside` is the entry BESIDE. Neither part contains the weights of the base (see `check_base`), so these are
-    taken from `module`.
+    and the other part is the entry BESIDE. Neither part contains the weights of the base (see `check_base`), so these
+    are taken from `module`.
     """
     living = dict(module.named_parameters())
     own = {name: living[name] for name in beside.get("base", ()) if name in living} | beside["own"]

@@ -2,8 +2,8 @@
 Computes a batch's mark: a number that identifies the batch by its tensors, arrays and plain values. When a stream is
 reread, the marks show whether its batches are the same.
 
-A stream is reread from its beginning after a resume. If the training itself changes the data of the stream, as with a
-replay memory, the batches are then different ones. Without marks, nobody would notice.
+After a resume, a stream without a state is reread from its beginning. If the training itself changes the data of the
+stream, as with a replay memory, the batches are then different ones. Without marks, this would go unnoticed.
 """
 
 from __future__ import annotations

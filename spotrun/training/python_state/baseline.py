@@ -44,9 +44,9 @@ class _BaselineObject(NamedTuple):
 
 class Change(NamedTuple):
     """
-    What a snapshot saves of a changed object. If the parts of the object have names, it saves only the parts that have
-    changed (`parts`), and the names of the parts that are gone (`gone`). Of any other object, it saves the whole
-    content.
+    The content that a snapshot saves for a changed object. If the parts of the object have names, this is only the
+    parts that have changed (`parts`), and the names of the parts that are gone (`gone`). For any other object, it is
+    the whole content.
     """
 
     parts: dict[str, Any]
