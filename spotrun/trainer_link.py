@@ -1,13 +1,13 @@
 """
-Links the agent and the trainer process that the agent started, by messages on a socket.
+Defines how the agent and the trainer that it started communicate: by messages on a socket.
 
 The path of the Unix stream socket is in the environment variable `SPOTRUN_AGENT`. All child processes inherit it, so a
 training finds its agent even if other programs started the training. A message is one JSON object on a line.
 
 File descriptors are sent together with a message (SCM_RIGHTS): the descriptors of arenas, and the descriptor of a
-checkpoint to resume from. The line of the message says how many descriptors belong to it. So the receiver can match
-descriptors with messages even if one read returns parts of several messages. The trainer's end needs only the standard
-library.
+checkpoint to resume from. The line of the message says how many descriptors belong to it. A receiver needs this number
+because one read may return parts of several messages, together with the descriptors of all of them. The code of the
+trainer's side needs only the standard library.
 
     trainer                                   agent
     (connects)                  <-            Welcome | TurnedAway
@@ -48,9 +48,9 @@ later see the prefix, and do not try to link themselves.
 """
 GANG = "SPOTRUN_GANG"
 """
-Environment variable with four values for each trainer of a gang: the run, the attempt, the incarnation (which counts
-the starts of trainers in the attempt) and the world (the number of processes). When the trainers have connected to each
-other, they check that these values are the same in all of them.
+Environment variable that identifies the gang of a trainer by four values: the run, the attempt, the incarnation (which
+counts the starts of trainers in the attempt) and the world (the number of processes). Once the trainers have connected
+to each other, they check that all of them have the same values.
 """
 RANKS_SECRET = "SPOTRUN_RANKS_SECRET"
 """
@@ -222,8 +222,9 @@ class SnapshotTaken:
 @dataclass(frozen=True, kw_only=True)
 class NotCarried:
     """
-    The message that the snapshot of `step` lacks the state at `places`, because no image can hold it. Each place is a
-    pair: the name of an object in the script, and the kind of the object. Each place is reported once in a fit().
+    The message that the snapshot of `step` lacks some state of the script, because a checkpoint's image cannot hold it.
+    `places` names the objects with this state. Each is a pair: the path of the object in the script, and the kind of
+    the object. Each object is reported once in a fit().
     """
 
     step: int
@@ -260,8 +261,8 @@ class Refused:
 @dataclass(frozen=True, kw_only=True)
 class Finished:
     """
-    The message that `fit()` is done, and that the final snapshot was taken. `resumed` is True if this process resumed
-    from the final snapshot and therefore trained no step.
+    The message that `fit()` is done, and that the final snapshot was taken. `resumed` is True if an earlier process
+    took the final snapshot, and this process resumed from it and therefore trained no step.
     """
 
     step: int
@@ -286,11 +287,12 @@ class FilesRule:
 @dataclass(frozen=True, kw_only=True)
 class Resume:
     """
-    The message that says where training begins: at a checkpoint, or at its start.
+    The message that says where training begins: at a checkpoint, or from scratch.
 
-    If `size_bytes` > 0, a file descriptor comes with the message. It is the memory that holds the checkpoint image,
-    from `start` on. If the agent is still fetching the image, only the first `here_bytes` bytes of it are in the memory
-    yet. From the second `fit` on, the image is always complete.
+    If there is a checkpoint, `size_bytes` is greater than 0, and a file descriptor comes with the message. The
+    descriptor is that of the memory that holds the checkpoint's image, from offset `start` on. The agent may still be
+    fetching the image: only its first `here_bytes` bytes are in the memory yet. From the second `fit` on, the image is
+    always complete.
 
     `seed` must be the same in every attempt of a run. If `every_steps` is given, the trainer takes a snapshot each time
     this many optimizer steps are done. If `files` is None, no files belong to checkpoints. `epoch` and `step` are
@@ -577,9 +579,10 @@ class TrainerLink:
 
 def from_environment() -> TrainerLink | None:
     """
-    Return the link of a training to its agent. Return None if no agent started this process or an ancestor of it.
+    Return the link of this training to its agent. Return None if there is no agent, which means that neither this
+    process nor one of its ancestors was started by an agent.
 
-    Only the first caller gets the link. Later calls in this process or in its child processes return None, as if there
+    Only the first call returns the link. Later calls in this process or in its child processes return None, as if there
     were no agent.
 
     Raises:

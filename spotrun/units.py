@@ -1,8 +1,8 @@
 """
 Parses and formats the short notations of a spec and of flags: `1h30m`, dollars `2.50`, amounts `4+`, `500 steps`.
 
-Every `parse_*` takes the value of a YAML key or of a flag (text or a number) and returns a typed value. If it cannot,
-it raises `Unreadable`, which says what to write instead.
+Each `parse_*` function takes the value of a YAML key or of a flag (text or a number), and returns a typed value. If it
+cannot read the value, it raises `Unreadable`, which says what to write instead.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ NAMED_MAX = 5
 """Maximum number of names that a sentence lists."""
 HOURS_LIKELY = 48
 """
-If a duration has no unit, the error suggests what the user probably meant: hours if the number is at most this, seconds
-if it is greater.
+Maximum number that is assumed to mean hours if a duration has no unit. A greater number is assumed to mean seconds. The
+error about the missing unit suggests this meaning to the user.
 """
 DURATION_PATTERN = r"^(?=.)(\d+(\.\d+)?d)?(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?$"
 
@@ -45,8 +45,8 @@ class Unreadable(ValueError):
     """
     A value that cannot be read as its key requires.
 
-    `suggestion` is a phrase that says what to write instead ("write 10m"). If the fault is in a part of the value, `at`
-    is the path of that part, below the key that is being read.
+    `suggestion` is a phrase that says what to write instead ("write 10m"). If only a part of the value is wrong, `at`
+    is the path of this part, relative to the key that is being read.
     """
 
     def __init__(self, message: str, suggestion: str | None = None, *, at: tuple[str | int, ...] = ()) -> None:

@@ -221,7 +221,10 @@ def _where(state: RunState) -> str:
 
 
 def _place(state: RunState, names: Sequence[MemberName]) -> str:
-    """Describe the offering on which these members run, with the hourly price of all their instances together."""
+    """
+    Describe the offering on which the members `names` run. The price in the text is the hourly price of all their
+    instances together.
+    """
     launches = [state.launches[name.launch] for name in names]
     offering = launches[0].intent.offering
     how_many = f"{len(names)} x " if len(names) > 1 else ""

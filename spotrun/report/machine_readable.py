@@ -78,8 +78,9 @@ def figures(account: Account) -> dict[str, Any]:
 
 def _interruption(found: Interruption) -> dict[str, Any]:
     """
-    Return an interruption's figures. A figure is None if it does not exist, because there was no notice, no commit
-    before the loss, or no new step after the loss.
+    Return an interruption's figures. Some of them do not always exist, and are None then: the notice's lead time if
+    there was no notice, the age of the newest commit if there was no commit before the loss, and the time to the first
+    new step if none followed.
     """
     return {
         "attempt": found.attempt,

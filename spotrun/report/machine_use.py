@@ -39,8 +39,8 @@ def whole_report(summary: RunSummary, machines: Iterable[TypeUse], calls: Runner
 
 def for_programs(found: Iterable[TypeUse]) -> list[dict[str, Any]]:
     """
-    Return how busy the machines were in the form that `--json` prints. Each share is from 0 to 1. An unknown share is
-    None, such as that of the GPUs on a machine without a GPU.
+    Return the shares of time in which the machines were busy, for the output of `--json`. Each share is a number from 0
+    to 1. It is None if it is unknown, such as the GPUs' share on a machine without a GPU.
     """
     return [
         {

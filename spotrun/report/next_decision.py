@@ -37,8 +37,9 @@ def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = 
 
 def left_undone(coming: str, run: str, created: RunCreated) -> str:
     """
-    Return the second half of a sentence for a run that has no runner. The text says which command starts a runner, and
-    what the run does then (`coming`). `run` is what users type for the run.
+    Return the second half of a sentence about a run that has no runner. The caller puts the run's name before it. The
+    text names the command that starts a runner, and says what the run does after that: `coming`, such as "asks for spot
+    again". `run` is the reference that users type in commands to name the run.
     """
     if created.is_bench:
         return f"has no runner, and the bench that created it is over: `spotrun down {run}` ends it"
@@ -96,7 +97,10 @@ def _without_an_instance(state: RunState, spec: RunSpec) -> str:
 
 
 def _with_some(there: int, size: int) -> str:
-    """Describe the next step of a gang that lacks members, or that has members which are not ready yet."""
+    """
+    Describe the next step of a gang that cannot train yet, because it lacks members, or because some members are not
+    ready.
+    """
     if there >= size:
         return f"trains once all of its {size} members are ready"
     waiting = f"{there} of {size} are ready, wait about as long as a start takes, and are then released"

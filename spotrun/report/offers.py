@@ -26,7 +26,7 @@ def show(
     console: Console | None = None,
     work: Mapping[Offering, Decimal] = NO_CHOICE,
 ) -> None:
-    """Print the table. The output does not have to be a terminal."""
+    """Print the table to a terminal, a file or a pipe."""
     print_figures(offerings_table(offerings, chosen, work), console)
 
 
@@ -37,8 +37,9 @@ def offerings_table(
     Return a table of the first `ROWS_MAX` offerings in the given order. If `chosen` is not among them, it takes the
     last row. The line below the table counts the offerings that are not shown.
 
-    If the job accepts several machine types (kinds), `work` has a cost for each offering. It is the expected cost, on
-    this offering, of the work that the first kind does in an hour.
+    If the job accepts several kinds of instances, their hourly prices cannot be compared, because some kinds train
+    faster. So `work` then has a comparable cost for each offering. The unit of work is what the first kind does in an
+    hour, and the cost is what this work is expected to cost on the offering.
     """
     first = offerings[:ROWS_MAX]
     shown = first if chosen in first else [*first[:-1], chosen]

@@ -115,9 +115,10 @@ class FiguresTable:
     """
     A table whose texts are never cut off.
 
-    The columns in `texts` are aligned left, all others right. If the terminal is too narrow, the texts in the columns
-    `texts` are folded. If the table is still too wide, it is divided into blocks of columns, one below the other. Each
-    block begins with the first `repeated` columns. A head may have several lines.
+    `texts` has the indices of the columns that contain texts. They are aligned left, all other columns right. If the
+    terminal is too narrow, the contents of the text columns are wrapped. If the table is still too wide, it is divided
+    into blocks of columns, one below the other. Each block begins with the first `repeated` columns. A column's head
+    can have several lines.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ def show(
     machines: Sequence[TypeUse] = (),
     calls: RunnerCalls | None = None,
 ) -> None:
-    """Print the report. The output does not have to be a terminal."""
+    """Print the report to a terminal, a file or a pipe."""
     print_figures(report(summary, machines, calls), console)
 
 

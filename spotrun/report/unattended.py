@@ -1,6 +1,6 @@
 """
-Describes a run that has no runner, and the commands that its user can type. Everything that may still be billed is
-mentioned.
+Describes a run that has no runner, and names the commands with which the user can continue or end it. The text mentions
+each instance that is possibly still billed, because no runner will end it.
 """
 
 from __future__ import annotations

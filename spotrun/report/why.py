@@ -39,7 +39,10 @@ Minimum time between two decisions, in ticks, that counts as a wait. A runner ma
 shorter time is normal.
 """
 PAIRS_MAX = 3
-"""Maximum number of refusals in a row that are shown to people one by one. If there are more, they are summarised."""
+"""
+Maximum number of refused requests in a row that are all shown. Each is a pair of decisions: the request, and its
+refusal. If there are more pairs in a row, `briefly` shortens them.
+"""
 REFUSED = "refused"
 """The value of `Decision.kind` if the cloud refused a launch."""
 
@@ -73,8 +76,8 @@ def decisions(entries: Sequence[Entry], spec: RunSpec) -> list[Decision]:
 
 def briefly(made: list[Decision]) -> list[Decision]:
     """
-    Shorten the list of decisions for people. If many requests in a row were refused, only the first and the last of
-    them are kept, and one line counts the others.
+    Shorten the list of decisions for people. If more than PAIRS_MAX requests in a row were refused, keep only the first
+    and the last of these requests, and replace the others by one line with their number.
     """
     shortened: list[Decision] = []
     rest = made
@@ -130,8 +133,9 @@ Narrated = tuple[str, str]
 
 class _Narrator:
     """
-    Describes the entries of a ledger one by one, beginning with the first one. `end` is the state after the last entry.
-    With it, the description of an entry can also say what followed from that entry.
+    Describes the entries of a ledger in sentences, one entry after another. `end` is the run's state after the last
+    entry. It is needed because the sentence about an entry can also say what happened later, such as which instance
+    took over.
     """
 
     def __init__(self, spec: RunSpec, end: RunState) -> None:
@@ -319,8 +323,8 @@ def _saved_after(end: RunState, attempt: Attempt, notice_at: datetime) -> str:
 
 def _what_followed(end: RunState, attempt: Attempt) -> str:
     """
-    Describe what followed the end of an attempt, as far as the ledger tells: the steps that had to be repeated, and the
-    instance that took over.
+    Describe what followed the end of an attempt: how many steps had to be repeated, and which instance took over. If no
+    later attempt has begun yet, say that nothing has taken over.
     """
     successor = next((later for number, later in end.attempts.items() if number > attempt.number), None)
     if attempt.end is None or successor is None:
@@ -345,8 +349,9 @@ def _who_took_over(end: RunState, attempt: Attempt, successor: Attempt) -> str:
 
 def _time_lost(end: RunState, stopped_at: datetime, number: int | None) -> str:
     """
-    Describe how much work a command lost, as a time: the time from the last copy of its state to the moment at which it
-    stopped. That copy is commit `number`, with which the next attempt began.
+    Describe the work that a command lost, for example "40 s had to be done again". This is the time from the last copy
+    of the command's state until the command stopped. That copy is commit `number`, from which the next attempt began.
+    If `number` is None, all work was lost.
     """
     commit = None if number is None else end.commit(number)
     if commit is None:

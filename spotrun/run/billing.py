@@ -57,10 +57,10 @@ def aws_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
 
     EC2 bills only the state `running`
     (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html), but does not report when this
-    state began. If a runner observed the instance in the earlier state `pending`, spotrun does not count the seconds
-    before that. Otherwise, the seconds in the state `pending` are counted too. A spot instance is billed at the spot
-    price that is in effect at the time (https://aws.amazon.com/ec2/spot/pricing). The rule does not cover SUSE, which
-    is billed by the hour.
+    state began. The state before it is `pending`. If a runner last observed the instance as `pending` at some time, the
+    seconds before that time were certainly not billed, and spotrun does not count them. If no runner observed this
+    state, spotrun counts the seconds in it too. A spot instance is billed at the spot price that is in effect at the
+    time (https://aws.amazon.com/ec2/spot/pricing). The rule does not cover SUSE, which is billed by the hour.
     """
     gp3, address = listed.list_prices("gp3"), listed.list_prices("address of EC2")
     volume = listed.volume_price(gp3.prices, regions)
@@ -151,8 +151,8 @@ class Meter:
     """
     The bill of one instance, including its disk and address, up to any moment. It never decreases as time passes.
 
-    `ended_at` is the time at which the disk was deleted. If the machine ended before its disk, the function
-    `switched_off_at` returns the time of the machine's end.
+    `ended_at` is the time at which the disk was deleted. Usually the machine ended at the same time. If it ended
+    earlier, its prices contain the time of its end, and `switched_off_at` reads the time from there.
     """
 
     def __init__(
@@ -203,8 +203,8 @@ class Meter:
 
     def _until(self, moment: datetime, end: datetime | None) -> datetime:
         """
-        Return the latest time that the bill at `moment` includes. Before `end`, this is `moment` itself. From `end` on,
-        it is `end`; but if the instance ran for less than the minimum that is billed, it is the end of that minimum.
+        Return the time up to which something is billed, as of `moment`. While it still runs, that is `moment` itself.
+        Once it has ended, that is its `end`, or the end of the minimum billed time if that is later.
         """
         assert self.billed_from is not None
         if end is None or moment < end:

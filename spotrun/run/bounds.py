@@ -2,8 +2,8 @@
 Limits for all values that are read from a store, and the decoder that checks them. They are necessary because any
 program with write access to the store can write any value.
 
-As long as all values are within these limits, no sum, product or time of an account overflows. The type of a field
-tells its limit (`Count`, `Seconds`). All other times, dollar amounts and whole numbers are limited too.
+With values within these limits, no computation of costs and times overflows. Some fields have a type that names their
+limit, such as `Count` or `Seconds`. Times, dollar amounts and whole numbers of all other fields are limited too.
 """
 
 from __future__ import annotations

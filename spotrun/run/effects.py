@@ -40,8 +40,8 @@ def _with_launch(state: RunState, number: int, **changes: Any) -> RunState:
 
 def _with_member(state: RunState, name: MemberName, **changes: Any) -> RunState:
     """
-    Apply `changes` to one instance. If after that all members of its launch are ready, released or gone, the launch is
-    no longer pending.
+    Apply `changes` to one instance. A launch is pending until each of its members is ready, released or gone. So if
+    that is the case after the changes, the launch is no longer pending.
     """
     launch = state.launches[name.launch].with_member(name.member, **changes)
     state = replace(state, launches=state.launches.changed(launch))
@@ -166,8 +166,9 @@ def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> Run
 
 def _cause_of_loss(member: Member, event: ev.InstanceGone) -> Cause:
     """
-    Return the reason why an instance was lost. If it was condemned, this is the reason for which it was condemned.
-    Otherwise, it depends on who ended the instance according to the cloud (failures.md P27, R15).
+    Return the reason why an instance was lost. If a runner had condemned the instance, the reason is in that entry. If
+    not, the cloud's report decides: the instance was interrupted if the cloud ended it, and otherwise ended by someone
+    outside of spotrun (failures.md P27, R15).
     """
     if member.condemned is not None:
         return member.condemned.cause
@@ -250,8 +251,8 @@ def _resumed_from(state: RunState, entry: Entry, event: ev.ResumedFrom) -> RunSt
 
 def _cut_off(commits: PVector[Commit], chosen: int) -> PVector[Commit]:
     """
-    Mark all commits after the commit `chosen` as cut off: a trainer has resumed from `chosen`, so what was trained
-    after it no longer counts.
+    Mark all commits after commit `chosen` as cut off, which means that they no longer count. They do not count because
+    a trainer has resumed from `chosen`, and repeats the steps that these commits contain.
     """
     for at in range(len(commits) - 1, -1, -1):
         commit = commits[at]

@@ -40,8 +40,8 @@ READABLE_VERSIONS = (OLD_LEDGER_VERSION, LEDGER_VERSION, GANG_LEDGER_VERSION)
 
 def version_for(instances: int) -> int:
     """
-    Return the version of the ledger for a new run: the lowest version that can describe a run on this number of
-    instances.
+    Return the version of the ledger for a new run. It is the lowest version that can describe a run on this number of
+    instances, so that older versions of spotrun can read as many runs as possible.
     """
     return LEDGER_VERSION if instances == 1 else GANG_LEDGER_VERSION
 
@@ -75,8 +75,9 @@ class Cause(StrEnum):
 
 class EpochsEnd(StrEnum):
     """
-    The moment at which the account of an epoch is closed (protocol 26). A run that an earlier version created has no
-    such value, so the default is that version's rule. This way, the figures of old runs stay the same.
+    The rule for the moment at which the account of an epoch is closed (protocol 26). Runs that an earlier version of
+    spotrun created do not name a rule. For them, the default is the rule of that version, so that the figures of old
+    runs do not change.
     """
 
     FINISHED = "finished"
@@ -109,8 +110,8 @@ class RunCreated(Event, frozen=True, kw_only=True):
     starts from scratch. `revision` is the git commit of the work folder; None outside of git. `spotrun` is the version
     that created the run; "" if the run is older than this field.
 
-    `script_sha256` is the digest of the script alone. If two runs have the same digest, their bills are for the same
-    work. It is "" for a command, and in a run that an earlier version created.
+    `script_sha256` is the digest of the script alone. If two runs have the same digest, they did the same work, so
+    their bills can be compared. It is "" for a command, and in a run that an earlier version created.
 
     `storage` are the prices of the object store. `deadline_at` is the run time by which the run has to be completed;
     None without a deadline. `interruption_bands` has the cloud's published figures: for a region and a type
@@ -188,8 +189,8 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 
 class Passage(msgspec.Struct, frozen=True):
     """
-    The price of traffic between a bucket and an instance. `is_home` is True if the instance is in the bucket's region,
-    or in one of its regions if it has several.
+    The prices of traffic between a bucket and an instance. `is_home` is True if the instance is in a region of the
+    bucket. (A bucket can have several regions.)
     """
 
     read_usd_per_gb: Decimal
@@ -238,8 +239,8 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
         """
         Return True if the traffic of an instance in `region` is billed.
 
-        Even traffic within the bucket's own region may be billed: a bucket that has several regions copies what is
-        written to it from one to the others, and the cloud charges for these copies.
+        Even traffic within the bucket's own region can be billed. If a bucket has several regions, the cloud copies
+        everything that is written to the bucket from one of these regions to the others, and charges for the copies.
         """
         return bool(self.read_usd_per_gb(region) or self.write_usd_per_gb(region))
 
@@ -269,8 +270,9 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     `free_if_interrupted_within_s` of its start, the machine itself costs nothing, but its disk of `volume_gib` and its
     public address are billed nevertheless.
 
-    On some clouds, the disk remains after the machine has shut down, and is billed until it is deleted. On these
-    clouds, the last of the instance's recorded prices is 0: it is the machine's price from its shutdown on.
+    On some clouds, the disk remains after the machine has shut down, and is billed until it is deleted. The machine
+    itself then costs nothing. An instance of such a cloud has this in its record: the last of its prices is 0, from the
+    time of the shutdown on.
     """
 
     minimum_s: Seconds
@@ -294,8 +296,9 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def attached_usd_per_hour(self) -> Decimal:
         """
-        The hourly cost of an instance's disk and address, which is added to the instance's price. For a spot instance,
-        read it from the rule that `attached_to` returns, because the address of a spot instance can be cheaper.
+        The hourly cost of an instance's disk and address, which is billed in addition to the machine. The address of a
+        spot instance can be cheaper. So for a spot instance, first get its own rule from `attached_to`, and then read
+        this property of that rule.
         """
         return self.volume_usd_per_hour + self.address_usd_per_hour
 
@@ -349,9 +352,9 @@ class EndCorrected(Event, frozen=True, kw_only=True):
 
 class LaunchIntended(Event, frozen=True, kw_only=True):
     """
-    The runner is about to request one instance, exactly as this event describes it. After `not_after` the request is no
-    longer allowed, and runners only check whether the instance exists. For a gang, `count` instances are requested, and
-    the cloud starts either all or none of them.
+    The runner is about to request one instance, exactly as this event describes it. The request is allowed until
+    `not_after`. After that time, runners only check whether an earlier request has created the instance. For a gang,
+    `count` instances are requested, and the cloud starts either all or none of them.
 
     Two amounts are reserved in the budget: for each instance, what `time_to_live_s` costs at
     `price_ceiling_usd_per_hour`, and for all instances together, `egress_usd` for traffic between regions.
@@ -572,8 +575,8 @@ class MemberReady(Event, frozen=True, kw_only=True):
     commit whose image this member still has in memory. `setup` is None if the set-up failed, or if an earlier event
     contains it.
 
-    `after` is the entry that ended the newest attempt; None if no attempt has ended. Once a later attempt ends, this
-    event no longer counts.
+    `after` is the entry that ended the newest attempt so far; None if no attempt has ended. Once another attempt ends,
+    this event no longer counts, and the member has to report again.
     """
 
     launch: Count
@@ -590,8 +593,8 @@ class MemberReady(Event, frozen=True, kw_only=True):
 
 class ResumedFrom(Event, frozen=True, kw_only=True):
     """
-    A trainer of this attempt begins from `commit`. If `commit` is None, it begins from scratch. All later commits are
-    cut off: what was trained after `commit` no longer counts.
+    A trainer of this attempt begins from `commit`; if that is None, it begins from scratch. All commits after `commit`
+    are cut off: the trainer repeats their steps, so they no longer count.
 
     `incarnation` numbers the trainers of the attempt from 0. `skipped` are newer commits that were not used, because
     they could not be read back, or because a command had failed with them repeatedly. `in_place` is True if a command
@@ -613,9 +616,11 @@ class TrainingStarted(Event, frozen=True, kw_only=True):
     """
     A trainer has completed its first new step. The time before this counts as restore, the time after it as training.
 
-    If the trainer is a command that reports no steps, this event is written when it starts, and `began_at` is that
-    time. For a training that has completed a step, `began_at` is None. `unprotected` is True for a command that runs
-    Python and stores no state, if no training in it has connected to the agent within its first minute.
+    A command that reports no steps is an exception: for such a trainer, this event means that the command has started,
+    and `began_at` is the time of the start. For any other trainer, `began_at` is None.
+
+    `unprotected` is True if the run makes no checkpoints: the command runs Python and stores no state, and no training
+    in it connected to the agent within the first minute.
     """
 
     attempt: Count
@@ -638,7 +643,10 @@ class NoticeSeen(Event, frozen=True, kw_only=True):
 
 
 class NoticesUnseen(Event, frozen=True, kw_only=True):
-    """The instance of this attempt cannot receive the cloud's notices, so it may be lost without one. Written once."""
+    """
+    The instance of this attempt cannot receive the cloud's notices, so it can be lost without a notice. Each agent
+    writes this event at most once.
+    """
 
     attempt: Count
     detail: str
@@ -756,7 +764,8 @@ class CheckpointRetired(Event, frozen=True, kw_only=True):
 
 class Uncarried(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A part of the training's state that no checkpoint contains: its name in the script, and what kind of state it is.
+    A part of the training's state that no checkpoint contains: its path in the script (`place`), and the kind of state
+    (`what`).
     """
 
     place: str
@@ -961,8 +970,9 @@ def encode_entry(entry: Entry, sign: Sign | None = None) -> bytes:
     Encode an entry as the JSON object to store. Its first field is the sha256 of everything after this field: the
     signature (if `sign` is given), then the entry's own fields.
 
-    Without the sha256, a flipped bit could change a price or a step unnoticed. It could also make an accepted entry
-    void for processes that read it after the change, while processes that read it before still count it.
+    Without the sha256, a flipped bit could change a price or a step unnoticed. It could also turn a valid entry into a
+    void one. Processes that had read the entry before the damage would then count it, and processes that read it later
+    would not.
     """
     body = entry_json(entry)
     return seal(body if sign is None else signed(body, sign(body)))

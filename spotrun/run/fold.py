@@ -82,7 +82,7 @@ def refusal(state: RunState, entry: Entry) -> str | None:
 def replay(entries: Iterable[Entry]) -> Iterator[tuple[RunState, Entry, RunState]]:
     """
     Yield three things for each entry that has an effect: the state before the entry, the entry, and the state after it.
-    Before entry 0 there is no state, so for entry 0 the first and the third thing are both the state after it.
+    There is no state before entry 0, so for entry 0 the state after it is yielded in both positions.
     """
     state: RunState | None = None
     for entry in entries:

@@ -3,8 +3,8 @@ The additional preconditions for entries of a gang's run (protocol 32 to 48), wi
 
 `GANG_CHECKS` has the preconditions of each event. They apply only in the run of a gang.
 
-In a run without a gang, an entry that has a field for gangs is void. The reason is that older versions of spotrun,
-which do not know gangs, treat such an entry as void. All versions have to agree on which entries are void.
+In a run without a gang, every entry with a field for gangs is void, because all versions of spotrun have to agree on
+which entries are void: older versions do not know these fields, and treat such an entry as void.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ def check_started(state: RunState, event: ev.AttemptStarted) -> None:
 
 def check_one_is_current(state: RunState) -> None:
     """
-    Require that no attempt is current, or that the current attempt has a notice or a drain request (protocol 32, 13).
+    Require that a new attempt is allowed to start: there is no current attempt, or the current attempt has to leave,
+    because it has a notice or a drain request (protocol 32, 13).
     """
     require(state.current is None or state.current.leaving, "an attempt is current")
 
@@ -146,9 +147,9 @@ def check_not_let_go(state: RunState, names: Iterable[MemberName]) -> None:
 
 def check_words(state: RunState, gang: Gang) -> None:
     """
-    Require that each member reported ready after the newest end of an attempt, and that no member is in the current
-    gang (protocol 33). So if the current gang is handing over, its members cannot join another gang before their
-    attempt has ended.
+    Require two things of each member of a new gang (protocol 33). The member has reported that it is ready, after the
+    end of the newest attempt that has ended. And it is not a member of the gang that trains now: a gang that hands over
+    keeps its members until its attempt has ended.
     """
     for name in gang.names:
         ready = state.member(name).ready
@@ -257,6 +258,6 @@ GANG_CHECKS: dict[type, Callable[[RunState, Any], object]] = {
     ev.AttemptEnded: check_missing,
 }
 """
-The additional checks that apply in the run of a gang, for events that occur in other runs too. They are done after the
-checks that apply in all runs.
+The additional checks in the run of a gang, by the type of the event. These types occur in runs without a gang too. An
+entry has to pass the checks for all runs first, and then these.
 """

@@ -50,8 +50,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def prices(self) -> tuple[PriceSegment, ...]:
         """
-        The member's prices. They are taken from the record of the instance's end. If there is no such record, or it has
-        no prices, they are taken from the record of the launch.
+        The member's prices over time. The newest record with prices counts: the record of the instance's end if it has
+        prices, otherwise the record of the launch.
         """
         return next((fact.prices for fact in self._facts if fact.prices), ())
 

@@ -34,8 +34,9 @@ OF_OWNER: frozenset[type[ev.Event]] = frozenset(
 
 def is_of_owner(event: ev.AnyEvent) -> bool:
     """
-    Return True if only the owner is allowed to write this event. For the event that retires a checkpoint, this depends
-    on the time: during the run the agent writes it, and after the run's end only the owner is allowed to.
+    Return True if only the run's owner is allowed to write this event. CheckpointRetired is a special case: during the
+    run, the agent writes it and names its attempt. After the run's end, it names no attempt, and only the owner is
+    allowed to write it.
     """
     return type(event) in OF_OWNER or (isinstance(event, ev.CheckpointRetired) and event.attempt is None)
 

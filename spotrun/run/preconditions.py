@@ -226,8 +226,8 @@ def _check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
 
 def _is_kept(state: RunState, prefix: str) -> bool:
     """
-    Return True if the objects with that prefix are certain to stay in the store: they belong to a commit that is not
-    retired, or from which another commit borrows.
+    Return True if the objects whose names begin with `prefix` are certain to stay in the store. That is so if the
+    commit to which they belong is not retired, or if another commit borrows from it.
     """
     if prefix in state.borrowers:
         return True

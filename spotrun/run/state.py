@@ -26,8 +26,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     The instances that one entry requested, and their records.
 
     In a run on one instance, each launch has one instance, and the launch's properties describe that instance. In the
-    run of a gang, members of one launch can train in several attempts, one after another; `attempt` is the newest of
-    these.
+    run of a gang, a member whose gang has ended can join the next gang, so the members of one launch can train in
+    several attempts. `attempt` is the newest of these attempts.
     """
 
     number: int
@@ -84,8 +84,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def taken_before_it_ran(self) -> bool:
         """
-        True if the cloud accepted the launch and then took its instances before they were billed, because it had no
-        capacity.
+        True if the cloud accepted the launch, but ended its instances before they were billed. The usual reason is that
+        the cloud had no capacity for them.
         """
         return self._ended_before_it_ran(EndedBy.CLOUD)
 
@@ -412,13 +412,13 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """
     The state of a run, folded from its entries. `next_number` is the number of the next entry.
 
-    `opened_at` is when the run was created or last resumed. `pending` is the launch that has not begun an attempt yet.
-    `last_end` is the entry that ended the newest attempt. `unsettled` lists the launches whose bill can still grow, and
-    `settled_usd` is the total cost of all other launches.
+    `opened_at` is the time at which the run was created or last resumed. `pending` is the launch whose instance has not
+    begun an attempt yet. `last_end` is the entry that ended the newest attempt. `unsettled` lists the launches whose
+    bill can still grow, and `settled_usd` is the total cost of all other launches.
 
-    `borrowers` says which commits borrow from which. A key is the prefix of a commit, and its value lists the numbers
-    of the commits that borrow from this commit. When the last commit in such a list is retired, its number is removed.
-    So the last number in each list always belongs to a commit that is not retired.
+    `borrowers` tells whether objects of a commit are still needed by a later commit that borrows from it. Each key is
+    the prefix of a commit, and its value lists the numbers of the commits that borrow from this commit. The last number
+    in a list always belongs to a commit that is not retired: when that commit is retired, its number is removed.
     """
 
     next_number: int = 1
@@ -519,8 +519,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def told(self, name: MemberName) -> int | UnsetType:
         """
-        Return the value of the field `member` in an event about this instance: its index in its launch. In a run on one
-        instance, events have no such field, and this returns UNSET.
+        Return the value that an event about this instance has in its field `member`. In a gang, this is the instance's
+        index in its launch. In a run on one instance, events have no such field, and the value is UNSET.
         """
         return name.member if self.of_gangs else UNSET
 
@@ -595,8 +595,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def packed(self) -> list[KnownSetUp]:
         """
-        The reports of instances that stored the files of their `setup` for later instances: the first such report for
-        each kind of accelerator.
+        The set-ups whose files later instances can unpack. Each belongs to an instance that ran the job's `setup` and
+        stored the files that it made. For each kind of accelerator, only the first such instance counts.
         """
         first: dict[str, KnownSetUp] = {}
         for one in self.setups():
@@ -631,8 +631,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def ends_before(self, commit: Commit) -> list[Commit]:
         """
-        Return checkpoints from the ends of earlier fit() calls, the earliest first. They are the last kept checkpoint
-        of each fit() that the script called before the one in which `commit` was made.
+        Return the last checkpoint of each earlier fit() call, the earliest call first. Earlier calls are those that the
+        script made before the fit() call in which `commit` was made. Checkpoints that are cut off or retired do not
+        count.
         """
         before = (each for each in self.commits if each.event.fit < commit.event.fit)
         last = {each.event.fit: each for each in before if not each.cut_off and each.retired_at is None}
@@ -666,12 +667,12 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         """
         Return the newest stored files; None if there are none.
 
-        The agent stores files with a checkpoint of a training, or after a separate scan of the work folder. As soon as
-        a checkpoint with files exists, the files of earlier scans no longer count, because they may have been deleted
-        from the store. That is so even if the checkpoint is later cut off or retired.
+        The agent stores files in two ways: with a checkpoint of a training, or after a separate scan of the work
+        folder. Once a checkpoint with files exists, the files of earlier scans may be deleted from the store. So they
+        no longer count, even if the checkpoint is later cut off or retired.
 
-        The checkpoint of a command is an exception: it has only the command's state, and each scan includes that state
-        too. So the checkpoint of a command counts only if there was no scan.
+        The checkpoint of a command has only the command's state, and each scan includes that state too. So such a
+        checkpoint counts only if there was no scan.
         """
         looked = self.outputs[-1] if self.outputs else None
         for commit in reversed(self.commits):
@@ -710,8 +711,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def resumes_without(self, one: NotCarried) -> int:
         """
-        Return how many trainers have continued without the changed state `one`. A trainer lacks this state if it
-        started from a checkpoint that was made after the change, because no checkpoint contains the state.
+        Return how many trainers have continued without the change `one`: a change of state that no checkpoint contains.
+        Such a trainer started from a checkpoint that was made after the change.
         """
         begun = (trainer.commit for attempt in self.attempts.values() for trainer in attempt.trainers)
         return sum(commit is not None and commit > one.number for commit in begun)

@@ -209,7 +209,8 @@ def differences(found: RunCreated, ours: RunCreated) -> list[str]:
 
 def in_what(unlike: Sequence[str]) -> str:
     """
-    Return the differences as the end of an error message, such as ": it differs in work folder"; "" if there are none.
+    Return the end of an error message that names the differences, such as ": it differs in work folder"; "" if there
+    are none.
     """
     return f": it differs in {', '.join(unlike)}" if unlike else ""
 

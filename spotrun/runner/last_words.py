@@ -22,8 +22,9 @@ def with_last_words(
     """
     Return the event, with the instance's last output added to it if the output may explain the end.
 
-    The output may explain the end if the instance ran, but its agent never took over. If the cloud or a quota ended the
-    instance, the reason is known already, and nothing is added. `listed` are the instances that the cloud lists.
+    Output is added only if the instance ran and its agent never took over, because only then does the output possibly
+    explain the end. If the cloud ended the instance, or a quota did not allow it, the reason is already known. `listed`
+    are the instances that the cloud lists.
     """
     launch = state.launches[event.launch]
     if last_words is None or launch.came_up or launch.closed is not None or launch.recorded is None:

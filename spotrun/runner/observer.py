@@ -30,9 +30,9 @@ from spotrun.store.port import Store
 
 LOOKS_LEFT_OUT = 4
 """
-Number of times that the runner skips the request for a new list of instances, after such a request has failed. The
-failed request was already retried several times, so the cloud is possibly throttling the account. Fewer requests then
-help.
+Number of requests for a list of instances that the runner skips after one such request has failed. The failed request
+was already retried several times, so the cloud may be refusing the account's requests because there are too many. Fewer
+requests then help.
 """
 
 
@@ -58,8 +58,8 @@ class Observer:
         erased: Callable[[], None],
     ) -> None:
         """
-        `erased` is called when the run's folder seems to have been deleted. It checks this, and raises an error if the
-        folder was deleted.
+        `erased` is called when the run's folder seems to have been deleted. It looks whether the folder still exists,
+        and raises an error if it does not.
         """
         self.message = ""
         self.has_seen_cloud = False
@@ -79,7 +79,10 @@ class Observer:
         self._blind: Blindness | None = None
 
     def show_signs_of_life(self) -> None:
-        """Write a heartbeat even though nothing could be observed, so that no other runner replaces this runner."""
+        """
+        Write a heartbeat even though nothing could be observed. Without it, another runner would take this runner for
+        dead and replace it.
+        """
         with contextlib.suppress(CloudError, StoreUnavailable):
             self._heartbeats.silent(self.message, self._blind)
 
@@ -132,13 +135,13 @@ class Observer:
         """
         Return the instances that the cloud lists.
 
-        Some clouds limit the number of calls. With such a cloud, return the previous list for some time, as long as no
-        launch is in progress or ending and all agents keep writing their statuses. If an instance ends during this time
-        and no agent records that, the runner notices it later: when the agent stops writing its status, or with the
-        next list.
+        Some clouds limit the number of calls. For such a cloud, a new list is requested less often while nothing
+        changes: no instance is being launched or ended, and all agents keep writing their statuses. Between two
+        requests, return the previous list. If an instance ends in this time and no agent records that, the runner
+        notices it a little later: when the agent stops writing its status, or with the next list.
 
-        When that time is over, request a new list. If this call fails, return the previous list once more, and make no
-        call for some time, because the new list is not urgent.
+        If a request fails while nothing changes, return the previous list, and make no request for some time, because a
+        new list is not urgent then.
         """
         goes_on = self._pulses.beat(self.statuses.all_current(state))
         may_wait = self.has_seen_cloud and self._driver.rations_calls and goes_on and is_still(state, self.listed)

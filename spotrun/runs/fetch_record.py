@@ -2,8 +2,8 @@
 Records which files `spotrun fetch` wrote into a folder, so that a later fetch detects the files that the user changed.
 
 The record of a folder is a file in the user's home, where no instance can write. Each line has the path of a fetched
-file, and the digests of the bytes that fetch wrote. If a path has several lines, the last one counts. A file of the
-folder that has no line belongs to the user.
+file, and the digests of the bytes that fetch wrote. If several lines have the same path, the last line counts. If no
+line has the path of a file in the folder, the file belongs to the user.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class _Line(msgspec.Struct, frozen=True, array_like=True):
 
 class FetchRecord:
     """
-    The record of the files that fetch wrote into `folder`. A folder has only one record, even if the user reaches it
-    through links, because its real path is used. Implements spotrun.checkpoint.fetching.Record.
+    The record of the files that fetch wrote into `folder`. The record belongs to the folder's real path, so the user
+    finds the same record if they reach the folder through a link. Implements spotrun.checkpoint.fetching.Record.
 
-    `problem` says why the record could not be read or written; "" if it could. Without a record, later fetches treat
-    files as the user's own, and do not replace them.
+    `problem` is the reason why the record could not be read or written; "" if there was no problem. If there is no
+    record, later fetches assume that all files in the folder belong to the user, and do not replace them.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -48,7 +48,8 @@ class Market(NamedTuple):
         The offerings that the run is allowed to request now. Never empty.
 
         Raises:
-            SpecInvalid, CloudError: there is no such offering; the error names the job's key that causes this.
+            SpecInvalid, CloudError: there is no such offering. The error names the key of the job that rules out all
+            offerings.
         """
         found = [each for each in self.world.offerings if may_be_asked(each, self.spec.resources)]
         if not found:
@@ -131,8 +132,9 @@ def look_at_market(
     Return the current market of `cloud` for a run of `spec`. `part_of` is as in RunCreated. If the market was just read
     for another job with the same resources, pass the result as `world`, so that the cloud is not asked again.
 
-    The speeds and the market that earlier runs recorded in the store `runs` are taken into account. If `runs` is None
-    or cannot be read, these records are left out without an error, because the launch will report the error.
+    Earlier runs have recorded the speeds of instance types, and the market, in the store `runs`. These records are
+    taken into account. If `runs` is None or cannot be read, they are left out without an error, because the launch
+    itself reports an unreadable store.
 
     Raises:
         SpecInvalid: the job names an instance type that the cloud does not have.
@@ -194,7 +196,8 @@ def _require_types(spec: RunSpec, cloud: Cloud, offered: Sequence[Offering]) -> 
     Check that the cloud has the instance types and kinds that the job lists.
 
     Raises:
-        SpecInvalid: one of them is not in `offered`, and the cloud does not rent it out at all.
+        SpecInvalid: the cloud does not have one of them. Those in `offered` are known to exist; for any other, this
+        function asks the cloud.
     """
     types = cloud.types_listed(spec)
     if not_named(offered, spec.resources, types) is None:

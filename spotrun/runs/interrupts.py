@@ -7,8 +7,8 @@ with which the user can continue or end the run.
     SIGHUP    detach: a runner in the background takes over
 
 If another runner takes care of the run too, Ctrl-C and signals end only this process, and the run continues. If the run
-is already stopping, a second Ctrl-C or signal ends this process at once. The agent on the instance does not depend on
-this process: it still tries to save a last checkpoint.
+is already stopping, another Ctrl-C or signal ends this process immediately. A last checkpoint is still possible: the
+agent on the instance does not depend on this process, and tries to save one.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ class Interrupts:
 @contextlib.contextmanager
 def told(run: OpenRun) -> Iterator[None]:
     """
-    If Ctrl-C or a signal ends this block, print the state of the run, and the commands with which the user can continue
-    the run or end it.
+    Run the code of a `with` block. If Ctrl-C or a signal ends the block, print the run's state, and the commands with
+    which the user can continue or end the run.
     """
     try:
         yield

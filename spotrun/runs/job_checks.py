@@ -56,10 +56,12 @@ class CheckedJob(NamedTuple):
 
 def check_job(spec: RunSpec, cloud: Cloud, *, all_left_behind: bool = False) -> CheckedJob:
     """
-    Check those needs of a job that do not depend on the machine that launches it: its script, its work folder, its
-    bucket, and the identity with which its instances log in to the cloud. The checks change nothing.
+    Check what a job needs on any machine that may launch it: its script, its work folder, its bucket, and the identity
+    with which its instances log in to the cloud. `check_machine` checks what this machine needs. The checks change
+    nothing.
 
-    With `all_left_behind`, the note on files that are not uploaded names all of them, not only the first ones.
+    One of the notes names files of the work folder that are not uploaded. With `all_left_behind`, it names all of them,
+    and otherwise only the first ones.
 
     Raises:
         SpecInvalid, StoreError, CloudError: something is missing; or the bucket or the identity that the job names does
@@ -90,8 +92,8 @@ def check_machine(spec: RunSpec) -> None:
 
 def check_script(spec: RunSpec, *, here: bool) -> str | None:
     """
-    Compile the script, and return None if that succeeds. If the script cannot be compiled and the job trains on other
-    machines, return a note that says so; this is no error, because an instance may have a newer Python.
+    Check that this machine's Python can compile the script. Return None if it can. If it cannot and the job trains on
+    other machines, return a note that says so. That is no error, because the instances may have a newer Python.
 
     Raises:
         SpecInvalid: the script cannot be compiled, and the training would run with this machine's Python (`here`); or
@@ -160,9 +162,9 @@ def about_home(spec: RunSpec) -> str | None:
 
 def alone_at_home(spec: RunSpec) -> str | None:
     """
-    Return a note that says how long the training would take, and what it would cost, if it ran only on the user's own
-    machine. The forecast does not say this, because it covers only the cloud. Return None for a job without such a
-    machine.
+    Return a note for a job that can train on the user's own machine: how long the training would take there, and what
+    it would cost, without the cloud. The note is needed because the forecast covers only the cloud. Return None for any
+    other job.
     """
     name, home, work = spec.resources.home, spec.home, spec.policy.expected_work
     if home is None:

@@ -1,12 +1,13 @@
 """
-Remembers the runs that this user created on this machine, or confirmed to be theirs. Any other run continues only after
-a confirmation.
+Remembers which runs are this user's: those that the user created on this machine, or confirmed to be theirs. Any other
+run is continued only after the user has confirmed it.
 
-The reason is that continuing a run executes what its folder contains. `notify.command` is executed in the user's shell.
-The job itself is executed on this machine if the cloud is local, and otherwise on rented machines that the user pays
-for. Another user with write access to the store could make a folder that looks like a run of this user.
+Without the confirmation, another user with write access to the store could make a folder that looks like a run of this
+user. To continue that run would execute the folder's content: `notify.command` in this user's shell, and the job on
+this machine (if the cloud is local) or on rented machines that this user pays for.
 
-So the digest of entry 0 is kept in a folder where only this user can write. Entry 0 of a run never changes.
+A run is recognised by the digest of its entry 0, which never changes. The digests are kept in a folder where only this
+user can write.
 """
 
 from __future__ import annotations

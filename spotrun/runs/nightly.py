@@ -66,7 +66,8 @@ def attend_tonight(spec: RunSpec, start: Path | None, prepare: Callable[[], Prep
 @contextlib.contextmanager
 def one_at_a_time(spec: RunSpec) -> Iterator[None]:
     """
-    Hold the lock for the nightly runs with this job's name in this store, so that only one process takes care of them.
+    Hold a lock during this block, so that only one process takes care of the nightly runs with this job's name in this
+    store.
 
     Raises:
         NightUnderWay: another process on this machine holds the lock.
@@ -101,12 +102,13 @@ def _unfinished(run: OpenRun) -> bool:
 
 def may_carry_on(run: OpenRun, as_now: Callable[[], RunCreated]) -> bool:
     """
-    Return True if the run is allowed to continue without asking the user. That is so in two cases. In the first, the
-    run is known on this machine. In the second, its code runs only on other machines, and its entry 0 equals the entry
-    0 that a new run of the job would get now.
+    Return True if the run can be continued without asking the user. There are two such cases. In the first, the run is
+    known on this machine as the user's own (known.py). In the second, the run's code is executed only on other
+    machines, and its entry 0 equals the entry 0 that a new run of the job would get now.
 
     The second case is for a scheduler that starts each night on a new machine, on which no run is known. Such a run is
-    not remembered as known, because the job may change before the next night. So each night compares again.
+    not remembered as known. So each night compares the entries again, because the job may have changed since the last
+    night.
     """
     return is_known(run) or (not run.cloud.here and not differences(run.created, as_now()))
 

@@ -158,8 +158,8 @@ def default_store() -> str:
 
 def reference(run_id: str, uri: str) -> str:
     """
-    Return the shortest reference to the run that works in this shell: its id if the run is in the default store,
-    otherwise its address.
+    Return the shortest text with which a user can name the run in a command in this shell. That is the run's id if the
+    run is in the default store, and otherwise its address.
     """
     return run_id if uri.rpartition("/")[0] == address.absolute(default_store()).rstrip("/") else quote(uri)
 
@@ -235,9 +235,9 @@ def attended(run: OpenRun) -> bool:
 
 def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
     """
-    Return all runs that `reference` means, the oldest first. These are the runs with this id or name. If no run has it,
-    `reference` can be the beginning of an id or a name, provided that no other id or name begins like this. The result
-    is never empty.
+    Return all runs that `reference` means, the oldest first: the runs whose id or name it is. If there are none,
+    `reference` can also be the beginning of an id or a name. A reference with which several ids or names begin is
+    refused. The result is never empty.
     """
     folder = store or DEFAULT_STORE
     runs, unreadable = look_in(folder)
@@ -274,9 +274,9 @@ def _refuse_sweep(reference: str, folder: str) -> None:
 
 def _begin_with(reference: str, runs: list[OpenRun]) -> list[OpenRun]:
     """
-    Return the runs that `reference` abbreviates. If it is the beginning of one name, these are all runs with that name.
-    If it is the beginning of one id, this is the run with that id. Return an empty list if no name or id begins with
-    `reference`.
+    Return the runs whose name or id begins with `reference`. If `reference` is the beginning of a name, the result has
+    all runs of that name. If it is the beginning of an id, the result has the one run with that id. The result is empty
+    if no name or id begins with `reference`.
 
     Raises:
         RunNotFound: several names or ids begin with `reference`.
@@ -300,7 +300,7 @@ def _id_begins(run: OpenRun, reference: str) -> bool:
 
 class Unreadable(NamedTuple):
     """
-    A folder that cannot be used as a run: its first entry is damaged or cannot be read, or another folder has the same
+    A folder that cannot be used as a run. Its entry 0 is damaged or cannot be read, or another folder contains the same
     run.
     """
 
@@ -309,8 +309,8 @@ class Unreadable(NamedTuple):
     error: StoreError
     words: tuple[str, ...]
     """
-    The references that a user may type for this run, as far as the folder's name shows them. A folder is named
-    NAME-UID.
+    The references by which a user may name this run in a command. They are taken from the folder's name, NAME-UID,
+    because the folder cannot be read.
     """
 
 

@@ -1,4 +1,7 @@
-"""Pins the values that a job leaves open until it begins: the digest of its container image, and its baseline price."""
+"""
+Gives fixed values to what a job leaves open until it begins: the digest of its container image, in place of the tag,
+and its baseline price.
+"""
 
 from __future__ import annotations
 
@@ -103,9 +106,9 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
         if not own:
             hint = f"instances on {spec.resources.cloud} have no identity in this registry: use an image in another"
             raise ImageRefused(error.message, hint=hint, key=error.key) from error
-        # This user is not allowed to read the image. That is no error yet: the instances log in with another identity,
-        # which may be allowed to read it. But if the job names the image by a tag, this machine has to look up the
-        # digest.
+        # This user is not allowed to read the image, but the instances log in with another identity, which may be
+        # allowed to read it. So a note is enough if the job names the image by its digest. If the job names a tag, this
+        # machine would have to read the image to find the digest, so it is an error.
         if not image.digest:
             hint = f"{error.hint}; or {_WRITE_DIGEST}"
             raise RegistryUnavailable(f"the digest of the image is not known: {error.message}", hint=hint) from error

@@ -154,9 +154,9 @@ def prepare_later(
     spec: RunSpec, cloud: Cloud, *, all_left_behind: bool = False, world: World | None = None
 ) -> Prepared:
     """
-    Gather what has to be known before a run of `spec` begins at another time and on another machine. The tag of its
-    image is not replaced by a digest, because the tag may mean a newer image then. `all_left_behind` is as in
-    `check_job`, `world` as in `prepare`.
+    Gather what has to be known before a run of `spec` begins at another time and on another machine. The tag of the
+    job's image is kept, and not replaced by a digest, because the tag may stand for a newer image at that time.
+    `all_left_behind` is as in `check_job`, `world` as in `prepare`.
 
     Raises:
         SpecInvalid: no offering suits the job, none is within max_price now, or the run would never complete.

@@ -11,9 +11,9 @@ from pathlib import Path
 
 def program() -> str:
     """
-    Return what the user can type to start spotrun. This is `spotrun` if a shell would find it. Otherwise it is the path
-    of the program next to this Python, such as `.venv/bin/spotrun`. The path is absolute in a background runner, which
-    works in the folder `/`.
+    Return the text with which the user can start spotrun in a shell. This is `spotrun` if the shell finds a program of
+    this name. Otherwise it is the path of the program next to this Python, such as `.venv/bin/spotrun`. In a background
+    runner, whose working folder is `/`, the path is absolute.
     """
     beside = Path(sys.executable).with_name("spotrun")
     if shutil.which("spotrun") is not None or not beside.exists():

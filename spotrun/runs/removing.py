@@ -48,7 +48,7 @@ class Removable(NamedTuple):
 
 def removable(run: OpenRun) -> Removable:
     """
-    Return what is known about a run that can be removed.
+    Check that a run can be removed, and return it with its store and the number and size of its objects.
 
     Raises:
         StillThere: the run has not ended, a runner takes care of it, or one of its instances may still exist.
@@ -114,7 +114,7 @@ def remove_all(found: Sequence[Removable], *, yes: bool, dry_run: bool) -> None:
 def _stays(found: Removable) -> Iterator[str]:
     """
     Yield a text for each thing that the removal leaves behind: the run's role, objects that spotrun did not write, and
-    older versions of objects. The text says how the user can remove it.
+    older versions of objects. Each text says how the user can remove that thing.
     """
     run = found.run
     try:

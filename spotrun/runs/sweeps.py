@@ -86,9 +86,9 @@ class NamedSweep:
 
     def cut_off(self, number: int, role: str) -> list[OpenRun]:
         """
-        Find a run of this user that was created for trial `number`, but was not recorded as this trial's run. This
-        happens if the command that created the run was killed before it could record the run. Record the run now, and
-        return it in a list. The list is empty if there is no such run.
+        Find a run that was created for trial `number`, but that the sweep did not record as this trial's run, because
+        the command that created the run was killed first. Record the run now, and return it in a list. The list is
+        empty if there is no such run of this user.
         """
         prefix = self.record.folder_of(number, "")
         named = [folder for folder in persist(self.store.folders) if folder.startswith(prefix)]
@@ -130,9 +130,9 @@ class NamedSweep:
     @property
     def with_all(self) -> str:
         """
-        The name of the author in the stop request of each run, if the whole sweep is stopped. By this name, `go_on`
-        later finds the runs that were stopped together with the sweep. It continues only these, and leaves alone those
-        that were stopped individually.
+        The author that stop requests name if the whole sweep is stopped. When the sweep continues, `go_on` looks for
+        this name in the runs' stop requests. It continues the runs that were stopped together with the sweep, and
+        leaves alone those that the user stopped individually.
         """
         return f"{self.record.stopped_by or who()}{self._with_all}"
 

@@ -54,8 +54,8 @@ def take_down(opened: OpenRun) -> None:
 
 def _ask_to_stop(opened: OpenRun) -> None:
     """
-    Write a stop request into the ledger. If this fails, because the run's instances write new entries without a pause,
-    end the instances first, and then write the request.
+    Write a stop request into the ledger. The run's instances can prevent that by writing new entries without a pause,
+    because each entry needs a new number. In that case, end the instances first, and then write the request.
     """
     try:
         request_stop(opened)

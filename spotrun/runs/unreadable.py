@@ -40,7 +40,8 @@ class Nameless(NamedTuple):
 def nameless(reference: str, store: str | None) -> Nameless | None:
     """
     Return the folder that `reference` means. Return None if no folder or more than one folder matches. Also return None
-    if another folder's name ends with the same uid, because it is then unknown to which run the instances belong.
+    if another folder's name ends with the same uid: instances have only the uid of their run, so it is unknown to which
+    of the two folders they belong.
     """
     folder, _, name = reference.rstrip("/").rpartition("/")
     runs = open_store(folder or store or default_store())

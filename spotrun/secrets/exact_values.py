@@ -13,8 +13,9 @@ from spotrun.secrets.spelled_values import SpelledValues, spelled
 
 BREAKS_MAX = 4096
 """
-Maximum total length of the breaks between a value's letters, such as line ends and terminal colours. The bound is
-needed only for a text that arrives in parts: it limits how much of the text has to be kept.
+Maximum number of characters, such as line ends and terminal colours, that can separate the letters of one value. A text
+that arrives in parts is the reason for the limit: the end of the text has to be kept until the next part arrives, and
+the limit says how much of it.
 """
 
 
@@ -37,9 +38,9 @@ class ExactValues:
         self._ways = [(way, _written(way, known)) for way in ways.read if known]
         self._broken = {way.without(each) for way in ways.read for each in known if way.breaks(each)}
         """
-        Values that contain something that looks like a break, for example a value with a line end in it. They are
-        stored without this part, because reading removes it from the text too. But the part belongs to the secret. So
-        if such a value is found in a text, everything from its first to its last letter is hidden, including the part.
+        Values that themselves contain a break, for example a line end. They are stored here without their breaks,
+        because the breaks are also removed from a text before it is searched. If such a value is found, its breaks are
+        part of the secret. So everything from its first to its last letter is hidden.
         """
         longest = max((len(each) for way, values in self._ways for each in values if way.decodes), default=0)
         self.reach = max([*map(len, known), longest * WRITTEN_MAX]) + BREAKS_MAX if known else 0
@@ -65,9 +66,9 @@ class ExactValues:
 
     def begun(self, text: str, least: int = 1) -> int:
         """
-        Return how many characters at the text's end could be the beginning of a value. (The text arrives in parts, so
-        the end of such a value may still follow.) A beginning with fewer than `least` letters of the value does not
-        count.
+        Return the number of characters at the text's end that could be the beginning of a value. The text arrives in
+        parts, so the value's remaining letters may be in the next part. Fewer than `least` letters of a value do not
+        count as its beginning.
         """
         spelled = (each.begun(text, least) for each in self._spelled)
         return len(text) - min(chain(self._starts(text, least), *spelled), default=len(text))

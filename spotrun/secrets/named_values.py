@@ -42,9 +42,8 @@ _NAME = re.compile(rf"{_CORE}(?![\w-])(?:(?P<sign>{_SIGN})|[ ](?![\s-]))", re.IG
 _WHOLE_NAME = re.compile(rf"{_CORE}$", re.IGNORECASE | re.ASCII)
 _FLAG = re.compile(rf"(?<![\w-])--?[\w.-]{{0,{NAME_MAX}}}$", re.ASCII)
 """
-Matches the beginning of a name if the name is a flag, such as `--hub-` in `--hub-token`. A flag is treated differently
-from other names: a blank is enough to separate it from its value. After any other name, a sign such as `=` or `:` is
-needed.
+Matches the beginning of a flag, such as `--hub-` in `--hub-token`. Flags differ from other names in what separates the
+name from its value: after a flag, a blank is enough. After any other name, there must be a sign such as `=` or `:`.
 """
 _VALUE = re.compile(
     rf"""

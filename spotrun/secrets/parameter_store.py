@@ -56,8 +56,9 @@ def read_parameters(paths: Sequence[str], rights_are_new: bool = True) -> dict[s
 
 def read_at_once(paths: Sequence[str], region: str | None = None) -> dict[str, str]:
     """
-    Read parameters without retrying for long. This is for a caller that is not on an instance: its rights are not new,
-    so a denial will not change soon.
+    Read parameters with only a few retries, and with none after a denial. A retry after a denial helps only on a new
+    instance, whose role AWS may not know everywhere yet. This function is for a caller elsewhere, for which a denial is
+    final.
 
     Raises:
         SecretUnreadable: a parameter is missing, or is not encrypted.

@@ -1,13 +1,14 @@
 """
-Ways to undo what programs do to a text when they write it. Only then can a secret value in the text be recognised.
+Undoes what programs do to a text when they write it, so that a secret value in the text can be recognised.
 
-The result of undoing is a *reading* of the text. There are three kinds of readings. The first is the text as it is. The
+For example, a program may split a value by a line end, or write a letter as its code. A text from which such changes
+are removed is a *reading* of the original text. There are three kinds of readings. The first is the text as it is. The
 second lacks *breaks*: terminal colours, line ends and blanks between letters. In the third, *written letters* are also
 decoded: letters that a program has written as a character code or after a backslash.
 
-All three kinds are needed, because programs colour their output, wrap it at a window's width, and write base64 in lines
-of 76 letters. A logger may then encode that output as JSON, and a server may encode the JSON as HTML or in a URL. So
-letters are decoded repeatedly, and kinds of codes can follow each other in any order.
+Breaks occur because programs colour their output, wrap it at a window's width, and write base64 in lines of 76 letters.
+Written letters occur because a logger may encode that output as JSON, and a server may then encode the JSON as HTML or
+in a URL. One letter may thus have been encoded several times, in any order of codes. So letters are decoded repeatedly.
 
 Each secret value is read in the same way as the text before the two are compared. So a value that itself has a
 backslash or a `%` still matches.
@@ -88,9 +89,9 @@ class RedactionForm(NamedTuple):
     A way to read a text. First, the steps in `once` are applied. Then the steps in `turn` are applied up to `levels`
     times.
 
-    A text that contains none of the `signs` is not read in this way, because the steps would not change it. Values with
-    fewer than `least` letters are not looked for in this way. If a text ends with the beginning of a value, this counts
-    only if at least `part` letters of the value are there.
+    If a text contains none of the `signs`, the steps would not change it, so it is not read in this way. In a reading
+    of this form, values with fewer than `least` letters are not looked for. At the end of a text, the beginning of a
+    value counts only if it has at least `part` letters.
 
     `decodes` is True if the steps decode letters. In that case, a value is not looked for if decoding leaves fewer than
     DECODED_MIN letters of it. `silent` are characters that `SpelledValues` ignores.
@@ -114,11 +115,11 @@ class RedactionForm(NamedTuple):
 
     def cut(self, text: str) -> Iterator[Reading]:
         """
-        Yield readings for a text that may end in the middle of a written letter (such as `\\u00` of `\\u00e9`) or in
-        the middle of a break (such as half of a terminal colour). The first reading lacks this incomplete end. If what
-        remains ends with something that looks like an incomplete letter, the second reading lacks that too, and so on.
-        All of these readings are needed, because the characters that look like an incomplete letter may belong to a
-        value.
+        Yield readings of a text whose end is possibly incomplete. The text may end in the middle of a written letter
+        (such as `\\u00` of `\\u00e9`) or of a break (such as half of a terminal colour). The first reading lacks the
+        characters at the end that look incomplete. If the remaining text again ends with such characters, the second
+        reading lacks these too, and so on. There is more than one reading, because characters that look incomplete may
+        also be letters of a value.
         """
         for cuts in count(1) if self._may_differ(text) else ():
             reading = self._reading(text, cuts)
@@ -231,7 +232,7 @@ class Reading:
 
     def places(self, start: int, end: int) -> Sequence[int]:
         """
-        Return positions in the original text: those of all characters from which the letters `start` to `end` of this
+        Return the positions, in the original text, of the characters from which the letters `start` to `end` of this
         reading were made.
         """
         starts, ends = self._spans

@@ -74,8 +74,9 @@ def read_secrets(names: Sequence[str], rights_are_new: bool = True) -> dict[str,
 
 def read_at_once(names: Sequence[str], project: str) -> dict[str, str]:
     """
-    Read secrets without retrying for long. This is for a caller that is not on an instance: its rights are not new, so
-    a denial will not change soon.
+    Read secrets with only a few retries, and with none after a denial. A retry after a denial helps only on a new
+    instance, whose rights Google may not know everywhere yet. This function is for a caller elsewhere, for which a
+    denial is final.
     """
     return _read(names, project, _HASTY)
 

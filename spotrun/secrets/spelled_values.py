@@ -27,16 +27,15 @@ AHEAD = 48
 _COLOUR = re.compile(WRITTEN_COLOUR)
 _WITHIN = Step(re.compile(rf"(?!\A)(?:{WRITTEN_COLOUR}|{WRITTEN_BLANK}|\\++(?!u[dD][c-fC-F]))"))
 """
-A step that removes what a program may have inserted in the middle of a written letter, such as a terminal colour, or a
-backslash at the end of a line. It does not remove the line ends themselves.
+A step that joins the parts of a written letter. It removes what a program may have inserted between them, such as a
+terminal colour, or a backslash at the end of a line. It does not remove line ends.
 """
 
 
 def spelled(values: Iterable[str], way: RedactionForm) -> list[str]:
     """
-    Return the values that contain one of SIGNS. Remove the characters that the comparison ignores from each of them.
-    Leave out a value if, decoded, it equals another decoded value that contains none of SIGNS. The other ways of
-    reading find such a value.
+    Return the values that contain one of SIGNS, without the characters that the comparison ignores. A value is left out
+    if it decodes to the same letters as a value without SIGNS, because a search for that other value finds it too.
     """
     known = [*values]
     sure = {_decoded(each, way) for each in known if not _has_signs(each)}
@@ -161,9 +160,9 @@ class SpelledValues:
 
 def _written_at(text: str, at: int) -> Iterator[tuple[int, str]]:
     """
-    Yield each letter that the text at position `at` can mean, preceded by the position at which the letter ends. There
-    are several such letters if the character there stands either for itself or for the beginning of a written letter.
-    Decoding can go further: the decoded letter may again be the beginning of a written letter.
+    Yield the possible letters at position `at` of the text. Each is yielded after the position at which it ends. There
+    are several possible letters if the character at `at` can stand for itself, or begin a written letter. A decoded
+    letter can itself be the beginning of another written letter, which is then a further possibility.
     """
     end, letters = at + 1, text[at]
     yield end, letters

@@ -45,8 +45,8 @@ BEGUN = re.compile(
     re.VERBOSE | re.ASCII,
 )
 """
-Matches the end of a text if this end could be an incomplete written letter or break, such as the first byte of a
-two-byte letter.
+Matches characters at the end of a text that could be the beginning of a written letter or of a break, such as the code
+of the first byte of a two-byte letter.
 """
 
 SIGNS = ("\\", "%", "&")
@@ -69,7 +69,8 @@ def _numbered(code: int) -> str:
 
 def letter_of(found: re.Match[str]) -> str:
     """
-    Return the letter that a match of LETTER stands for, as a text with one character for each byte of its UTF-8 form.
+    Decode a match of LETTER. Return the letter as a text that has one character for each byte of the letter's UTF-8
+    form.
     """
     match found.lastgroup:
         case None:

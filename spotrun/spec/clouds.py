@@ -38,7 +38,10 @@ class CloudRules(Protocol[_Spec]):
 
     name: str
     here: bool
-    """True if instances are processes of this machine, with its folders and the launching user's environment."""
+    """
+    True if the instances are processes on this machine, which use its folders and the environment of the user who
+    launches.
+    """
     simulated: bool
     """True if the prices of this cloud are simulated, so that no user is ever billed for its instances."""
     shares_folders: bool = False

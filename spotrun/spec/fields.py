@@ -152,8 +152,8 @@ SecretNames = Annotated[
     ),
 ]
 """
-The variables that get the values of secrets, each with the place of its value. "" as place means that the place follows
-from the variable's name.
+The variables that get the values of secrets, each with the place where its value is stored. If the place is "", it is
+derived from the variable's name.
 """
 
 # --- times and amounts --------------------------------------------------------------------------------------

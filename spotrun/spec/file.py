@@ -100,10 +100,11 @@ def load_spec(
     In the file, `workdir`, `checkpoint.uri` and `aws.advisor` are relative to the file's folder. In the spec, they are
     absolute.
 
-    `overrides` are the values of flags, by the path of the key: {"resources.max_price": "2.50",
-    "resources.spot_policy": "spot", "envs.LR": "0.1"}. None means that the flag was not given. These values are checked
-    like those of the file, but a problem names the flag (`--max-price`, `--spot`, `--env LR`). `default_store` is the
-    default of `checkpoint.uri`. `arguments` replace the arguments of the script, unless they are empty.
+    `overrides` are the values of flags. Each is given with the path of the key that the flag sets:
+    {"resources.max_price": "2.50", "resources.spot_policy": "spot", "envs.LR": "0.1"}. None means that the flag was not
+    given. These values are checked like those of the file, but a problem names the flag (`--max-price`, `--spot`,
+    `--env LR`). `default_store` is the default of `checkpoint.uri`. `arguments` replace the arguments of the script,
+    unless they are empty.
 
     Raises:
         SpecFileInvalid: lists every problem with its key, line and suggestion; nothing was started.
@@ -266,10 +267,9 @@ class Draft:
 
     def _as_spelled(self, key: Key) -> Key:
         """
-        Return the key that the user wrote for a key of the model.
-
-        Two shorthands may apply, one after the other. In that case, the first lookup in `spelled` does not return the
-        user's key but another key of the model, which is then looked up too.
+        Return the key that the user wrote in the file for a key of the model. The two differ if the user wrote a
+        shorthand. A shorthand may stand for another shorthand, so the key that `spelled` returns is looked up once
+        more.
         """
         for _ in range(2):
             above = next((above for above in _self_and_above(key) if above in self.spelled), None)
@@ -279,8 +279,8 @@ class Draft:
 
 def in_file(path: Path, document: Document, at: Position | None, problem: Problem) -> PlacedProblem:
     """
-    Return a problem together with its place in the file. The place is `at`, if given. Otherwise it is the line of the
-    problem's key. If the file does not have this key, it is the line of the nearest key above it.
+    Return a problem together with its place in the file. The place is `at`, if given, and otherwise the position of the
+    problem's key. If the file does not have this key, the place is that of the nearest section that contains the key.
     """
     known = (document.positions[above] for above in _self_and_above(problem.key) if above in document.positions)
     at = at or next(known, TOP)
@@ -478,8 +478,8 @@ def _take_outputs(draft: Draft) -> None:
 
 def _spell_choice(draft: Draft) -> None:
     """
-    Record the key at which the user wrote each kind in a choice of accelerators. The model has all kinds below the key
-    `any_of`, so a message about a kind could otherwise not name the user's key.
+    For each kind in a choice of accelerators, record the key at which the user wrote the kind. Messages need this,
+    because the model has all kinds below the key `any_of`, which the user may not have written.
 
     The user may have written the choice in one of SkyPilot's forms: `{T4:1, V100:1}` or `{T4, V100}`. YAML reads these
     as names without values. Their missing values are not reported as problems.

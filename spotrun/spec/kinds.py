@@ -67,7 +67,10 @@ def read_kinds(value: object) -> Accelerators | AnyOf:
 
 
 Entries = list[tuple[tuple[str | int, ...], object]]
-"""The kinds of a choice as the user wrote them, each with its key. The key is relative to the key of the choice."""
+"""
+The kinds of a choice, as the user wrote them. Each kind has the key at which it stands, relative to the key of the
+choice.
+"""
 
 
 def entries_of(value: object) -> Entries | None:

@@ -18,8 +18,8 @@ from spotrun.spec.problems import Problem
 NAMED = re.compile(r"(?:^|_)(?:DSN|WEBHOOK)$", re.IGNORECASE)
 KEY = re.compile(r"(?:^|_)KEY$", re.IGNORECASE)
 """
-The end of ambiguous names: they may denote a secret, or an ordinary key such as the name of a column (`SORT_KEY:
-timestamp`). The value of such a variable counts as a secret only if it is long and has digits.
+Matches names that end with KEY. Such a name is ambiguous: its value can be a secret, or an ordinary key such as the
+name of a column (`SORT_KEY: timestamp`). The value counts as a secret only if it is long and has digits.
 """
 SECRET_MIN, KEY_MIN = 8, 16
 """

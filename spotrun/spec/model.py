@@ -2,8 +2,9 @@
 Defines RunSpec: a job with all of its values resolved. It is immutable.
 
 `spotrun.spec.file.load_spec` makes a RunSpec from YAML and flags. `to_dict` converts it to JSON for the run's folder,
-and `from_dict` reverses this. The models have one spelling for each setting: `load_spec` has already replaced the
-shorthands of the file (`run:` at the top, `use_spot`). This module never touches the file system.
+and `from_dict` converts that JSON to a RunSpec. In the models, each setting has only one name. The shorthands of a job
+file (`run:` at the top, `use_spot`) do not occur here, because `load_spec` replaces them. This module never touches the
+file system.
 
 The descriptions of the fields are shown by editors, and in the reference of job files.
 """
@@ -108,7 +109,7 @@ class TrainSpec(Model):
 
     @property
     def no_state(self) -> tuple[str, ...]:
-        """Patterns of files that do not belong to the state, although they are in a folder that `state` names."""
+        """Patterns of the files that are not saved as state, although they are in a folder that `state` names."""
         return tuple(path.removeprefix("!") for path in self.state if path.startswith("!"))
 
     @property

@@ -56,7 +56,10 @@ ELSEWHERE = {
     "checkpoint_s3_uri": "checkpoint.uri",
     "event_callback": "notify",
 }
-"""Keys of other tools (SkyPilot, dstack, SageMaker), and the spotrun keys with the same meaning."""
+"""
+Keys of other tools (SkyPilot, dstack, SageMaker), each with the spotrun key that has the same meaning. If a job has
+such a key, the message names the spotrun key.
+"""
 _ALWAYS = "spotrun always recovers from an interruption", "remove it; retry.max_restarts is for a script that fails"
 _SERVES = "spotrun trains, and does not serve", "remove it"
 _ENDS = "spotrun ends each instance when its run no longer needs it", "remove it"
@@ -194,8 +197,8 @@ def unknown_key(key: Key, model: type[BaseModel]) -> Problem:
 
 def _section(key: Key, model: type[BaseModel]) -> str:
     """
-    Return the path of the section that contains `key`, in the form of `keys_of(model)`. In this form, the indices of
-    lists are left out, and a name that the user chose is replaced by *.
+    Return the path of the section that contains `key`, written as in `keys_of(model)`: without indices of lists, and
+    with * in place of each name that the user chose.
     """
     known = {path.rpartition(".")[0] for path in keys_of(model)}
     section = ""

@@ -2,8 +2,9 @@
 Finds code that spreads the state of a training over its processes, so that each process has only a part of the state.
 FSDP, torch.distributed.checkpoint (DCP) and DeepSpeed do this.
 
-Each process stores its own part. If a training runs on several instances, each part is on the disk of one instance. But
-a checkpoint of `train.state` contains the files of only one instance, so the other parts would be missing.
+Each process stores its own part of the state on its own instance's disk. A checkpoint of `train.state` contains the
+files of only one instance. So if such a training runs on several instances, the parts of the other instances would be
+missing, and the job is refused.
 """
 
 from __future__ import annotations
@@ -238,7 +239,8 @@ class _Names(ast.NodeVisitor):
 
     def visit_Constant(self, node: ast.Constant) -> None:
         """
-        Record a text that is the name of one of the MODULES, because the script may import the module by this text.
+        Record a text that is the name of one of the MODULES. A script that contains this text may import the module by
+        it, without an import statement.
         """
         if isinstance(node.value, str) and _is_of_module(node.value):
             self.found.add((node.value, node.lineno))

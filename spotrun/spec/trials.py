@@ -2,7 +2,8 @@
 Makes the job of one trial of a sweep: the sweep's job, with the trial's parameters as arguments or variables of the
 script.
 
-For each parameter, the first of these lines that applies says how it is set:
+Each parameter is set in one of these ways. The table is read from the top, and the first line whose left side is true
+applies:
 
     args has --lr 0.1, --lr=0.1 or lr=0.1           the value is replaced
     envs has lr                                     the value is replaced
@@ -10,7 +11,7 @@ For each parameter, the first of these lines that applies says how it is set:
     the script uses Hydra                           lr=VALUE is added
     the script's arguments are unknown              --lr VALUE is added
 
-If no line applies to a parameter, the sweep is refused before anything is rented.
+If no line applies to a parameter, spotrun refuses the sweep before it rents anything.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def with_params(spec: RunSpec, params: Mapping[str, str]) -> RunSpec:
     Return the job with these parameters.
 
     Raises:
-        SpecInvalid: neither the job nor its script has one of the parameters.
+        SpecInvalid: there is a parameter that neither the job nor its script has.
     """
     script = Script(spec)
     for name, value in params.items():

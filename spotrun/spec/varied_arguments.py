@@ -22,8 +22,8 @@ BATCH, PRECISION and DEVICES have the names that scripts use for these arguments
 """
 GONE = "\0"
 """
-A value that no real argument can have. `unvaried` uses it to remove arguments: it first gives them this value, and then
-removes all arguments that have it.
+A value that no real argument can have. `unvaried` uses it as a mark: it gives this value to the arguments that it wants
+to remove, and then removes all arguments that have this value.
 """
 
 
@@ -45,8 +45,8 @@ def with_argument(
     train: TrainSpec, script: Script, flag: str, named: str | None, names: Sequence[str], value: str
 ) -> TrainSpec:
     """
-    Return `train` with the value of one argument replaced by `value`. `named` is the name of this argument if the user
-    gave it. Otherwise the argument is found by `names`, the usual names for it.
+    Return `train` with the value of one argument replaced by `value`. If the user has named the argument, `named` is
+    its name. If not, `named` is None, and the argument is found by `names`, the names that scripts usually give it.
     """
     wanted = names if named is None else (named.lstrip("-"),)
     if train.run is not None:
@@ -66,8 +66,8 @@ def with_argument(
 
 def _given(train: TrainSpec, names: Sequence[str]) -> Iterator[str]:
     """
-    Yield `names`. Then yield longer names in the job's arguments that end with one of `names`, such as
-    `data.batch_size` in `data.batch_size=64`.
+    Yield the names under which the job may have the argument: first `names` themselves, and then longer names from the
+    job's arguments that end with one of `names`, such as `data.batch_size` in `data.batch_size=64`.
     """
     yield from names
     last = {plain(name) for name in names}

@@ -3,9 +3,9 @@ Reads YAML into plain data, the line of each key, and a list of problems in the 
 
 The reader accepts only YAML that all readers understand in the same way. It refuses duplicate keys, tags, several
 documents, `.nan`, and values with a surprising meaning in YAML 1.1 (`no` is a boolean, `1:30` is 90, `010` is 8). Each
-refusal names the line. A file with more than NODES_MAX values is refused too; each use of an alias counts all values
-for which the alias stands. The merge key (`<<: *defaults`) adds only keys that the mapping with the merge key does not
-have yet.
+refusal names the line. A file with more than NODES_MAX values is refused too. An alias stands for several values, and
+each use of the alias counts all of them. The merge key (`<<: *defaults`) adds keys to a mapping, but does not replace
+keys that the mapping already has.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """
 Tests whether a store's put-if-absent creates an object only if no object has its name. The documentation of stores is
-not reliable on this point. So the test lets several writers create one object at the same time.
+not reliable on this point. So the test lets several writers create the same object at the same time.
 
-The ledger relies on this, because runners and agents may try to write the same entry at the same time. If the store let
-two of them succeed, both would act on their entry, and both would spend money.
+The ledger relies on put-if-absent, because two programs may try to write an entry under the same number at the same
+time. If the store confirmed both writes, both programs would act on their own entry, and both would spend money.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ START_WITHIN_S = 30.0
 
 def race(store: Store, key: str, racers: int = RACERS) -> None:
     """
-    Let `racers` writers create the object `key` at the same time, and check that exactly one of them created it. The
-    object is not deleted afterwards.
+    Let `racers` writers try to create the object `key` at the same time, and check that exactly one of them succeeds.
+    The object is not deleted afterwards.
 
     Raises:
         StoreUnavailable: no writer got an answer, or the store refuses writes.

@@ -2,8 +2,9 @@
 A store in a bucket of Google Cloud Storage, below a prefix. `STORAGE_EMULATOR_HOST` names a server to use instead of
 Google's.
 
-All requests go through google-cloud-storage, for two reasons. It is the only library with the condition *generation 0*,
-which creates an object only if no object has its name. It also checks the CRC32C of each upload and download.
+All requests go through google-cloud-storage, for two reasons. It is the only library that can send the condition
+*generation 0*, with which the service creates an object only if no object has its name. And it checks the CRC32C of
+each upload and download.
 """
 
 from __future__ import annotations

@@ -35,7 +35,10 @@ checksum accepts only `bytes`. A piece of this size fits into the processor's ca
 """
 FULL = 507
 _NEVER_PASSES = (501, FULL)
-"""HTTP statuses that look like temporary faults, but that no retry can cure: 501 (not implemented), and 507 (full)."""
+"""
+HTTP statuses that look like temporary faults, but after which a retry does not help: 501 (not implemented), and 507
+(full).
+"""
 
 
 def passes(status: int) -> bool:

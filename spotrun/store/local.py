@@ -214,8 +214,8 @@ def _make_folder(folder: Path) -> None:
     Make a folder and its missing parents. Only the owner can use them, because logs and scripts may contain text that
     no other user of the machine should read.
 
-    If the owner wants to share a store with a group, the owner lets the group write to the store's folder. Then the
-    group can also use the folders that are made inside it.
+    An owner who wants to share a store with a group gives the group the right to write to the store's folder. The group
+    can then also use the folders that are made inside the store.
     """
     if folder.is_dir():
         return

@@ -1,4 +1,4 @@
-"""Counts this process's requests to buckets in the way that clouds bill them: each try counts as one request."""
+"""Counts this process's requests to buckets as clouds bill them: if a request is retried, each attempt counts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """
-Records for each zone how long it has had spot capacity, and how often its spot capacity has ended. From this record,
-the module estimates how long spot will last. An observation counts less and less as it gets older: it fades.
+Estimates how long spot capacity in a zone will last. The estimate is based on a record of each zone: how long the zone
+has had spot capacity, and how often that capacity has ended. An observation counts less and less as it gets older: it
+fades.
 
 Capacity depends more on the region than on the zone. In the first half of the 2023 V100 trace, spot in us-west-2a
 lasted 1.7 h while no other zone of the region had spot, 4.4 h while one other zone had it, and 6.3 h while two had it.
@@ -25,8 +26,8 @@ next three constants on half of the 2023 V100 trace.
 LOSSES_PRIOR = 0.9
 UP_PRIOR_S = 1800.0
 """
-Assumptions about a zone before it is observed: it was `up` (had spot) for UP_PRIOR_S seconds, and lost spot
-LOSSES_PRIOR times.
+The record with which each zone begins, before anything is observed: the zone was `up` (had spot) for UP_PRIOR_S seconds
+in total, and lost spot LOSSES_PRIOR times.
 """
 REGION_SHARE = 1 / 3
 """
@@ -47,8 +48,9 @@ class Past(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, *, lost: bool, up_s: float, ago_s: float) -> Past:
         """
-        Return the contribution of one period that ended `ago_s` ago: `up_s` seconds up, and a loss if `lost` is True.
-        Both fade in the same way as in a ZoneRecord.
+        Return what one period adds to the past of a zone. The period ended `ago_s` seconds ago. The zone was up for
+        `up_s` seconds of it, and then lost spot if `lost` is True. The seconds and the loss fade in the same way as in
+        a ZoneRecord.
         """
         keep = exp(-ago_s / FADING_S)
         return cls(keep if lost else 0.0, FADING_S * keep * (1 - exp(-up_s / FADING_S)))
@@ -134,9 +136,10 @@ class MarketHistory(msgspec.Struct, frozen=True):
         spot then has a Lomax distribution. This distribution is heavy-tailed: the longer spot has lasted, the longer it
         is expected to last.
 
-        The estimate takes the region into account in two ways. The hazard is assumed to be inverse to the number of
-        zones in the region that have spot: this zone and k others. The m losses of the region's other zones count too,
-        each with the weight REGION_SHARE. `told` is part of the prior, and matters less with each observation.
+        The estimate takes the region into account in two ways. First, the hazard is assumed to be inversely
+        proportional to the number of zones in the region that have spot: this zone and k others. Second, the m losses
+        of the region's other zones count too, each with the weight REGION_SHARE. The cloud's factor `told` is part of
+        the prior, so its influence decreases with each observation.
 
         With the shape b = LOSSES_PRIOR told + n + REGION_SHARE m and the scale a = (1 + k) (UP_PRIOR_S + u)
 

@@ -1,6 +1,6 @@
 """
-spotrun's own strategy. It keeps a reserve of slack (time that is left before the deadline, beyond the work left). The
-reserve is in proportion to the work left. The strategy compares zones by what an hour of progress costs there.
+spotrun's own strategy. Slack is the time until the deadline that the remaining work does not need. The strategy keeps a
+reserve of slack, which is larger if more work is left. It compares zones by the cost of an hour of progress.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ MOVE_SHARE = 0.25
 
 class Reserve(msgspec.Struct, frozen=True):
     """
-    Waits for spot while the slack exceeds the reserve, then switches to on-demand. The slack that is left then allows a
-    return to spot later. Must be wrapped in a SafetyNet.
+    Waits for spot while the slack exceeds the reserve, and then switches to on-demand. At that time there is still
+    slack, which the strategy needs for a later return to spot. Must be wrapped in a SafetyNet.
 
     With work left C, changeover d and margin m, the reserve is r = RESERVE_CHANGEOVERS * d + RESERVE_SHARE * C + m.
     Dynamic programming over a semi-Markov market gives a threshold of this form for the slack s. The threshold rises
@@ -69,9 +69,9 @@ class Reserve(msgspec.Struct, frozen=True):
 
 def _worth_their_toll(situation: Situation) -> dict[str, float]:
     """
-    Return the prices of the spot zones in which an hour of progress costs less than on demand, even with the toll: the
-    cost of sending the checkpoint to a zone outside the bucket's region. The zone in which the job runs is always
-    included, because its toll has been paid already.
+    Return the prices of those spot zones in which an hour of progress costs less than on demand. The comparison
+    includes the toll: the cost of sending the checkpoint to a zone outside the bucket's region. The zone in which the
+    job runs is always in the result, because its toll is paid already.
     """
     return {
         zone: usd
@@ -108,9 +108,9 @@ def _price_of_progress(zone: str, situation: Situation) -> float:
 
 class Return(msgspec.Struct, frozen=True):
     """
-    The figures that decide on a return from on-demand to spot. `life_s` is the expected life of spot. `saved_s` is what
-    spot saves during this life, and `cost_s` is what the changeover costs, including the slack that it uses. Both are
-    in seconds at the on-demand price.
+    The figures that decide whether a job returns from on-demand to spot. `life_s` is how long spot is expected to last.
+    `saved_s` is the money that spot saves in this time, and `cost_s` is the cost of the changeover, including the slack
+    that it uses. Both amounts are given as the number of seconds on demand that cost the same.
     """
 
     life_s: float
@@ -130,8 +130,8 @@ def return_to(zone: str, situation: Situation) -> Return:
 
 def _changeover_cost_s(zone: str, situation: Situation) -> float:
     """
-    Return what a start in `zone` costs, in seconds at the on-demand price: the changeover, the slack that it uses, and
-    the toll.
+    Return the cost of a start in `zone`: the changeover, the slack that it uses, and the toll. The cost is given as the
+    number of seconds on demand that cost the same.
     """
     on_demand = situation.job.on_demand_usd_per_hour
     share, toll_s = situation.spot[zone] / on_demand, situation.tolls.get(zone, 0.0) * 3600 / on_demand
@@ -141,8 +141,9 @@ def _changeover_cost_s(zone: str, situation: Situation) -> float:
 
 def _may_pay_to_move(here: str, situation: Situation) -> bool:
     """
-    Return False if no move to another zone can pay. This is a quick check that saves the computation of the zones'
-    expected lives: if a move to the cheapest other zone would not pay even if spot there lasted forever, no move pays.
+    Return False if it is certain that no move to another zone pays. The check assumes that spot in the cheapest other
+    zone lasts forever. If a move would not pay even then, the expected lives of spot in the zones, which take longer to
+    compute, are not needed.
     """
     cheapest = min(usd for zone, usd in situation.spot.items() if zone != here)
     gain = _price_of_progress(here, situation) - cheapest

@@ -27,9 +27,9 @@ class SafetyNet(msgspec.Struct, frozen=True):
     to start on demand. In any market, a job is therefore never late if it could finish in time by running on demand
     from its start.
 
-    The first condition corresponds to the usual rule R < C + 2d + g, in which R is the time left and C is the work
-    left. That rule reserves one more d than the first condition, so that a strategy can try spot once more after a
-    wait.
+    In place of the first condition, strategies usually have another rule: start on demand as soon as R < C + 2d + g,
+    where R is the time left and C is the work left. That rule reserves one more d, so that a strategy can try spot once
+    more after a wait.
     """
 
     inner: Strategy

@@ -147,9 +147,9 @@ class Attendant:
 
     def seen(self) -> TrialProgress:
         """
-        Return the progress of the trial according to its ledger. If an error has ended the thread that took care of the
-        run, report the trial as failed. In that case, also report its whole budget as spent, because the run may still
-        spend it.
+        Return the progress of the trial according to its ledger. If an error has ended the thread with the trial's
+        runner, return a progress that says two things: the trial has failed, and it has spent its whole budget. The run
+        has no runner then, and its instances may still spend that money.
         """
         state = self.run.ledger.state
         changed = self._last is None or state.next_number != self._seen or not self._last.settled
@@ -412,8 +412,9 @@ class Sweeping:
 
     def _take_up_the_last(self) -> None:
         """
-        Take over the run that this process was creating when the sweep was stopped, and stop that run. Do nothing if
-        there is no such run, or if its entry 0 was not written yet.
+        Stop a run whose creation was interrupted: this process was creating the run when the sweep was stopped. First
+        record the run as the trial's run, and start its runner. Do nothing if there is no such run, or if its entry 0
+        was not written.
         """
         new, number = self._new, len(self._attendants) + 1
         if new is None or new.created.name != self._sweep.record.run_name(number):

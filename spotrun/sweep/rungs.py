@@ -50,9 +50,9 @@ cover the run's reservations, and a run reserves the cost of the whole time-to-l
 """
 GENEROUS = Decimal(4)
 """
-The maximum budget of a trial, as a multiple of its expected cost. A trial gets this much only if enough money is left
-for all trials that have not begun yet. With such a budget, a trial can complete even if its instances take much longer
-to start than those of earlier trials.
+The maximum budget of a trial, as a multiple of its expected cost. A trial gets such a budget only if the sweep has
+enough money left to give it to all trials that have not begun yet. The trial can then complete even if its instances
+take much longer to start than those of earlier trials.
 """
 LEAST = Decimal("1.3")
 """Minimum budget of a trial, as a multiple of its expected cost. With less, the trial does not begin."""
@@ -71,8 +71,8 @@ figures.
 """
 PILOT_IN = 2
 """
-Number by which the sweep's budget is divided to get the budget of the first trial. The first trial gets such a large
-part because its need is not known, and because its budget cannot be raised later.
+Number by which the sweep's budget is divided; the result is the budget of the first trial. It is a large part of the
+sweep's budget, because the cost of a trial is still unknown, and because a trial's budget cannot be raised later.
 """
 MORE = 1.2
 """
@@ -86,8 +86,8 @@ case, the fault is probably in the job itself.
 """
 ALIKE = 0.8
 """
-Minimum similarity between the metric that the user names, such as val_los, and a metric that the trials log, such as
-val_loss. If no trial logs the user's metric, a similar one is assumed to be what the user meant.
+Minimum similarity of two names of metrics, for finding a misspelling. If no trial logs the metric that the user names,
+such as val_los, but a trial logs one with a similar name, such as val_loss, the user has probably misspelled the name.
 """
 CENT = Decimal("0.01")
 _STARTING = (Activity.WAIT, Activity.BOOT, Activity.SETUP, Activity.RESTORE)
@@ -97,11 +97,11 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
     The limits that the user sets, and the facts that are known before any trial.
 
-    `keep_one_in` is n if each comparison keeps the best trial in n: 2 stops the worse half of the trials, and None
-    stops none. Trials are first compared after `grace_epochs` epochs; None means as late as the budget and `time`
-    allow. `time` is the time from the sweep's beginning to its deadline. `resume_stopped` is True if the rest of the
-    budget is used to continue trials that were stopped. If `metric` is None, trials are compared by the
-    logged metric that looks most like a loss.
+    `keep_one_in` is n if, at each comparison, one trial in n continues: with 2, the worse half of the trials is
+    stopped. If it is None, no trial is stopped. The first comparison is after `grace_epochs` epochs. If that is None,
+    it is as late as the budget and `time` allow. `time` is the time from the sweep's beginning to its deadline.
+    `resume_stopped` is True if money that is left after all trials have begun is used to continue trials that were
+    stopped. If `metric` is None, trials are compared by the logged metric that looks most like a loss.
 
     `most_usd` is the job's budget for one run. `least_usd` is the minimum budget with which a run can begin. `work` is
     a trial's training time, if the job states it. `usd_per_hour` is the maximum price of all instances of a trial.
@@ -135,9 +135,9 @@ class TrialProgress(msgspec.Struct, frozen=True, kw_only=True):
     A trial that has begun. Trials are numbered from 1.
 
     `settled` is True once the trial has ended and costs nothing more. `asked_to_stop` is True if its ledger has a stop
-    request, and `judged` is True if the newest stop request came from the sweep. If the trial was stopped and then
-    continued, `spared` is the epoch after which it was continued. Comparisons at this epoch or an earlier one cannot
-    stop the trial a second time.
+    request. `judged` is True if the sweep, and not the user, wrote the newest stop request. A trial that was stopped
+    can be continued later. `spared` is then the epoch after which it was continued: comparisons at this epoch or an
+    earlier one do not stop the trial a second time.
 
     `epoch_s` is the training time of an epoch, and `start_s` is the time without training in the first epoch. Both are
     known once an epoch is completed. `usd_per_hour` is the maximum price of all instances of the trial, and
@@ -381,10 +381,12 @@ def _share(plan: SweepPlan, need: Need | None, left: Decimal, wanted_by: int, to
     """
     Return the budget of the next trial; None if `left` is too little for one.
 
-    `left` is divided equally among the next `wanted_by` trials. If each of them would get too little, `left` is divided
-    among fewer trials. If the need of a trial is known, a trial gets at most `AMPLE` times the need. There is one
-    exception: if `left` is enough to give more than that to each of the `to_begin` trials that have not begun, a trial
-    gets up to `GENEROUS` times the need.
+    `left` is divided equally among the next `wanted_by` trials. If each of them would get too little, it is divided
+    among fewer trials.
+
+    Once `need` is known (the expected cost of a trial), it limits this budget: to `AMPLE` times the need, or to an
+    equal share of `left` among all `to_begin` trials that have not begun, if that share is larger. The share counts
+    only up to `GENEROUS` times the need.
     """
     least = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
     if plan.most_usd is not None:
@@ -411,8 +413,8 @@ def metric_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> str | None:
     """
     Return the metric by which trials are compared.
 
-    If the user names no metric, it is chosen from the metrics that trials have logged at the first comparison:
-    `val_loss`, or else the loss whose name is most like it. Return None as long as no loss was logged.
+    If the user names no metric, choose one that trials have logged at the first comparison: `val_loss`, or else another
+    loss, preferably a validation loss. Return None if no trial has logged a loss yet.
     """
     if plan.metric is not None:
         return plan.metric
@@ -423,15 +425,13 @@ def metric_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> str | None:
 
 def unknown_metric(plan: SweepPlan, trials: Sequence[TrialProgress]) -> Unknown | None:
     """
-    Return `Unknown` if trials should be compared now, but no trial has logged the metric that the user names. Otherwise
-    return None.
+    Return `Unknown` if trials have to be compared now, but have not logged the metric that the user names. If the user
+    names no metric, `Unknown` means that no trial has logged any loss. Otherwise return None, also if the sweep
+    compares no trials.
 
-    Before `Unknown` is returned, at least two trials have to reach the first comparison. With only one trial, its
-    metric may be missing because it became NaN. But one trial is enough if it logs a metric with a similar name,
-    because the user has then probably misspelled the name.
-
-    If the user names no metric, return `Unknown` if no trial has logged any loss. If trials are not compared at all,
-    return None.
+    Usually at least two trials have to reach the first comparison before `Unknown` is returned, because the metric of a
+    single trial may be missing for another reason: it became NaN. One trial is enough if it logs a metric with a
+    similar name, because the user has then probably misspelled the name.
     """
     far = [trial for trial in trials if trial.last_epoch >= (plan.grace_epochs or 1)]
     if plan.metric is None:
@@ -510,8 +510,8 @@ def _epochs_trained(trials: int, keep_one_in: int, first: int, epochs: int) -> f
 
 def _is_done(trial: TrialProgress) -> bool:
     """
-    Return True if all epochs of the trial have ended. Such a trial is not stopped: what it still does costs little, and
-    its weights are final.
+    Return True if the trial has trained all of its epochs. Such a trial is never stopped: its weights are final, and
+    the little that it still has to do costs almost nothing.
     """
     return trial.epochs_total is not None and trial.last_epoch >= trial.epochs_total
 
@@ -521,9 +521,11 @@ def _pruned(
     logged: tuple[tuple[int, int, float], ...], keep_one_in: int, grace_epochs: int, maximize: bool
 ) -> dict[int, tuple[int, ...]]:
     """
-    Give Optuna the logged values, each as trial number, epoch and value, in the order in which they were logged. Return
-    the trials that Optuna wants to stop, each with the epochs after which Optuna wants to stop it. There can be several
-    epochs, because a stopped trial may be continued, and is then compared again.
+    Return the trials that Optuna wants to stop, each with the epochs after which Optuna wants to stop it. A trial that
+    was stopped and then continued is compared again, so there can be several epochs for one trial.
+
+    `logged` has what Optuna decides by: the trial number, epoch and value of everything logged, in the order in which
+    it was logged.
     """
     pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=grace_epochs, reduction_factor=keep_one_in)
     study = optuna.create_study(direction="maximize" if maximize else "minimize", pruner=pruner)
@@ -606,8 +608,8 @@ def _why(
     metric: str, logged: Sequence[tuple[datetime, int, int, float]], number: int, epoch: int, maximize: bool
 ) -> str:
     """
-    Compare the trial's value after `epoch` with the values of all trials that had completed that epoch by then, and
-    describe the result.
+    Describe why a trial was stopped after `epoch`: its own value of the metric, its place among the trials that had
+    completed this epoch before it did, and the best value of these trials.
     """
     at, own = next((at, value) for at, who, ended, value in logged if (who, ended) == (number, epoch))
     after = f"after epoch {epoch}"

@@ -182,9 +182,10 @@ def _default_name(spec: RunSpec) -> str:
 
 def _keep_one_in(factor: float) -> int | None:
     """
-    Return n if, at each comparison, one trial in n is to continue. Return None if trials are not to be compared.
+    Return n, where one trial in n continues at each comparison. Return None if the user wants no comparisons.
 
-    `--stop-worst`, the old name of the flag, gives the fraction of trials to stop instead: 0.67 means the factor 3.
+    The flag was called `--stop-worst` in earlier versions. Its value was the fraction of trials to stop, and such a
+    value is still accepted: 0.67 stops two trials in three, so n is 3.
 
     Raises:
         SpecInvalid: `factor` is neither a whole number n of at least 2, nor 1 - 1/n for such an n.
@@ -249,8 +250,8 @@ def _deadline_s(spec: RunSpec, text: str | None) -> float | None:
 
 def _checked(spec_path: Path, asked: RequestedSweep, deadline_s: float | None) -> SweepPlan:
     """
-    Check that the first trial can begin, and show the offerings that suit it and the number of trials. Return the plan,
-    completed with the current prices.
+    Check that the first trial can begin. Show the offerings that suit the trial, and the number of trials. Return the
+    plan of the sweep, to which the current prices are added.
 
     Raises:
         SpecInvalid, CloudError, StoreError: the first trial could not begin as requested.
@@ -315,8 +316,8 @@ def _found(asked: RequestedSweep) -> NamedSweep | None:
 
 def _was_removed(sweep: NamedSweep, runs: Sequence[OpenRun]) -> bool:
     """
-    Return True if the sweep began longer than FORGOTTEN_AFTER ago and has no runs. The user has then deleted its runs,
-    and its name can be used for a new sweep.
+    Return True if the user has deleted the sweep's runs, so that its name can be used for a new sweep. That is assumed
+    if the sweep has no runs although it began longer than FORGOTTEN_AFTER ago.
     """
     return not runs and datetime.now(UTC) - sweep.record.began_at > FORGOTTEN_AFTER
 
@@ -380,8 +381,8 @@ def _carry_on(
     sweep: NamedSweep, runs: Sequence[OpenRun], asked: RequestedSweep, wish: SweepFlags, deadline_s: float | None
 ) -> None:
     """
-    Continue the sweep with the current flags. If `--deadline` has the same value as before, the deadline stays where it
-    was. It is not counted again from now.
+    Continue the sweep with the current flags. If `--deadline` has the same value as before, the sweep keeps its earlier
+    deadline. A value such as `8h` is then not counted from now again.
 
     If the sweep has runs that are not known on this machine, the user has to confirm that these runs are their own.
     `--yes` is not enough for that, because anyone with access to the store could have changed the record that names the

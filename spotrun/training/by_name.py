@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def is_a(thing: object, *names: str) -> bool:
-    """Return whether the class of `thing`, or one of its bases, has one of `names`."""
+    """Return whether `thing` is of a class that has one of these names, or of a subclass of such a class."""
     return any(cls.__name__ in names for cls in type(thing).__mro__)

@@ -16,8 +16,8 @@ class Counting:
     Epoch and step counts for the `fit`-th fit of its process.
 
     `there` is the framework's epoch and step in the snapshot from which the fit resumes. It is None if the fit starts
-    fresh. A fresh fit() may first load one of the user's own checkpoints, which changes the framework's counts. So call
-    `begins` after that load, not before it.
+    fresh. In a fresh fit(), the script may load one of its own checkpoints before the first batch, and this changes the
+    framework's counts. So call `begins` only after that.
     """
 
     def __init__(self, framework: Framework, resume: Resume, there: tuple[int, int] | None) -> None:

@@ -35,8 +35,8 @@ PRIVATE_NAMES = (
     "_ddp_init_helper",
 )
 """
-Private names of DDP in torch 2.13 that this module uses. `_ddp_init_helper` makes the buckets. It can be called a
-second time: DDP itself does that when a DDP is unpickled.
+Private names of DDP in torch 2.13 that this module uses. `_ddp_init_helper` makes the buckets. This module calls it for
+a DDP that already has buckets. That is safe, because torch does the same when it unpickles a DDP.
 """
 DECIDES_FROM = 3
 """Minimum number of ranks for which the order matters: the sum of two values is the same in either order."""
@@ -58,9 +58,9 @@ class DdpBuckets:
 
     def begin(self, orders: Sequence[Order]) -> None:
         """
-        Give each DDP the buckets for its saved order, before the first step. `orders` has the saved orders, and is
-        empty for a fresh training. A DDP whose number of parameters differs from the saved order keeps its default
-        buckets.
+        Give each DDP the buckets for its saved order. Call this before the first step. `orders` has the saved orders,
+        one for each DDP; it is empty for a fresh training. If a saved order has another number of parameters than its
+        DDP, the DDP keeps its default buckets.
 
         Raises:
             NamesMoved: this torch lacks one of PRIVATE_NAMES.

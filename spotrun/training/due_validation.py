@@ -76,9 +76,9 @@ class DueValidation:
         """
         Prepare for a validation that is about to start. `last` says that nothing is trained after this validation.
         """
-        # If a snapshot can be taken during this validation (`alone`), keep the state from before the validation for it.
-        # No snapshot can be taken in two cases: with several ranks, because the other ranks would have to stop for it;
-        # and without an agent, because nothing requests one.
+        # A snapshot during this validation would save the state from before the validation, so that state is kept
+        # below. This is needed only if such a snapshot is possible (`alone`). It is not possible with several ranks,
+        # because the other ranks would have to stop for it. Without an agent, nothing requests a snapshot.
         alone = self._ranks.size == 1 and isinstance(self._agent, Session)
         self._patient_until_s = time.monotonic() + LAST_IS_LONG_S if last and alone else 0.0
         if not self._is_patient:

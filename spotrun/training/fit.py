@@ -1,8 +1,9 @@
 """
 Runs one fit() under an agent. A process may run several fits, one after another.
 
-This is the order of events. Epochs and batches are counted from 0. A *boundary* is a point between two optimizer steps.
-A snapshot is *requested* by the agent. A validation is *due* if it is about to start.
+The table shows the order of events. Epochs and batches are counted from 0. A *boundary* is a point between two
+optimizer steps. A *requested* snapshot is one that the agent has requested and that was not taken yet. A validation is
+*due* if it is about to start.
 
     setup              send Hello (FitBegins for a later fit()). Wait for Resume and the weights. Give the framework
                        its checkpoint. Replace the loaders by exact loaders.
@@ -21,9 +22,9 @@ A snapshot is *requested* by the agent. A validation is *due* if it is about to 
     epoch end          send EpochEnded, then take a requested snapshot, which contains the whole epoch
     training's end     take the final snapshot (not if the training resumed from it), then send Finished
 
-A snapshot that is requested after an epoch's last batch is taken only at the epoch's end. The same holds for the final
-snapshot of the training. So the script's code for the end of an epoch runs exactly once, whatever interruptions there
-are.
+If a snapshot is requested after an epoch's last batch, it is taken only at the epoch's end, after the script's code for
+the end of an epoch. The final snapshot of the training is taken there too. So a resume never repeats that code, and the
+code runs exactly once, however often the training is interrupted.
 """
 
 from __future__ import annotations
@@ -204,8 +205,9 @@ class Fit:
 
     def _machine(self) -> machine.Facts:
         """
-        Return facts about this machine and its software, which are compared with those in a checkpoint's meta.
-        (Checkpoints of spotrun 0.1 have the framework's version under the key `lightning`.)
+        Return facts about this machine and its software. A checkpoint has the facts of the machine that saved it in its
+        meta, and a resume compares the two. (Checkpoints of spotrun 0.1 have the framework's version under the key
+        `lightning`.)
         """
         version = self._framework.version
         return machine.facts() | {"framework": f"{self._framework.name} {version}", "lightning": version}
@@ -247,8 +249,8 @@ class Fit:
 
     def _put_back(self) -> None:
         """
-        Restore the state. This happens only after the script's start hooks have run, for two reasons: these hooks may
-        overwrite restored values, and they may make parts of the model that have a state to restore.
+        Restore the state, after the script's start hooks have run. An earlier restore would have two faults: the hooks
+        may overwrite restored values, and parts of the model that the hooks make would not exist yet.
         """
         self._put_files_back()
         if not self._started:

@@ -24,8 +24,8 @@ WEIGHTS = "state_dict"
 OPTIMIZERS = "optimizer_states"
 STEP = "global_step"
 """
-WEIGHTS, OPTIMIZERS and STEP are the entries that every framework's state has: the weights by name, one state per
-optimizer, and the number of steps.
+The keys WEIGHTS, OPTIMIZERS and STEP are in the state of every framework. Their values are the weights by name, a list
+with the state of each optimizer, and the number of steps.
 """
 SCHEDULERS = "lr_schedulers"
 """
@@ -103,9 +103,9 @@ class Framework(Protocol):
     @property
     def base(self) -> Mapping[str, str]:
         """
-        A digest of each weight that the script makes in each process and never trains, such as the weights of a
-        pretrained base model. The digests are by the names of the weights. Checkpoints do not include these weights.
-        Empty if all weights are trained.
+        The digests of the weights that checkpoints leave out, by the names of the weights. These are weights that the
+        script loads in each process and never trains, such as those of a pretrained base model. Empty if all weights
+        are trained.
         """
 
     @property
@@ -119,9 +119,9 @@ class Framework(Protocol):
     @property
     def own_objects(self) -> Sequence[object]:
         """
-        Objects of the framework that training changes. A script may refer to them in its own objects. spotrun does not
-        save them with the script's objects, because the framework's own checkpoint contains the part of their state
-        that matters.
+        Objects of the framework that training changes. The script's own objects may refer to them. When spotrun saves
+        the script's objects, it does not save these objects with them, because the framework's own checkpoint already
+        contains the part of their state that matters.
         """
 
     def roots(self) -> Mapping[str, object]:
@@ -176,9 +176,11 @@ class Framework(Protocol):
 
     def log(self, figures: Mapping[str, float]) -> None:
         """
-        Send `figures` to the loggers whose classes come from libraries, and nowhere else. If the script logs a value
-        with the same name, the script's value is kept. Loggers of the script's own classes do not get the figures. Such
-        a logger may store every value that it gets, so its state would depend on interruptions.
+        Send `figures` to the loggers whose classes come from libraries. If the script logs a value under the same name,
+        the script's value is kept.
+
+        Loggers of the script's own classes do not get the figures. Such a logger may store every value that it gets,
+        and the figures depend on interruptions. So the script's state would depend on them too.
         """
 
     # --- its data
@@ -233,17 +235,17 @@ class Framework(Protocol):
         The framework must copy the weights in `state`, because their memory is freed later. As soon as the framework
         has made its optimizers, it calls `optimizers` to load their states.
 
-        `weights` are the module's own weights. `state[WEIGHTS]` may differ from them, because it is what the script's
-        `state_dict` returned. The framework restores `state[WEIGHTS]` as usual. After that, and before the first batch,
-        spotrun restores `weights`. `weights` is None if the checkpoint was saved by a spotrun version that did not save
-        them.
+        There are two sets of weights. `state[WEIGHTS]` is the result of the module's `state_dict`, which the script may
+        have overridden. `weights` are the module's true weights. The framework restores `state[WEIGHTS]` as usual;
+        after that, and before the first batch, spotrun restores `weights`. `weights` is None if an earlier version of
+        spotrun, which did not save them, made the checkpoint.
         """
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         """
-        After a resume, run the script's epoch-start hooks again, for each of the first `epochs` epochs: these hooks may
-        make parts of the model and optimizers. Their other effects do not matter, because spotrun restores the state
-        afterwards.
+        After a resume, run the script's epoch-start hooks again, once for each of the first `epochs` epochs. The reason
+        is that these hooks may make parts of the model and optimizers, which a new process lacks. Their other effects
+        do not matter, because spotrun restores the state afterwards.
 
         `training` is False if nothing is left to train. In that case, the framework has not called the script's hooks
         for the start of training, so call these hooks here first.
@@ -291,9 +293,10 @@ class Hooks(Protocol):
     `step_ends`.
 
     If the script has its own training loop, its code for an epoch makes one or more passes over data. The framework
-    calls `pass_begins` before the first batch of a pass, and `pass_ends` after its last batch. To resume within a pass,
-    the epoch's code before that pass has to run again. This happens between `epoch_begins_again` and `epoch_begins`.
-    Then `epoch_begins` undoes the effects of that code.
+    calls `pass_begins` before the first batch of a pass, and `pass_ends` after its last batch. A resume within a pass
+    first has to run the code that comes before that pass in the epoch. The framework calls `epoch_begins_again` before
+    this code runs, and `epoch_begins` after it. `epoch_begins` then undoes what the code has changed, because it had
+    already run in the earlier process.
     """
 
     def exact(self, loader: Any, stage: Stage) -> Any:
@@ -366,8 +369,8 @@ class Hooks(Protocol):
 
     def epoch_validates(self) -> None:
         """
-        Called when the script's own epoch-end hooks are done and a validation follows. If a training resumes at this
-        point, the framework calls this method again, but does not call those hooks again.
+        Called if a validation follows an epoch, once the script's own epoch-end hooks are done. If a training resumes
+        at this point, the framework calls this method again, but not the epoch-end hooks.
         """
 
     def epoch_ends(self) -> None:

@@ -67,8 +67,8 @@ class Arrival:
 
     def ends(self) -> None:
         """
-        Record that no more bytes will arrive. From then on, each call of `need` for a missing byte raises LinkClosed,
-        even a call that is already waiting.
+        Record that no more bytes will arrive. From then on, each call of `need` for bytes that have not arrived raises
+        LinkClosed. A call that is already waiting for such bytes raises it too.
         """
         with self._changed:
             self._lost = True

@@ -1,9 +1,10 @@
 """
-Finds late parts: parts of a model that a batch makes or removes, rather than the script's setup or its start hooks.
+Finds late parts: parts of a model that a batch makes or removes. Other parts are made by the script's setup or its
+start hooks.
 
-A resume runs the script's start hooks again, but not the batches before the snapshot. So a part that a batch made is
-missing after a resume. spotrun can make such a part only by copying another part of the model that has the same
-structure. If a late part has no such counterpart, the training is refused as soon as the part exists.
+A resume runs the setup and the start hooks again, but not the batches before the snapshot. So a part that a batch made
+is missing after a resume. spotrun can then make the part only by copying another part of the model with the same
+structure. If there is no other part with this structure, spotrun refuses the training as soon as the late part exists.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ class LateParts:
 
     def misfit(self, modules: Mapping[str, str]) -> str:
         """
-        Describe the late parts with which a resumed process would fail: parts that batches have made, but that a resume
-        cannot make; and parts that batches have removed or exchanged. Return "" if there are none. `modules` has the
-        kind of each of the model's parts, by name.
+        Describe the late parts because of which a resume would fail. A resume cannot make a new part that has no
+        counterpart, and it cannot remove or exchange a part as a batch has done. Return "" if there are no such parts.
+        `modules` has the kind of each of the model's present parts, by name.
         """
         if not self._judges:
             return ""

@@ -1,6 +1,6 @@
 """
-Saves a training that has no agent in a local folder, and resumes it from there. The code is the same as for a training
-with an agent; LocalFolder takes the place of the connection to the agent.
+Saves a training that has no agent in a local folder, and resumes it from there. Snapshots are taken by the same code as
+with an agent. That code gets a LocalFolder instead of the connection to an agent.
 
 The folder has one file for each fit: its newest snapshot, in the format of checkpoints. A snapshot is taken once a
 minute and at the end of a fit. It is written to disk while training continues, and replaces the previous snapshot once

@@ -49,9 +49,9 @@ def described(optimizers: Iterable[Any], module: nn.Module) -> list[State]:
 
 def by_name(optimizers: Sequence[Any], module: nn.Module) -> list[State | None] | None:
     """
-    Return a list with an item for each optimizer. For an odd optimizer (see `is_odd`), the item is a description: the
-    states, groups and plain attributes of the optimizer and of the optimizers in it. For any other optimizer, the item
-    is None. If no optimizer is odd, return None instead of the list. Tensors are not copied.
+    Return a description of each odd optimizer (see `is_odd`): the states, groups and plain attributes of the optimizer
+    and of the optimizers in it. Tensors are not copied. The result is a list with an item for each optimizer, which is
+    None for an optimizer that is not odd. If no optimizer is odd, return None instead of the list.
     """
     if not any(map(is_odd, optimizers)):
         return None
@@ -160,7 +160,8 @@ def _held(optimizer: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
 
 class Parts:
     """
-    The part of a snapshot that concerns the optimizers of `module`: the result of `described` and that of `by_name`.
+    The description, in a snapshot, of the optimizers of `module`. It consists of what the functions `described` and
+    `by_name` returned when the snapshot was taken.
     """
 
     def __init__(self, described: list[State], by_name: list[State | None] | None, module: nn.Module) -> None:
@@ -239,10 +240,10 @@ class Parts:
 
     def regroup(self, optimizer: Any, number: int, hyper: Sequence[State] | None) -> None:
         """
-        Give `optimizer` the groups that optimizer `number` has in the snapshot. `hyper` has all values of each group
-        except its parameters, such as the learning rate. For an odd optimizer, `hyper` is not used, because the
-        snapshot's description has these values. The list of groups, and the groups in it, are changed in place, because
-        other code may refer to them.
+        Give `optimizer` the parameter groups that optimizer `number` has in the snapshot. `hyper` has the other values
+        of each group, such as the learning rate. For an odd optimizer, these values are taken from the snapshot's
+        description instead. The list of groups, and the groups in it, are changed in place, because other code may
+        refer to them.
         """
         groups = self._described[number]["groups"]
         if (saved := self._by_name[number]) is not None:
@@ -328,9 +329,9 @@ def _fill(held: Any, value: Any) -> bool:
 
 class Containers:
     """
-    The containers of an optimizer, and of the optimizers in it, before a load: the lists of groups, and the states. A
-    load replaces these objects by new objects. But optimizers may share them. So after the load, `have_again` puts the
-    original objects back.
+    The lists of groups and the states that an optimizer, and the optimizers in it, have before a load. A load replaces
+    these objects by new ones. But one optimizer may share such an object with another, which would then keep the old
+    object. So after the load, `have_again` puts the original objects back.
     """
 
     def __init__(self, optimizer: Any) -> None:

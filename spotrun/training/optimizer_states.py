@@ -45,8 +45,8 @@ class OptimizerStates:
 
     def take(self) -> Sequence[State]:
         """
-        Wait until the states have arrived, and return them. Functions of the script, such as those of a learning-rate
-        schedule, are not in them; `of_living` adds these.
+        Wait until the states have arrived, and return them. Snapshots contain no functions. So if the groups of an
+        optimizer contain functions of the script, the result lacks them, and `of_living` adds them.
         """
         if self._taken is None:
             self._taken = self._views = self._memory.keep(self._views)
@@ -58,9 +58,9 @@ class OptimizerStates:
         Load the states of those `optimizers` whose classes are torch's. Their groups are loaded now. The state of each
         optimizer is loaded only when code first reads it.
 
-        An optimizer of another class may behave differently without its whole state, so this method leaves it to
-        `put_back`. This method also leaves all optimizers to `put_back` if they do not have the classes and parameters
-        of the snapshot yet.
+        Other optimizers are not loaded here, but in `put_back`, because the code of their classes may need the whole
+        state at once. If the optimizers do not have the classes and parameters of the snapshot yet, none of them is
+        loaded here.
         """
         for optimizer, _, _ in self._waiting:
             optimizer.state = defaultdict(dict)  # another optimizer takes its place

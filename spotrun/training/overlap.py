@@ -2,12 +2,13 @@
 Finds the tensors of a snapshot that can be copied while training continues. Afterwards, checks that nothing wrote to
 these tensors in the meantime.
 
-In nearly every script, only an optimizer's step writes to the optimizer's parameters and state. This module checks
-this: each tensor counts the writes to it (`Tensor._version`), and a snapshot is valid only if these counts have not
-changed. If a script does write at other times, training pauses from then on while a snapshot is copied.
+This is possible because, in nearly every script, only an optimizer's step writes to the optimizer's parameters and
+state. This module checks that: each tensor counts the writes to it (`Tensor._version`), and a snapshot is valid only if
+these counts did not change while it was copied. If they did change, the script writes at other times too, and from then
+on training pauses while a snapshot is copied.
 
-Writes through `.data` are not counted. To find such writes, the first snapshot of an attempt and every 32nd snapshot
-are copied immediately. The copies are later compared with the tensors.
+Writes through `.data` are not counted. To find such writes, the tensors of an attempt's first snapshot, and of every
+32nd snapshot, are also copied immediately, and later compared with these copies.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ class Overlap:
 
     def pieces(self, plan: ImagePlan) -> list[Piece]:
         """
-        Return the pieces of `plan` to copy later: large pieces to which only optimizers write. If these pieces together
-        are so small that copying them immediately takes no longer, return an empty list.
+        Return the pieces of `plan` that are copied while training continues: the large ones to which only optimizers
+        write. If all of them together are small, return an empty list, because then it is just as fast to copy them
+        immediately.
         """
         if not self._allowed:
             return []
@@ -100,8 +102,8 @@ def _owned(optimizers: Sequence[Any]) -> Iterator[tuple[int, int]]:
 
 def _is_watched(tensor: Tensor) -> bool:
     """
-    Return whether writes to `tensor` are counted, and its memory is of a kind that can be copied in the background:
-    plain memory, or a GPU's.
+    Return whether `tensor` fulfils two conditions: writes to it are counted, and it is in memory that can be copied in
+    the background, which is plain memory or a GPU's memory.
     """
     return (tensor.is_cuda or is_plain(tensor)) and not tensor.is_inference()
 

@@ -56,9 +56,10 @@ class StreamPosition:
     A stream's position. A pass that continues from here reads batch `batch` of epoch `epoch` first. `state` is the
     stream's own state, or None if the stream has none.
 
-    `ended` says that the pass has no batch left; `state` is then the state between two passes. `earlier` is for a
-    stream that can be read only once: it has the key of each earlier pass, and the number of batches read in it. `mark`
-    is for a stream without a state: the mark (`mark_of`) of the last batch before the position.
+    `ended` is True if the pass has no batch left; `state` is then the state between two passes. Two fields are for
+    streams without a state, which a resume has to read again. `mark` is the mark (`mark_of`) of the last batch before
+    the position. If the stream can be read only once, `earlier` has the key of each earlier pass, and the number of
+    batches that were read in it.
     """
 
     epoch: int

@@ -29,8 +29,8 @@ class ProgressReporter:
         samples: Callable[[int], int],
     ) -> None:
         """
-        Create a reporter. `waited_s()` returns the value for Progress.data_s. `samples(n)` returns the number of
-        samples in the first n batches of the epoch.
+        Create a reporter. `waited_s()` returns the seconds that training has waited for data (Progress.data_s).
+        `samples(n)` returns the number of samples in the first n batches of the epoch.
         """
         self._framework = framework
         self._agent = agent

@@ -56,9 +56,9 @@ class Ranks:
 
     def compare(self) -> None:
         """
-        Check that all processes of the group are ranks of this training and attempt, before they exchange anything else
-        (protocol 37). The check runs in spotrun's group. If torch's default group is a gloo group, the check runs there
-        too, because frameworks exchange objects in that group.
+        Check that all processes of the group are ranks of this training and attempt (protocol 37). Call this before the
+        ranks exchange anything else. The check runs in spotrun's own group. If torch's default group is a gloo group,
+        the check runs there too, because frameworks exchange objects in it.
 
         Each rank sends random bytes to all others. Each rank then proves that it knows the secret: it sends a digest of
         the secret, its gang and the random bytes of all ranks.

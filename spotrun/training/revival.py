@@ -1,7 +1,8 @@
 """
 Turns the descriptions of objects in a checkpoint into objects.
 
-Nothing that a checkpoint names is imported or called. So objects are found or made in these ways:
+Nothing that a checkpoint names is imported or called, because a checkpoint could then execute any code. So objects are
+found or made only in these ways:
 
 - If the script already has an object at the same path, that object is filled. Its `load_state_dict` does this, if the
   object has this method.

@@ -1,9 +1,9 @@
 """
 Derives random seeds from a position: the run's seed, the epoch, the batch, the sample.
 
-With such seeds, no state of a generator has to be saved, and the random numbers at a position do not depend on how many
-were drawn before (docs/decisions/002-order-of-samples.md). Each seed is the first 8 bytes of BLAKE2b over the
-position's parts.
+A generator that is seeded at each position draws the same numbers there, however many numbers were drawn before. So
+snapshots do not have to contain its state (docs/decisions/002-order-of-samples.md). Each seed is the first 8 bytes of
+BLAKE2b over the position's parts.
 """
 
 from __future__ import annotations

@@ -272,7 +272,10 @@ class Session:
 
 
 class Follower:
-    """Replaces a session on ranks other than 0: it has no agent, and nothing ever requests a snapshot from it."""
+    """
+    A replacement for the session on ranks other than 0. These ranks are not connected to the agent, so nothing ever
+    requests a snapshot from a Follower.
+    """
 
     def __init__(self) -> None:
         self.snapshot_wanted = threading.Event()

@@ -1,9 +1,9 @@
 """
 Takes snapshots of a training: decides when one is due, collects the state, and writes it into an arena.
 
-A snapshot is the framework's own checkpoint with two further entries. The entry `weights.BESIDE` has the weights of the
-model that the framework's checkpoint lacks (weights.py). The entry "spotrun" has all other state that the framework's
-checkpoint lacks.
+A snapshot is the framework's own checkpoint with two further entries. The framework's checkpoint may lack weights of
+the model (weights.py); these are in the entry `weights.BESIDE`. All other state that the framework's checkpoint lacks
+is in the entry "spotrun".
 """
 
 from __future__ import annotations
@@ -228,7 +228,8 @@ class Snapshots:
         self, arena: int, plan: ImagePlan, place: Boundary, files: Frozen | None, *, final: bool
     ) -> SnapshotTaken:
         """
-        Return the report of a snapshot to the agent. Its `stall_s` and `finite` are not known yet; `settle` sets them.
+        Return the message that tells the agent about a snapshot. Its `stall_s` and `finite` are not known yet; `settle`
+        sets them.
         """
         return SnapshotTaken(
             arena=arena,

@@ -41,8 +41,9 @@ class UntrackedReporter:
 
     def say(self, found: Iterable[UntrackedChange], step: int) -> None:
         """
-        Report the changes that any rank found up to the snapshot of `step`. The ranks exchange their changes in this
-        call, so all ranks must call it at the same time, even with no change to report.
+        Report the changes that any of the ranks has found up to the snapshot of `step`. In this call, the ranks send
+        each other their changes. So all ranks must make the call at the same point, even a rank that has found no
+        change.
 
         Raises:
             TrainingUnsupported: the job requires that each resume is exact.

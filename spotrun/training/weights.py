@@ -1,9 +1,9 @@
 """
 Saves and restores a module's weights as they really are: its parameters and persistent buffers, by name.
 
-The result of `state_dict()` is not enough, because the script may override this method for its own purposes. For
-example, it may return averages in place of the weights, only the adapters, or a pruned model. A snapshot contains this
-result. A separate entry (`BESIDE`) contains each weight that is not in the result.
+A framework's checkpoint contains the result of `state_dict()`. This is not enough, because the script may override that
+method for its own purposes. The method may then return averages in place of the weights, only the adapters, or a pruned
+model. So a snapshot contains a second entry (`BESIDE`), with each weight that the result lacks.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
 
 def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
     """
-    Return all weights of a snapshot. They come from two parts of it: `shown`, which the script's `state_dict()`
-    returned, and the entry BESIDE. Weights of the base (see `check_base`) are in neither part, so they are taken from
-    `module`.
+    Return all weights of a snapshot. They are in two parts of it: `shown` is what the script's `state_dict()` returned,
+    and the other part is the entry BESIDE. Neither part contains the weights of the base (see `check_base`), so these
+    are taken from `module`.
     """
     living = dict(module.named_parameters())
     own = {name: living[name] for name in beside.get("base", ()) if name in living} | beside["own"]
@@ -132,8 +132,8 @@ def check_base(before: Mapping[str, str], now: Mapping[str, str]) -> None:
 
 def fits(module: nn.Module, weights: Weights) -> bool:
     """
-    Return whether `put_back` can put all of `weights` into `module`. This check changes `module`: it first prunes and
-    ties the parameters as they were in the snapshot.
+    Prune and tie the parameters of `module` as they were in the snapshot. Then return whether `put_back` can put all of
+    `weights` into it.
     """
     try:
         prune_again(module, weights)
@@ -197,9 +197,9 @@ def copy_missing(module: nn.Module, weights: Weights) -> None:
 
 def copies(modules: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """
-    Find the missing modules that can be recreated by copying an existing one. For each module that is in `modules` but
-    not in `now`, return the name of an existing module with the same structure, if there is one. Submodules of a copied
-    module are not listed, because they are copied with it.
+    Find existing modules from which missing ones can be copied. A module is missing if it is in `modules` but not in
+    `now`. Return, for each missing module, the name of an existing module with the same structure. A missing module is
+    left out if there is no such module, or if it is copied together with a module that contains it.
     """
     there, builds = _builds(now), _builds(modules)
     found: dict[str, str] = {}

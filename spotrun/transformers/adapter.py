@@ -41,9 +41,9 @@ def _is_ours(thing: object) -> bool:
 
 def _holder(given: Any) -> object:
     """
-    Return the object whose state has to be saved for `given`, a function or object that the script passed to the
-    Trainer. For a method, that is the method's object. For a plain function, return None: a function can change only
-    variables of its module, and these are saved anyway.
+    Return the object whose state has to be saved because the script passed `given` to the Trainer. If `given` is a
+    method, that is the method's object. If it is a plain function, return None: a function can change only variables of
+    its module, and these are saved anyway. Otherwise return `given` itself.
     """
     held = getattr(given, "__self__", given)
     return None if isinstance(held, FunctionType | ModuleType) else held
@@ -103,8 +103,9 @@ class TransformersFramework(TrainerLoop):
     @property
     def leaves_gradients(self) -> bool:
         """
-        True if gradients accumulate and the data is a stream. A pass over a stream may end in the middle of a step, and
-        the next pass then adds to the gradients of that step.
+        True if a pass can leave gradients that are not used in a step yet. That is so if gradients accumulate and the
+        data is a stream. A pass over a stream may end in the middle of a step, and the next pass then adds to the
+        gradients of that step.
         """
         return self.batches == 0 and self._trainer.args.gradient_accumulation_steps > 1
 
@@ -115,8 +116,8 @@ class TransformersFramework(TrainerLoop):
     @property
     def own_objects(self) -> Sequence[object]:
         """
-        The Trainer, its arguments, its accelerator and its callbacks, as far as their classes come from libraries; and
-        the model's configs. If the script defines the Trainer's class, the Trainer is in `roots` instead.
+        The Trainer, its arguments, its accelerator, its callbacks and the model's configs. An object whose class the
+        script defines is left out. If the script defines the class of the Trainer, `roots` has the Trainer.
         """
         trainer = self._trainer
         held = [trainer, trainer.args, trainer.accelerator, *trainer.callback_handler.callbacks]
@@ -162,9 +163,8 @@ class TransformersFramework(TrainerLoop):
 
     def dump_rest(self) -> State:
         """
-        Return the state that has to be saved in addition to the result of `dump`. If the script uses a Trainer class of
-        another library, that class may set attributes of its own, such as sums of metrics that are not logged yet.
-        These attributes are included.
+        Return the state that has to be saved in addition to the result of `dump`. This includes attributes that a
+        Trainer class of another library sets, such as sums of metrics that are not logged yet.
         """
         trainer = self._trainer
         return {

@@ -29,7 +29,10 @@ class BaseModel:
         self._digests = {name: digest(weight) for name, weight in self._frozen.items()}
 
     def digests(self) -> Mapping[str, str]:
-        """Return the digests, keyed by name, of those weights that are still frozen and have not been written to."""
+        """
+        Return the digests of those weights that are still frozen, and to which nothing has written. The keys are the
+        names of the weights.
+        """
         if not self._frozen:
             return {}
         now = dict(self._model.named_parameters())

@@ -73,8 +73,8 @@ class Training:
 
     def _own_checkpoint(self) -> str | None:
         """
-        Load the checkpoint that the script names, as the Trainer would, and return its folder; return None if the
-        script names no checkpoint. Called only on a fresh start.
+        Load the checkpoint that the script names, in the same way as the Trainer would. Return its folder, or None if
+        the script names no checkpoint. Called only on a fresh start.
         """
         if not self._asked:
             return None

@@ -17,7 +17,10 @@ BENEATH = "base_dataloader"
 
 
 def begins_anywhere(loader: Any) -> bool:
-    """Return whether `loader` can start at any batch: the loader itself, or the loader that it wraps, is exact."""
+    """
+    Return whether `loader` can start at any batch. It can if it, or the loader that it wraps, is one of spotrun's exact
+    loaders.
+    """
     return type(vars(loader).get(BENEATH, loader)) is LoaderProxy
 
 

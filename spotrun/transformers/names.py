@@ -27,7 +27,7 @@ METHODS = {
     "get_batch_samples": (),
     "training_step": (),
 }
-"""Methods of Trainer. For each, the parameters that spotrun passes or reads."""
+"""The methods of Trainer that spotrun uses. Each has the names of the parameters that spotrun passes or reads."""
 ATTRIBUTES = (
     "_tr_loss",
     "_total_loss_scalar",

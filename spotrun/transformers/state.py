@@ -26,8 +26,8 @@ COUNTED = (
     "stateful_callbacks",
 )
 """
-The attributes of a TrainerState that are saved, besides its `log_history`. Its other attributes follow from the
-training arguments.
+The attributes of a TrainerState that are saved in addition to its `log_history`. All others are not saved, because a
+new Trainer computes them from the training arguments.
 """
 WANTED = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
 LOG_FOLDER = "logging_dir"

@@ -20,7 +20,8 @@ class Taps:
 
     def around(self, owner: Any, name: str, function: Tap) -> None:
         """
-        Make calls of `owner.name(…)` call `function(original, …)` from now on, where `original` is the present method.
+        Replace the method `name` of `owner` by a wrapper. From then on, a call `owner.name(…)` calls
+        `function(original, …)`, where `original` is the method that was replaced.
         """
         original = getattr(owner, name)
 

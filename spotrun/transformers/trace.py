@@ -1,8 +1,8 @@
 """
 Writes the trace of one train() for `spotrun verify-resume`, at the points where the Trainer calls its callbacks.
 
-The wrappers of this module are called before those of TrainerLoop. So a batch is recorded before TrainerLoop seeds the
-random generators for the code that follows the batch.
+Both this module and TrainerLoop wrap methods of the Trainer. The wrappers of this module are called first. So this
+module records a batch before TrainerLoop seeds the random generators for the code that follows the batch.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def begin(framework: Framework, trainer: Any) -> TrainerTrace | None:
 
 class TrainerTrace:
     """
-    Traces one training. When the training has ended, first call this trace's `close`, then close the framework, and
-    then call this trace's `ended`.
+    Traces one training. Once the training has ended, make three calls in this order: `close` of this trace, `close` of
+    the framework, and `ended` of this trace.
     """
 
     def __init__(self, framework: Framework, trainer: Any) -> None:

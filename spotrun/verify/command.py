@@ -65,8 +65,9 @@ class CommandVerification(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_command(spec: RunSpec, straight: RehearsalResult) -> bool:
     """
-    Return whether the job is a command that keeps its state in files. If a traced training reached its end in
-    `straight`, return False: the steps of that training are compared instead of files.
+    Return whether the job is a command that keeps its state in files, so that the verification has to compare files. If
+    `straight` (the run without kills) has the trace of a training, return False, because the steps of that training are
+    compared instead.
     """
     if straight.has_trace:
         return False
@@ -140,7 +141,10 @@ def compare(
     again: RehearsalResult | None,
     clean: Clean,
 ) -> CommandVerification:
-    """Compare the files that the runs left. `again` is a second run without kills, if one was needed."""
+    """
+    Compare the files that the runs left: `straight` without kills, and `interrupted` with kills. `again` is a second
+    run without kills; None if none was needed.
+    """
     files = LeftFiles(straight, interrupted, clean, again)
     found = gathered(files.differences())
     resumes = resumed(interrupted.state)

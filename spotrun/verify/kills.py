@@ -22,8 +22,8 @@ class KillPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
     The kills that the user requests.
 
-    `at` names the steps after which to kill. If `at` is empty, as many steps as `kills` says are drawn at random with
-    `seed`. One of these kills is then moved to a step soon after the best value of a metric. `within` is the maximum
+    `at` has the steps after which the training is killed. If `at` is empty, `kills` steps are drawn at random with
+    `seed`. One of them is then replaced by a step soon after the best value of a metric. `within` is the maximum
     duration of each training, in system time.
     """
 

@@ -124,7 +124,10 @@ def describe(found: Difference) -> str:
 
 
 def _place(found: Difference) -> str:
-    """Return the name of what differs, and where it is. Epochs and batches count from 1."""
+    """
+    Return a text that names the value that differs, and its place: rank, epoch and batch. Epochs and batches count from
+    1.
+    """
     what = _WHAT[found.kind] + (f" {found.name}" if found.name is not None else "")
     where = "" if found.where is None else f" ({found.where})"
     if found.rank is not None:
@@ -136,8 +139,9 @@ def _place(found: Difference) -> str:
 
 def others(found: Differences) -> list[str]:
     """
-    Return one line about the differences after the first one, or nothing if there is only one difference. The later
-    differences may be consequences of the first. The line names some of them, and says how many more there are.
+    Return one line about all differences except the first, in a list; the list is empty if there is only one
+    difference. Later differences may be consequences of the first. So the line names only some of them, and counts the
+    others.
     """
     shown = found.named[1 : 1 + NAMED_MAX]
     if not shown:

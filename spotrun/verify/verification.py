@@ -37,12 +37,13 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     than once.
 
     `compared` has the number of weights, metrics, files and so on that were compared. `not_compared` names what was not
-    compared; it may differ even if `identical` is true. `not_carried` names state that training changed and that
+    compared, so `identical` says nothing about these things. `not_carried` names state that training changed and that
     checkpoints do not contain, as the interrupted run reported it. `written_outside` names the files that the script
-    wrote outside the work folder. A name in `not_carried` or `written_outside` is not necessarily an error.
+    wrote outside the work folder. State or a file that these two fields name is not necessarily an error.
 
     `likely_cause` explains the first difference. `resumes_from_checkpoint` counts the kills after which training
-    continued from a checkpoint. If it is 0, every trainer started from the beginning, and no resume was tested.
+    continued from a checkpoint. If it is 0, training started from the beginning after each kill, so the verification
+    has tested no resume.
     """
 
     identical: bool

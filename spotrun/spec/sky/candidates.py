@@ -2,8 +2,9 @@
 Translates SkyPilot's candidates (`any_of`, `ordered`) into spotrun's keys.
 
 In SkyPilot, each candidate is one combination of a place, accelerators and a capacity type. In spotrun, a job names the
-places, the kinds and the capacity types separately, and every combination of them may be rented. So a list of
-candidates is accepted only if it contains every combination of the values that occur in it.
+places, the kinds and the capacity types separately, and spotrun can rent any combination of them. So if a combination
+of values in the list is not a candidate, spotrun could rent an instance that the user has excluded. Such a list is
+refused.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from spotrun.units import Unreadable, shown
 
 COPIES = {"s3": "aws s3 sync", "gs": "gcloud storage rsync -r"}
 """
-Commands that copy a bucket to a folder, by the scheme of the bucket's address. The images of the bucket's cloud have
-the command installed.
+Commands that copy a bucket to a folder, by the scheme of the bucket's address. On instances of the bucket's own cloud,
+the machine image has the command installed.
 """
 _CREDENTIALS = ("/.ssh", "/.aws", "/.netrc", "/.config/gcloud", "/.kaggle", "/.huggingface", "/.docker", "/.env")
 _KEYS = ("name", "source", "store", "mode", "persistent", "config")

@@ -53,8 +53,8 @@ def _all_of(given: dict[str, str]) -> str:
 
 def _take_gpus(found: Translation, key: Key, resources: dict[str, Any]) -> None:
     """
-    Translate `gpus`, another name for accelerators in SkyPilot. Leave a bare number as it is: that is the form of
-    another tool, and is refused later.
+    Translate `gpus`, another name for `accelerators` in SkyPilot. If the value is only a number, do nothing: SkyPilot
+    has no such form, and a later check refuses it.
     """
     if isinstance(resources["gpus"], int):
         return
@@ -273,7 +273,8 @@ _KEYS: dict[str, _Take] = {
 }
 """
 The functions that translate SkyPilot's keys, in the order in which they are called. The functions for `any_of` and
-`ordered` come last, because they need the translated values of the keys next to the list.
+`ordered` come last. They need the translated values of all other keys in `resources`, because these values apply to
+each candidate in the list.
 """
 
 

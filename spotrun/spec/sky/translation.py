@@ -15,8 +15,8 @@ class Translation:
     whose values YAML could not read.
 
     `taken` maps a SkyPilot key to the description of its translation, and `spelled` maps a spotrun key to the key that
-    the user wrote. `cleared` has the keys whose values are accepted after all: if the YAML reader has reported a
-    problem for such a key, the problem is ignored.
+    the user wrote. `cleared` has keys whose values the YAML reader has reported as a problem, but that the translation
+    accepts. Their problems are ignored.
     """
 
     data: dict[str, Any]

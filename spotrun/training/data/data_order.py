@@ -123,7 +123,8 @@ class ExactDataset(Proxy):
 
     def _own(self) -> OwnGenerators:
         """
-        Find the dataset's generators. Called at each batch: a dataset may create them when it reads its first sample.
+        Find the dataset's generators. This is done again at each batch, because a dataset may not create its generators
+        until it reads its first sample.
         """
         return generators.kept_by(dataset=self._inner)
 
@@ -159,7 +160,10 @@ def _seed(own: OwnGenerators, seed: int, place: object) -> None:
 
 
 class ExactOrder:
-    """Replaces a (batch) sampler: yields its indices in an order that only seed and epoch determine."""
+    """
+    A replacement for a sampler or batch sampler. It yields the same indices, in an order that depends only on the seed
+    and the epoch.
+    """
 
     def __init__(self, loader: DataLoader[Any], seed: int, rank: int, position: Position) -> None:
         self._batched = loader.batch_sampler is not None
@@ -220,8 +224,9 @@ class ExactOrder:
 
 def notes_for(loader: DataLoader[Any]) -> Notes | None:
     """
-    Return notes in which the workers of `loader` record changes of their dataset. Return None if the loader has no
-    workers. In that case, the dataset is read in this process, where all changes are visible anyway.
+    Return shared notes, in which the workers of `loader` record changes of their copies of the dataset. Without such
+    notes, this process would not see the changes. Return None if the loader has no workers: then this process itself
+    reads the dataset.
     """
     return Notes(loader.num_workers) if loader.num_workers else None
 

@@ -125,8 +125,9 @@ class Watch:
 
 def _has_changed(before: Any, now: Any) -> bool:
     """
-    Return whether an attribute has changed from `before` to `now`. One case does not count as a change: the attribute
-    was None, and now holds a library's object, such as an open file. Workers create such objects on demand.
+    Return whether an attribute has changed from `before` to `now`. It does not count as a change if the attribute was
+    None and now holds a library's object, such as an open file, because a worker creates such an object when it needs
+    one.
     """
     opened = before is None and type(now) is tuple and now[0] is OTHER
     return not opened and not same(before, now)
@@ -134,8 +135,9 @@ def _has_changed(before: Any, now: Any) -> bool:
 
 def _facts(script: Script, path: str, dataset: Any) -> Iterator[tuple[str, Any]]:
     """
-    Yield the path and a fact (`_fact`) of each attribute of the dataset and of the script's own objects in it.
-    Generators are left out: they are seeded with each sample's position, so a change of their state does not matter.
+    Yield the attributes of the dataset, and those of the script's own objects in it. Each attribute is yielded as its
+    path and a fact (`_fact`), by which a later change is detected. Generators are left out: they are seeded again for
+    each sample, so a change of their state does not matter.
     """
     waiting = deque([(path, dataset, DEPTH, script.owns(type(dataset)))])
     seen: set[int] = set()

@@ -39,8 +39,9 @@ class LoaderProxy(Proxy):
     def __len__(self) -> int:
         return len(self._inner)
 
-    # Without this method, Lightning would warn about a resume within an epoch. But the method returns an empty state,
-    # because Lightning calls it too late: by then, Lightning has already read one batch more than it has trained.
+    # This method exists only because Lightning would otherwise warn that an epoch cannot be resumed. Its result is not
+    # used: when Lightning calls it, Lightning has already read one batch more than it has trained, so the state would
+    # be wrong.
     def state_dict(self) -> dict[str, Any]:
         return {}
 
@@ -52,9 +53,9 @@ class ValidationProxy(Proxy):
     """
     An exact copy of a validation loader that does not change the global generators when a pass begins.
 
-    torch's own loader draws a seed from these generators whenever it starts workers. If workers are persistent, it
-    starts them only at the first pass of a process; otherwise it starts them at each pass. A resumed process has one
-    more first pass, so its generators would have other states.
+    torch's own loader draws a seed from these generators each time it starts workers. With persistent workers, this
+    happens once per process, at the first pass. So a training that is resumed in a new process would draw one seed more
+    than an uninterrupted one, and its later random numbers would differ.
     """
 
     def __iter__(self) -> Iterator[Any]:
@@ -67,7 +68,8 @@ class ValidationProxy(Proxy):
 
 class ExactLoader:
     """
-    The passes over one loader. A pass is one iteration over the loader, and may begin after the loader's first batch.
+    The passes over one loader. A pass is one iteration over the loader. After a resume, a pass may begin in the middle
+    of the data.
 
     At the beginning of each pass, `start(self)` is called and returns where this pass begins. Some frameworks iterate
     over a short loader more than once in an epoch. Such a further pass is called the epoch's next cycle.
@@ -198,10 +200,10 @@ class ExactLoader:
         """
         Begin a pass, and draw its order.
 
-        To draw an order, generators are seeded. Some of these generators may also be used elsewhere in the script: for
-        example, the sampler and the dataset may share a generator. If the pass continues after a resume, the checkpoint
-        has already restored the state of such a shared generator, and seeding overwrites this state. So the state is
-        restored a second time after the order is drawn.
+        Before an order is drawn, its generators are seeded. The script may use such a generator elsewhere too: for
+        example, the sampler and the dataset may share one. If the pass continues after a resume, the shared generator
+        already has the state from the checkpoint, and seeding overwrites it. So this method keeps that state, and
+        restores it once the order is drawn.
         """
         shared = {path: one for path, one in self._own.items() if self._first and self._is_carried(one)}
         before = generators.states(shared)

@@ -2,8 +2,8 @@
 Computes a batch's mark: a number that identifies the batch by its tensors, arrays and plain values. When a stream is
 reread, the marks show whether its batches are the same.
 
-A stream over data that the training changes, such as a replay memory, returns different batches when it is reread.
-Without marks, that would go unnoticed.
+After a resume, a stream without a state is reread from its beginning. If the training itself changes the data of the
+stream, as with a replay memory, the batches are then different ones. Without marks, this would go unnoticed.
 """
 
 from __future__ import annotations

@@ -51,8 +51,9 @@ class Samplers:
 
     def made_late(self) -> None:
         """
-        From now on, save every value of these samplers, even if it has not changed. The script made these samplers
-        during the training, so a new process may make them with other values.
+        From now on, save every value of these samplers. Usually only changed values are saved, because a new process
+        makes the samplers with the same first values. But these samplers were made during the training, so a new
+        process may make them with other values.
         """
         self._first = {}
 
@@ -67,8 +68,9 @@ class Samplers:
 
     def begin(self, key: object) -> None:
         """
-        Prepare to draw the order of the pass `key`. If this order was drawn before, first undo the changes that drawing
-        it made to the samplers. Changes that hooks have made since then stay.
+        Prepare to draw the order of the pass `key`. Drawing an order may change values of the samplers. If this pass's
+        order was drawn before, restore the values from before that draw, so that the same order is drawn again. Values
+        that hooks have changed since then are not restored.
         """
         if self._resumed is not None:
             self._set(self._first | self._resumed["before"])
@@ -82,8 +84,8 @@ class Samplers:
         """
         Record the samplers' values right after the order of a pass is drawn.
 
-        If the pass continues one of an earlier process, hooks may have changed values in that process, after it had
-        drawn the order and before the snapshot. These changed values are restored too.
+        If this pass continues a pass of an earlier process, hooks of the script may have changed some values between
+        the draw and the snapshot. Restore these changed values too.
         """
         self._drawn, self._held = self._copies(), dict(self._living())
         if self._resumed is not None:
@@ -92,8 +94,9 @@ class Samplers:
 
     def state(self, *, next_pass: bool) -> State:
         """
-        Return the values that the samplers had when this pass began, and the values that hooks have changed since. With
-        `next_pass`, return the present values, because the next pass would begin with them.
+        Return what a resume needs to repeat this pass: the values that the samplers had when it began, and the values
+        that hooks have changed since the draw. With `next_pass`, a resume begins with the next pass instead, so return
+        the present values.
         """
         if next_pass:
             return {"before": self._to_save(self._copies()), "since": {}}

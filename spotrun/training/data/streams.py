@@ -30,8 +30,8 @@ def has_state(value: object) -> bool:
 
 def is_read_once(loader: object) -> bool:
     """
-    Return whether `loader` can be read only once: a new iterator continues where the last one stopped (as for a
-    generator), and there is no state that could be restored.
+    Return whether `loader` can be read only once. That is so if it is an iterator, such as a generator, whose next pass
+    continues where the last one stopped, and if it has no state that could be restored.
     """
     data = loader.dataset if isinstance(loader, DataLoader) and not loader.num_workers else loader
     return isinstance(data, Iterator) and not has_state(loader) and not has_state(data)
@@ -42,9 +42,9 @@ class SeededStream(Proxy):
     An IterableDataset. Before it reads a sample, it seeds the generators with the pass, the worker and the sample's
     number.
 
-    `place` identifies the pass. It is in shared memory, because a worker may serve several passes and must learn the
-    number of each new one. At the start of each pass, a worker compares its copy of the dataset with the copy at its
-    first pass, and records differences in `notes`.
+    `place` identifies the present pass. It is in shared memory, so that a worker that serves several passes sees when a
+    new one begins. At the start of each pass, a worker looks whether its copy of the dataset has changed since its
+    first pass, and records changes in `notes`.
     """
 
     def __init__(self, inner: Any, seed: int, rank: int, place: Tensor, notes: Notes | None = None) -> None:
@@ -113,11 +113,11 @@ class SeededStatefulStream(SeededStream):
 @dataclass(frozen=True)
 class Stream:
     """
-    A loader, and the two objects whose `state_dict` contains the loader's position: `inside` is used during a pass, and
-    `between` is used from one pass to the next.
+    A loader, and the objects whose `state_dict` contains its position. A snapshot within a pass saves the state of
+    `inside`, and a snapshot between two passes saves the state of `between`.
 
-    Both are None if the loader has no state. In that case, a training that resumes within a pass reads the pass again
-    from its first batch.
+    Both are None if the loader has no state. A training that resumes within a pass then reads the pass again from its
+    first batch.
     """
 
     loader: Any

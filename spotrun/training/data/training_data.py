@@ -155,8 +155,8 @@ class TrainingData:
 
     def news(self) -> list[UntrackedChange]:
         """
-        Return what a resume would lose: each change that a worker made to its dataset, and each stream that returned
-        other data when it was reread.
+        Return the problems because of which a resume is not exact: each change that a worker made to its copy of the
+        dataset, and each stream that returned other batches when it was reread.
         """
         again = [
             UntrackedChange(f"data[{number}]", f"a {one.name} that gives other batches when it is read again")

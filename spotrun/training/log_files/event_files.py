@@ -1,8 +1,9 @@
 """
 Flushes all events that were given to a SummaryWriter to its files.
 
-tensorboardX's `flush()` flushes the files, but not the events that are still in the queue of a file's thread. So this
-module's `flush` puts a marker into that queue: once the marker comes out, all earlier events are in the file.
+tensorboardX writes events in a thread of each file, which takes them from a queue. Its own `flush()` flushes the files,
+but not the events that are still in a queue. So this module's `flush` puts a marker into the queue. Once the thread
+takes out the marker, all earlier events are in the file.
 """
 
 from __future__ import annotations

@@ -19,7 +19,10 @@ def dump(loggers: Loggers) -> State:
 
 
 _under_way: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""The loggers of this process that a fit() has written to, by `id`. A later fit() continues in their files."""
+"""
+The loggers to which a fit() of this process has written, by `id`. If a later fit() uses the same logger, it continues
+in the logger's files.
+"""
 
 
 def begin(loggers: Loggers, run_uid: str, fit: int) -> None:

@@ -2,9 +2,9 @@
 Continues, after a resume, the MLflow run of an MLFlowLogger that writes to a server or a database. No step is logged
 twice.
 
-The server's data cannot be set back to the snapshot, so the server still has values of the steps after the snapshot.
-The resumed training repeats these steps and gets the same values. So, for each metric, the logger skips the steps that
-the server already has, up to the newest one. This does not work for a metric whose steps do not increase.
+The server's data cannot be set back to the snapshot, so it still has the values of steps after the snapshot. The
+resumed training repeats these steps, and computes the same values again. So the logger skips them: for each metric, it
+skips all steps up to the newest step that the server has. This requires that the steps of a metric increase.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ def _is_new(logger: Any) -> bool:
 
 
 def _leave_out(logger: Any, last_steps: Mapping[str, int]) -> None:
-    """From now on, make the logger skip old values: for each metric, those up to its step in `last_steps`."""
+    """
+    Make the logger skip values that were logged before the resume: for each metric, all values up to the metric's step
+    in `last_steps`.
+    """
     log = logger.log_metrics
 
     def log_metrics(metrics: Mapping[str, Any], step: int | None = None) -> None:

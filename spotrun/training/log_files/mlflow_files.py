@@ -92,8 +92,8 @@ def load(loggers: Loggers, saved: list[State]) -> None:
 
 def _load(folder: Path, state: State) -> None:
     """
-    Restore files. Files that were too large for the snapshot are kept if they are on this machine, and cut to their
-    length at the snapshot.
+    Restore the files of the MLflow run as they were at the snapshot. If they were too large for the snapshot, it has
+    only their lengths. In that case, the files that are on this machine are cut to these lengths.
     """
     for path in _files(folder):
         extent = None if state["files"] is not None else state["extents"].get(path.relative_to(folder).as_posix())

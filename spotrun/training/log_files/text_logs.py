@@ -28,8 +28,8 @@ CSV, EVENTS = "metrics.csv", "events.out.tfevents.*"
 PATTERNS = {"CSVLogger": CSV, "TensorBoardLogger": EVENTS}
 CARRIED_MAX_BYTES = 64 << 20
 """
-Maximum bytes of logs in a snapshot. Larger logs would slow the snapshot down, so they stay on disk, and a resume cuts
-them to their length at the snapshot.
+Maximum bytes of logs in a snapshot. Larger logs would slow the snapshot down, so the snapshot has only their lengths.
+The logs themselves stay on disk, and a resume cuts them to these lengths.
 """
 
 
@@ -72,8 +72,9 @@ def content_of(tensor: torch.Tensor) -> bytes:
 
 def begin(loggers: Loggers, run_uid: str) -> None:
     """
-    On a fresh start, continue the version that an earlier process of the same run began, if there is one. Remove its
-    files: the training starts at its first step and will log everything again.
+    On a fresh start, use the logger's version (its folder `version_N`) that an earlier process of the same run began,
+    if there is one. Remove the files in it, because the training starts at its first step and will log everything
+    again.
     """
     kinds = _kinds(loggers)
     before = [_begun_before(logger, run_uid) for logger, _ in kinds]
@@ -113,9 +114,9 @@ def continue_run(loggers: Loggers, saved: list[State]) -> None:
 
 def _left_here(logger: Any, extents: dict[str, int]) -> dict[str, torch.Tensor]:
     """
-    Return files that were too large for the snapshot but exist on this machine, cut to their length at the snapshot.
-    Such a file has its original name, unless there was an earlier resume from the same snapshot: then it has the name
-    that `load` gave it.
+    Return the content of log files that were too large for the snapshot, but exist on this machine. Each content is cut
+    to the file's length at the snapshot. If the run has resumed from the same snapshot before, `load` has renamed a
+    file. So each file is looked for under both its original name and its new one.
     """
     folder, names = Path(logger.log_dir), _names(extents)
     paths = {name: path for name in extents for path in (folder / name, folder / names[name]) if path.exists()}
@@ -124,8 +125,8 @@ def _left_here(logger: Any, extents: dict[str, int]) -> dict[str, torch.Tensor]:
 
 def _move(logger: Any, pattern: str, version: int | str) -> None:
     """
-    Make the logger use `version`. If the logger has just opened the folder of another version, remove its files from
-    that folder, and then the folder if it is empty.
+    Make the logger use the folder of `version`. If the logger has just opened the folder of another version, remove the
+    logger's files from that other folder, and then the folder itself if it is empty.
     """
     opened = Path(logger.log_dir)
     _close(logger)

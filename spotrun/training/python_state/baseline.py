@@ -34,8 +34,8 @@ such a part before it loads the Python state.
 
 class _BaselineObject(NamedTuple):
     """
-    An object and its parts, as they were when the object was recorded. The reference to the object keeps it alive, so
-    that no other object gets the same `id`.
+    An object with its parts, as it was when it was recorded. The reference in `node` keeps the object alive. Otherwise
+    Python could give its `id`, by which it is found, to another object.
     """
 
     node: Node
@@ -44,8 +44,9 @@ class _BaselineObject(NamedTuple):
 
 class Change(NamedTuple):
     """
-    The content of a changed object that snapshots contain. For a holder (an object with named parts), the content is
-    only the parts that changed, and the names of the parts that are gone. For any other object, it is the whole object.
+    The content that a snapshot saves for a changed object. If the parts of the object have names, this is only the
+    parts that have changed (`parts`), and the names of the parts that are gone (`gone`). For any other object, it is
+    the whole content.
     """
 
     parts: dict[str, Any]
@@ -91,8 +92,8 @@ class Baseline:
 
     def settle(self, walk: Walk) -> None:
         """
-        Record the trained module's present tensors, and the present state of each of its parts whose class comes from a
-        library.
+        Record the present state of the trained module: its tensors, and the plain attributes of those parts whose
+        classes come from libraries.
         """
         for _, _, value in walk.others.values():
             if issubclass(type(value), Tensor):
@@ -118,8 +119,8 @@ class Baseline:
 
     def _resting(self) -> Iterator[UnchangedCandidate]:
         """
-        Yield the recorded objects that later walks may skip while they are unchanged. Only objects with a path
-        can be skipped: a snapshot does not contain a skipped object, and refers to it by its path.
+        Yield the recorded objects that later walks can skip for as long as they do not change. A snapshot does not
+        contain a skipped object, but refers to it by its path. So only objects that have a path can be skipped.
         """
         for key, (node, compare) in self._known.items():
             if key in self._paths and key in self._earlier:

@@ -1,6 +1,6 @@
 """
-Saves and restores modules that are copies of a part of the trained module, such as averages and teachers. Only modules
-that a batch has made are handled here.
+Saves and restores modules that are copies of a part of the trained module, such as averages and teachers. This is
+needed only for copies that a batch has made, because the script makes all others again at its start.
 
 A checkpoint cannot describe how to make a module. So a resume finds the part of the trained module that has the same
 structure, copies it, and gives the copy the saved weights, flags and plain attributes.
@@ -22,13 +22,16 @@ from spotrun.training.python_state.values import decode, encode, is_scalar
 from spotrun.training.weights import build_of
 
 OwnParts: TypeAlias = Callable[[nn.Module], Mapping[str, Any]]
-"""A function that returns a module's attributes without those that torch adds. The returned attributes are compared."""
+"""
+A function that returns a module's attributes without those that torch adds. Two modules are compared by these
+attributes.
+"""
 
 
 class Copies:
     """
-    For each copy, by its `id`, the name of the part from which it was made. Results are kept, because finding the part
-    takes long in a large model.
+    A cache of the parts of which modules are copies. It has the name of the part for each copy, by the copy's `id`. The
+    cache is needed because it takes long to find the part in a large model.
     """
 
     def __init__(self) -> None:

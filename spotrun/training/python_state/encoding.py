@@ -1,10 +1,10 @@
 """
 Encodes the changes of a script's Python state for a checkpoint. The result is called an image.
 
-An image is a list of objects. An object that existed when training began is listed with its path; a restore finds the
-same object in the new process, and fills it in place. An object that was made later does not exist there, so a restore
-creates it. A value refers to an object by the object's number in the list, or by its path. This preserves shared
-objects and cycles. A value that cannot be encoded is left out and reported.
+An image is a list of objects. An object that existed when training began is listed with its path. The new process has
+the same object at this path, so a restore only fills it. An object that was made later does not exist in the new
+process, so a restore creates it. A value refers to an object by the object's number in the list, or by its path. This
+preserves shared objects and cycles. A value that cannot be encoded is left out and reported.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ HARMLESS = (
     "lightning_fabric",
 )  # fmt: skip
 """
-Packages whose objects are not reported if they cannot be saved. Some of these objects, such as locks, logs, progress
-bars and pictures, have no influence on a training step. The state of the other objects is saved by their packages.
+Packages whose objects are not reported if spotrun cannot save them. Most of these objects, such as locks, logs,
+progress bars and pictures, have no influence on a training step. Others have a state that matters, but their package
+saves it itself.
 """
 
 

@@ -1,9 +1,9 @@
 """
 Compares an array, a tensor or a long container with its earlier content.
 
-A small value is always compared whole. For a large value, only its count of writes is compared. With `probe`, a large
-value's bytes are compared too: all of them until WHOLE_BYTES have been compared, and after that only samples. The first
-comparison of a process is with `probe`, and then every 32nd.
+A small value is always compared whole. A large value is usually compared only by its count of writes. In a comparison
+with `probe`, the bytes of large values are compared too: whole values until WHOLE_BYTES are compared, and only samples
+of any further value. The first comparison of a process, and every 32nd after it, is made with `probe`.
 """
 
 from __future__ import annotations

@@ -77,8 +77,8 @@ BEHIND: dict[type, tuple[str, ...]] = {
     memoryview: ("obj",),
 }  # fmt: skip
 """
-Classes of Python's own library, with the attributes in which their objects keep the script's values. A restore fills
-existing objects of these classes, but cannot create one.
+Classes of Python's standard library, each with the attributes in which its objects keep values of the script. If the
+new process has such an object, a restore fills it. A restore cannot create such an object.
 """
 _BAGS = (SimpleNamespace, argparse.Namespace, threading.local)
 """
@@ -131,7 +131,7 @@ class Before(NamedTuple):
     """Tensors that snapshots contain as weights, by `id`."""
     tables: Mapping[int, object]
     earlier: Mapping[int, Node]
-    """Containers that were walked, and objects that have no parts to walk, by `id`."""
+    """The containers that the earlier walk entered, and the objects without parts that it found, by `id`."""
     still: Set[int] = frozenset()
     """The `id`s of those objects in `earlier` that have not changed. Nothing inside them has changed either."""
 
@@ -382,8 +382,8 @@ _KINDS: dict[type, str] = {
 }  # fmt: skip
 _EQUAL_FLAGS: dict[tuple[tuple[str, bool], ...], tuple[tuple[str, bool], ...]] = {}
 """
-One tuple for each set of equal flags. It makes equal flags the same object, and comparing objects by identity is faster
-than any other comparison.
+Tuples of flags, each under itself as key. Equal flags are replaced by the same tuple from here, so they can be compared
+by identity, which is faster than any other comparison.
 """
 OF_PAIRS = frozenset(MAPPINGS.values())
 

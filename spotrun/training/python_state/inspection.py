@@ -1,6 +1,6 @@
 """
-Finds out, without calling an object's code, whether the object has changed. This is used for objects that checkpoints
-do not contain.
+Detects whether an object has changed, without calling the object's code. This is used for objects that checkpoints do
+not contain.
 
 For this, the module collects facts about the object. For an iterator, the fact is its position. For an object that is
 partly outside the process, such as a file, the facts are counts (outside.py). For a library's object, the facts are the
@@ -55,9 +55,9 @@ Facts: TypeAlias = tuple[Any, ...]
 
 class Inspector:
     """
-    Collects facts about objects, except those that need none: objects whose `id`s are in `carried`, because snapshots
-    contain them; objects of the packages `harmless`; and files that are open for writing below the folder `work`,
-    because checkpoints include these files.
+    Collects facts about objects. Three groups of objects are left out: objects whose `id`s are in `carried`, because
+    snapshots contain them; objects of the packages `harmless` (see HARMLESS); and files that are open for writing below
+    the folder `work`, because checkpoints include these files.
     """
 
     def __init__(self, carried: Container[int], harmless: tuple[str, ...], work: str) -> None:

@@ -2,8 +2,9 @@
 Compares the modules of libraries, such as torch's layers, with their earlier state. Most parts of a model are such
 modules.
 
-Such a module has a few plain attributes (`Dropout.p`), and each of its parameters may require gradients or not. A large
-model has thousands of such modules, and all of them are compared at each snapshot, so the comparison has to be fast.
+The state of such a module consists of a few plain attributes (such as `Dropout.p`), and of the `requires_grad` flags of
+its parameters. A large model has thousands of such modules, and all of them are compared at each snapshot, so the
+comparison has to be fast.
 """
 
 from __future__ import annotations

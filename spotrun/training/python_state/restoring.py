@@ -46,8 +46,8 @@ _BUILT = ("tuple", "frozenset", "namedtuple")
 """Kinds of objects that cannot be filled later. So they are created only once all of their parts exist."""
 _HASHING = ("set", "dict", "OrderedDict", "Counter", "defaultdict")
 """
-Kinds of objects that are filled last. To fill them, their parts are hashed, which calls the parts' own methods; so the
-parts must be complete.
+Kinds of objects that are filled after all others. An object of these kinds hashes its parts when it is filled. This
+calls methods of the parts, so the parts must be complete.
 """
 
 
@@ -57,10 +57,10 @@ class _Missing(Exception):
 
 class Restorer:
     """
-    Restores one image. Afterwards `lost` has the paths of values that could not be restored, because this process has
-    no object for them.
+    Restores one image. After the restore, the attribute `lost` has the paths of the values that could not be restored,
+    because this process has no object for them.
 
-    `late` has the trained module's present parts, by path.
+    The argument `late` has the trained module's present parts, by path.
     """
 
     def __init__(
@@ -111,9 +111,9 @@ class Restorer:
 
     def _place(self, number: int, kind: str, path: str, known: bool, content: Any) -> Any:
         """
-        Return the object that is to be filled for entry `number` of the image: the existing object if it fits,
-        otherwise a new one. Return None in two cases: the object can be built only later, once its parts exist; or this
-        process cannot create it at all.
+        Find or create the object for entry `number` of the image, and return it. It is filled later. Return None in two
+        cases: the object cannot be filled later, so it is created only once its parts exist; or this process cannot
+        create it at all.
         """
         if kind in _BUILT:
             return None
@@ -229,9 +229,9 @@ class Restorer:
 
     def _lacks_a_part(self, number: int) -> bool:
         """
-        Return whether object `number` is a new instance of a script's class for which a part is missing. Such an
-        instance is not created, because the class itself could never have made it without that part. (An instance that
-        exists already is filled without the missing part.)
+        Return whether a part is missing for object `number`, a new instance of a class of the script. If a part is
+        missing, the instance is not created, because the script's own code could never have made it without that part.
+        (An instance that exists already is filled without the missing part.)
         """
         try:
             for encoded in self._objects[number][3]["parts"].values():
@@ -403,8 +403,8 @@ def _member(name: str, member: str) -> Enum:
 
 def _flag(name: str, number: int) -> Flag:
     """
-    Return a flag by its number. It may be a combination of members, which has no name and which Python makes only on
-    demand.
+    Return a flag by its number. The flag may be a combination of several members. A combination has no name, and Python
+    makes it only when it is first used.
     """
     found = _enum(name)
     if Flag not in found.__mro__:

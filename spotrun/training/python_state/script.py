@@ -93,9 +93,9 @@ class Script:
 
     def can_make(self, cls: type) -> bool:
         """
-        Return whether an instance of `cls` can be created without calling the class. `cls` and each of its bases must
-        fulfil one of two conditions: it is a class of the script that defines none of `_MARKS`; or it is known to need
-        no call.
+        Return whether an instance of `cls` can be created without calling `cls`. For this, `cls` and each class from
+        which it inherits must be either a class of the script that defines none of `_MARKS`, or a class such as
+        `abc.ABC` that is known to be harmless.
         """
         return all(self._is_simple(base) for base in cls.__mro__)
 
@@ -106,8 +106,8 @@ class Script:
 
     def set_by_libraries(self, cls: type) -> frozenset[str]:
         """
-        Return the names of the attributes that `cls` inherits from libraries: those that the methods of its library
-        base classes set on `self`.
+        Return the names of those attributes of a `cls` instance that come from libraries: the attributes that methods
+        of its library base classes set on `self`.
         """
         if cls not in self._set_by_libraries:
             others = (base for base in cls.__mro__ if base is not object and not self.owns(base))

@@ -41,15 +41,16 @@ class PythonState:
     The state that the script keeps in Python objects.
 
     Call the methods in this order: `begins`; `moved`; `reads` for each loader; `starts`; then `dump` at each snapshot.
-    A resume calls `load` twice. The first call is made once there are loaders: their workers then start with the
-    restored state. The second call is made after `starts`, because start hooks make new objects, which have to be
-    restored too.
+    On a resume, call `load` twice. The first time is when the loaders exist, before their workers start, so that the
+    workers start with the restored state. The second time is after `starts`, because the script's start hooks make new
+    objects, which have to be restored too.
     """
 
     def __init__(self, framework: Framework, script: Script | None = None, work: str = "") -> None:
         """
         Create the state of `framework`'s training. It does not include file objects that are open for writing in the
-        folder `work`, because checkpoints include these files with the other files.
+        folder `work`, because checkpoints include the work folder's files, and the positions in these files,
+        separately.
         """
         self._framework = framework
         self._script = script or Script.of_this_process()
@@ -74,7 +75,10 @@ class PythonState:
         self._baseline.add(self._walk(None))
 
     def moved(self) -> None:
-        """Record the module's tensors once more, after it was moved to its device: the move may have replaced them."""
+        """
+        Record the module's tensors once more. Call this after the module was moved to its device, because the move may
+        have replaced its tensors.
+        """
         self._baseline.settle(self._walk(None))
 
     def reads(self, loader: Any, stage: Stage, number: int) -> None:
@@ -190,8 +194,8 @@ class PythonState:
 
     def news(self) -> list[UntrackedChange]:
         """
-        Return the changes that a resume loses, as far as they were found since the last call: snapshots do not contain
-        them, or they could not be restored.
+        Return the changes that a resume loses, because snapshots do not contain them or because they could not be
+        restored. Return only changes that were found since the last call.
         """
         found, self._news = self._news, []
         return found

@@ -40,8 +40,9 @@ def load_scaler(scaler: torch.amp.GradScaler, state: Any) -> None:
     """
     Load a gradient scaler's state, and make its tensors immediately.
 
-    A scaler usually makes its tensors when it first scales a loss. After a restore at the end of a pass that is too
-    late: gradients from that pass may need an optimizer step before another loss is scaled.
+    A scaler usually makes its tensors when it first scales a loss. That can be too late after a restore at the end of a
+    pass. The gradients of that pass may still need an optimizer step, which uses the tensors before another loss is
+    scaled.
     """
     scaler.load_state_dict(state)
     scaler.scale(torch.zeros((), device=scaler._device))

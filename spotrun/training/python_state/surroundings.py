@@ -20,7 +20,10 @@ SET_BY_LIBRARIES = (
     "KMP_", "OMP_", "MKL_", "OPENBLAS_", "TOKENIZERS_", "TRANSFORMERS_", "HF_", "TF_", "XLA_", "MASTER_", "PYTHON",
     "LD_",
 )  # fmt: skip
-"""Prefixes of variables that libraries set and that do not affect the result of a step."""
+"""
+Prefixes of environment variables that libraries set, and that do not affect the result of a step. A change of such a
+variable is not reported.
+"""
 VARIABLE = "an environment variable"
 _SETTINGS: dict[str, Callable[[], Any]] = {
     "torch.get_default_dtype()": torch.get_default_dtype,

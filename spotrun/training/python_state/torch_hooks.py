@@ -2,8 +2,9 @@
 Detects hooks that are added or removed during training. A hook is a function that torch calls before or after a module,
 a gradient or a step.
 
-torch keeps these functions in lists of its own, so they are not among the script's objects. A resume does not restore
-them: a resumed process has only the hooks that the script registers at its start. So each change is reported.
+torch keeps these functions in its own lists, so a snapshot of the script's objects does not contain them. After a
+resume, there are only the hooks that the script registers at its start. A hook that was added or removed during
+training would be different, so each such change is reported.
 """
 
 from __future__ import annotations

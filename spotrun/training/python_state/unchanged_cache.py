@@ -27,8 +27,9 @@ SMALL_ITEMS = 1000
 
 Look: TypeAlias = Callable[[], tuple[list[Any], list[Any]]]
 """
-A function that reads several objects. It returns two lists that differ from earlier ones if an object has changed:
-values to compare with `==`, and objects to compare by identity.
+A function that reads several objects and returns two lists. The first has values to compare with `==`, the second
+objects to compare by identity. If one of the objects has changed, one of the lists differs from that of an earlier
+call.
 """
 
 
@@ -136,8 +137,8 @@ def _look_at_arrays(values: list[Any]) -> Look:
 
 def _look_at_tensors(values: list[Any]) -> Look:
     """
-    Return a function that reads the bytes of the tensors. It uses views of their memory that are made only once, here,
-    because getting a view from torch takes longer than comparing the bytes.
+    Return a function that reads the bytes of the tensors through views of their memory. The views are made here, only
+    once, because making a view takes longer than comparing the bytes.
     """
     memories: list[Any] = [memory_of(value.detach()) for value in values]
 

@@ -2,8 +2,9 @@
 Detects changes of objects that checkpoints do not contain, and that belong to libraries or to Python itself: an
 iterator that advances, an open file, a connection, a library's environment.
 
-Each object is compared by facts that can be read without calling its code (inspection.py). A change that alters no such
-fact is not reported. A connection whose traffic cannot be counted is reported as changed.
+Each object is compared by facts that can be read without calling its code (inspection.py). If a change alters no such
+fact, it remains unnoticed. If the traffic of a connection cannot be counted, the connection is always reported as
+changed.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ Maximum number of facts that are compared at each snapshot. If there are more fa
 """
 OF_DATA = "data["
 """
-Prefix of the paths of datasets. Parts of datasets are not inspected, because they change without any effect on the
-training: their generators are seeded with each sample's position, and transforms store the last thing they did.
+Prefix of the paths of datasets. Objects inside datasets are not inspected, because they often change without any effect
+on the training: generators are seeded again for each sample, and a transform may store the result of its last call.
 """
 
 
 class UntrackedObjects:
     """
-    Objects that existed when training began, and their facts at that time. Two groups are left out: objects whose `id`s
-    are in `carried`, because snapshots contain them; and files that are open for writing below the folder `work`,
-    because checkpoints include these files.
+    The objects that existed when training began and that checkpoints do not contain, with the facts about them at that
+    time. So two groups are left out: objects whose `id`s are in `carried`, and files that are open for writing below
+    the folder `work`.
     """
 
     def __init__(self, others: Iterable[tuple[str, str, object]], carried: Container[int] = (), work: str = "") -> None:

@@ -28,7 +28,7 @@ SCALARS = _NUMPY | {
     datetime.time, datetime.timedelta, datetime.timezone, zoneinfo.ZoneInfo, Decimal, Fraction, UUID, Path, PosixPath,
     PurePath, PurePosixPath, torch.dtype, torch.device, torch.Size,
 }  # fmt: skip
-"""Types whose values can be compared with `==` without running code of the script."""
+"""Types whose values Python compares without calling code of the script, so `==` is safe for them."""
 
 
 class NotPlain(Exception):

@@ -17,7 +17,10 @@ from spotrun.exactness.same_everywhere import without_instances
 from spotrun.exactness.trace_file import INSTANCES_VARIABLE
 
 clean = without_instances(os.environ.get(INSTANCES_VARIABLE, ""))
-"""A function that replaces the parts of a text that differ from instance to instance, such as the instance's folder."""
+"""
+A function that makes texts from different instances comparable: it replaces the parts that are different on each
+instance, such as the path of the instance's folder.
+"""
 _LONG = 100
 """
 Minimum length of a list of integers that gets one digest for the whole list. (The state of Python's generator has 625

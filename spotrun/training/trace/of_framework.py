@@ -2,9 +2,9 @@
 Traces a training in any framework. Each time the framework calls one of the `Hooks`, the trace records what the
 training's `Framework` object shows at that moment: the batch, the loss, the metrics, the weights.
 
-A training is traced only if the environment names a trace file (trace_file.py). The environment may also list steps at
-which the training is to be killed. After each of these steps, one trainer stops and waits to be killed; its successor
-does not stop there again.
+A training is traced only if the environment names a trace file (trace_file.py). The environment may also list steps
+after which `spotrun verify-resume` kills the training. A trainer that reaches such a step stops and waits for the kill.
+The next trainer does not stop there again.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class Holds:
 
 class ProcessTrace:
     """
-    State that the traces of a process's fits share: their file, and the epoch and step at the end of the last fit.
+    The state that all traces in one process share. A process can run several fits, and each has its own trace. Shared
+    are the trace file, and the epoch and step at the end of the last fit.
     """
 
     file: TraceFile

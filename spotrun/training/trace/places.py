@@ -60,10 +60,10 @@ PLACES_MAX = 50_000
 """Maximum number of places (values with a path). Further places are reported as not inspected."""
 PICKLE_MAX_BYTES = 64 << 20
 PACKED_FROM = 256
-"""Minimum length of a list of plain values that gets one text for the whole list, instead of one for each item."""
+"""Minimum length of a list of plain values that is described by one text. A shorter list gets a text for each item."""
 TABLE_ITEMS = 1_000
 """
-Maximum items of a container whose items are described one by one. A longer container gets one text for all, a digest of
+Maximum items of a container that gets a text for each item. A longer container is described by one text: a digest of
 its pickle.
 """
 ELSEWHERE = ("pytorch_lightning", "lightning", "lightning_fabric", "transformers", "accelerate", "spotrun")
@@ -193,8 +193,8 @@ class Places:
 
     def _array(self, path: str, value: Tensor | np.ndarray[Any, Any]) -> None:
         """
-        Add an array, with one digest for each row and each column. There are two exceptions, which get only one digest
-        for all their values: parameters, and tensors that are not in plain CPU memory.
+        Add the description of an array: a digest for each row and each column. Parameters, and tensors that are not in
+        plain CPU memory, get only one digest of all their values.
         """
         if isinstance(value, np.ndarray):
             names = value.dtype.names
@@ -377,8 +377,8 @@ def _content(cell: CellType) -> Any:
 
 def of_library(script: Script, callback: object) -> Iterator[tuple[str, str]]:
     """
-    Yield texts for the values in a callback whose class, or whose base class, comes from a library: the state that the
-    callback exports, its models, and those public attributes that have plain values.
+    Yield texts for the values in a callback that comes from a library, or whose class inherits from a library's class.
+    These values are the state that the callback exports, its models, and its public attributes with plain values.
     """
     if script.owns(type(callback)) and not script.set_by_libraries(type(callback)):
         return

@@ -39,8 +39,8 @@ only every 4 or 10 ms.)
 """
 PLACES_MAX = 20_000
 """
-Maximum number of files in a frozen folder. Its links, its folders, and the paths that cannot be saved have the same
-limit each. (The agent's own limit for stored files is lower.)
+Maximum number of files in a frozen folder. The same limit applies, separately, to its links, to its folders, and to the
+paths that cannot be saved. (The agent's own limit for stored files is lower.)
 """
 
 
@@ -131,8 +131,9 @@ class Freezer:
         self._copied: set[str] = set()
         self._resting: tuple[Survey, bytes] | None = None
         """
-        A boundary at which the agent already had all files of the folder: the folder's state there, and the index that
-        was sent. If the folder has not changed since the newest such boundary, the same index is sent again.
+        The newest boundary at which the agent already had all files of the folder. The tuple has the folder's state at
+        that boundary, and the index of files that was sent. As long as the folder does not change, the same index is
+        sent again.
         """
 
     def begin_with(self, opened: Iterable[Opened]) -> None:
@@ -161,8 +162,8 @@ class Freezer:
 
     def freeze(self, opened: Collection[Opened], *, final: bool = False) -> Frozen:
         """
-        Return the folder's present state. `opened` are the files that are open for writing. With `final`, these files
-        are copied immediately: it is the last boundary, so a torn copy could not be replaced later.
+        Return the folder's present state. `opened` are the files that are open for writing. `final` is True at the last
+        boundary. These files are then copied immediately, because no later checkpoint could replace a torn copy.
         """
         frozen = Frozen(self._number)
         self._number += 1
@@ -232,10 +233,10 @@ class Freezer:
 
 def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[str]) -> dict[str, FileVersion]:
     """
-    Return the files whose later changes are certain to show in their size or modification time. Two groups of files are
-    left out. The first are files that were written within the last TICK_NS, because another write might leave their
-    modification time unchanged. The second are the files `updated`: they may be written through a memory mapping, and
-    such a write may change the modification time only later.
+    Return those files for which size and modification time are enough to detect any later change. There are two kinds
+    of files for which they are not enough. If a file was written within the last TICK_NS, another write might leave its
+    modification time unchanged. The files `updated` may be written through a memory mapping, and such a write may
+    change the modification time only later.
     """
     return {
         path: seen

@@ -22,9 +22,8 @@ class WorkFiles:
     None, checkpoints include no files.
 
     In a gang, checkpoints include only the files on the lead's machine. Lightning sends the path of rank 0's work
-    folder to all ranks, so all paths in a saved state are in the lead's work folder. `of_checkpoints` is that folder.
-    `folder` is the work folder on this machine. On the lead the two are the same; on the gang's other members they
-    differ.
+    folder to all ranks, so all paths in a saved state are in the lead's work folder. `of_checkpoints` is the lead's
+    work folder, and `folder` is the work folder on this machine. Only on the lead are the two the same.
     """
 
     def __init__(self, agent: Agent, ranks: Ranks, rule: FilesRule | None) -> None:
