@@ -83,7 +83,7 @@ def test_the_name_of_a_sweep_stands_for_all_of_its_runs(sandbox: Sandbox) -> Non
     eventually(lambda: len(the_sweep(sandbox, "many-sweep").runs()) == 2, within_s=120)
     assert len(sandbox.ask_json("status", "many-sweep")) == 2
     assert "2 of 3 trials of the sweep many-sweep have begun" in sandbox.ask("status", "many-sweep")
-    assert "another process on this machine attends" in sandbox.ask(*command, code=1)
+    assert "another process on this machine takes care" in sandbox.ask(*command, code=1)
     assert "no further trial begins" in sandbox.call("stop", "many-sweep")
     output, _ = attending.communicate(timeout=120)
     assert attending.returncode == 4, output

@@ -424,7 +424,9 @@ def test_without_a_readable_record_each_file_is_the_users(
     run.lists({"a": "v2"})
     said = spotrun("fetch", "demo")
     assert (said.code, read(run.folder)) == (0, {"a": "v1"})
-    assert (f"note: {record}: Is a directory; the next fetch will not replace" in said.err) == (damage == "unreadable")
+    assert (f"note: {record}: Is a directory; the next fetch replaces these files only with --force" in said.err) == (
+        damage == "unreadable"
+    )
     spotrun("fetch", "demo", "--force")
     run.lists({"a": "v3"})
     spotrun("fetch", "demo")
