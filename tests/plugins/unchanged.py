@@ -28,6 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     about = {item: _subjects(item) for item in items if item.get_closest_marker("checks")}
     names = sorted({name for found in about.values() for name in found})
+    if missing := [name for name in names if not (config.rootpath / name).exists()]:
+        raise pytest.UsageError(f"a test is marked `checks` with a path that does not exist: {', '.join(missing)}")
     now = {name: digest_of(config.rootpath / name) for name in names}
     record = config.rootpath / RECORD
     if config.getoption("--unchanged") == "record":
@@ -63,12 +65,7 @@ def _read(record: Path) -> dict[str, str]:
 
 
 def digest_of(path: Path) -> str:
-    """
-    Return the SHA-256 of a file, or of all files in a folder with their names.
-
-    Raises:
-        FileNotFoundError: there is neither.
-    """
+    """Return the SHA-256 of a file, or of all files in a folder with their names."""
     whole = hashlib.sha256()
     for file in _files(path):
         whole.update(f"{file.relative_to(path)}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
@@ -76,7 +73,5 @@ def digest_of(path: Path) -> str:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    if not path.exists():
-        raise FileNotFoundError(path)
     found = sorted(path.rglob("*")) if path.is_dir() else [path]
     return (file for file in found if file.is_file() and "__pycache__" not in file.parts)

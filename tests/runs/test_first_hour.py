@@ -341,7 +341,6 @@ demo.main()
 """That of `make demo`, with the narrower two of its networks."""
 
 
-@pytest.mark.checks("examples")
 @pytest.mark.timeout(DEMO_WITHIN_S + 60)
 def test_the_demo_survives_four_interruptions_and_each_notice_has_its_standby(sandbox: Sandbox) -> None:
     command = [sys.executable, "-c", DEMO]

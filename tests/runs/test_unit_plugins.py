@@ -12,7 +12,7 @@ import pytest
 from tests.plugins.processor_time import ProcessTree, compare
 from tests.support.repository import ROOT
 
-pytestmark = pytest.mark.checks(*(f"tests/support/{name}.py" for name in ("forked", "processor_time", "unchanged")))
+pytestmark = pytest.mark.checks(*(f"tests/plugins/{name}.py" for name in ("forked", "processor_time", "unchanged")))
 SERVER = """
 import os, pytest
 
