@@ -12,10 +12,10 @@ from spotrun.exactness.difference import Difference, DifferenceKind
 class Evidence:
     """
     Facts that help to find the cause of a difference. `resumes` is the number of trainers that continued from a
-    checkpoint. `not_carried` names objects of the script that changed during the training but are in no checkpoint; the
-    run has reported them. `written_outside` are the files that the training wrote outside its work folder. `varies` is
-    False if it is known that the differing object does not vary by itself: two uninterrupted trainings were compared,
-    and it was the same in both.
+    checkpoint. `not_carried` names objects of the script that, as the run reported, changed during the training and are
+    in no checkpoint. `written_outside` are the files that the training wrote outside its work folder. `varies` is False
+    if the differing object was the same in two uninterrupted trainings, so that the interruption must have caused the
+    difference.
     """
 
     resumes: int
@@ -122,11 +122,10 @@ NAMED_MAX = 5
 
 def likely_cause(found: Difference, evidence: Evidence) -> str:
     """
-    Return the likely cause in words. Facts that the run reported come first.
-
-    Causes that do not fit the evidence are left out. If the interrupted training had trained the same batch without a
-    difference before it was killed, the cause cannot be one that makes any two trainings differ. If the trainings
-    differ only after a resume, nondeterministic kernels are probably not the cause.
+    Return the likely causes in words. Causes that the run itself reported come first. Causes that do not fit the
+    evidence are left out. For example, some causes make any two trainings differ. They are left out if the interrupted
+    training had trained the same batch without a difference before it was killed. Nondeterministic kernels are left out
+    if the trainings differ only after a resume.
     """
     causes = _CAUSES[found.kind]
     by_itself = causes.by_itself

@@ -69,8 +69,8 @@ class Launcher:
 
     def _accept_members(self, folders: Sequence[RecordFolder], request: LaunchRequest) -> None:
         """
-        Check that there is capacity for all members, then write one record for each. The first member's record is
-        written last, so once it exists, all records exist.
+        Check that there is capacity for all members, then write one record for each member. The first member's record
+        is written last: a process that finds this record knows that all the records exist.
         """
         with self._places.deciding(START_WITHIN_S):
             if folders[0].read() is not None:

@@ -28,9 +28,9 @@ from spotrun.spec.market_script import Action, After, EpochAt, Trigger, UploadAt
 
 class StepFired(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A step that has happened. Its trigger came true at `at`. `instance_id` is the instance that noticed this; None if a
-    process that launches an instance noticed it. If the step affects several members of a gang, `others` are the
-    members that it affected in addition to `instance_id`.
+    A step that has happened. `at` is the time at which its trigger came true. `instance_id` is the instance that
+    detected the trigger; None if a process that launches an instance detected it. If the step affects several members
+    of a gang, `others` are the affected members other than `instance_id`.
     """
 
     at: datetime
@@ -62,8 +62,8 @@ class Observer(msgspec.Struct, frozen=True):
     """
     The instance that checks whether a trigger has come true, with its capacity type and the progress of its training.
 
-    Once an instance has a notice, its training triggers no further steps of the script. The next step can be triggered
-    only by the next attempt's training.
+    After an instance has received a notice, its training triggers no further steps of the script. A step that waits for
+    progress of the training then waits for the next attempt's progress.
     """
 
     instance_id: str
