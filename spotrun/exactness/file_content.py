@@ -155,8 +155,9 @@ def _of_table(content: bytes, clean: Clean) -> Parts:
     """
     Yield the fields of a table, row by row. Columns and rows that contain only spotrun's own metrics (OURS) are left
     out, because the values of these metrics differ between any two trainings. The metrics are in the table because
-    spotrun logs them and CSVLogger writes everything that is logged. If the first row contains a number, the row has no
-    column names, and the file is compared as text.
+    spotrun logs them and CSVLogger writes everything that is logged.
+
+    If the first row contains a number, the row has no column names, and the file is compared as text.
     """
     text = content.decode(errors="surrogateescape")
     rows = list(csv.DictReader(io.StringIO(text, newline="")))
