@@ -1,7 +1,7 @@
 """
 The state of some files at one point in time, which an agent stores in a checkpoint. In a training, these are the files
-in the work folder between two steps; the trainer passes them to the agent. In a job that runs a command, these are the
-files that make up the command's state; the agent itself copies them.
+in the work folder between two steps, and the trainer passes them to the agent. In a job that runs a command, these are
+the files that make up the command's state, and the agent itself copies them.
 
 The contents of small files are copied into one unnamed file, which is called the memory. The memory ends with an index,
 whose format this module defines. Large files are treated differently in the two cases. A command's large files are
