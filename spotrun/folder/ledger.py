@@ -66,8 +66,8 @@ READS_MAX = 5
 """Maximum reads of an entry if each read returns different bytes."""
 READ_ON_MAX = 100
 """
-Maximum number of new entries that are read one by one. If there are more new entries, the store is asked for a list of
-them, and they are read in parallel.
+Maximum number of new entries that are read one by one. If there are more new entries, the store lists them, and they
+are read in parallel.
 """
 RACE_FOR_S = 30.0
 """Seconds of system time for which an append is retried if, each time, another process writes the next entry first."""

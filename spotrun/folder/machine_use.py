@@ -1,5 +1,5 @@
 """
-Computes how busy a run's machines were, from each agent's newest status. If a machine was lost, nobody knows how busy
+Computes how busy a run's machines were, from each agent's newest status. If a machine was lost, it is unknown how busy
 it was after its agent's last status, so the time after that status is left out.
 """
 

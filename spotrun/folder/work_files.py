@@ -142,9 +142,8 @@ def tree(root: str, folder: str = "", never: Collection[str] = ()) -> Iterator[t
 
 def sort_out(found: Iterable[tuple[str, Facts]], link_at: Callable[[str, Survey], LinkTo | None]) -> Survey:
     """
-    Sort the paths into the fields of a survey. Links come last: after all other paths are sorted, `link_at` is called
-    for each link. It returns the link in the form in which it is to be stored, or None if it cannot be stored as a
-    link.
+    Sort the paths into the fields of a survey. After all other paths are sorted, `link_at` is called for each link. It
+    returns the link in the form in which the link is to be stored, or None if the link cannot be stored as a link.
     """
     survey = Survey({}, {}, {}, {})
     for path, facts in found:

@@ -88,7 +88,7 @@ def fill(facts: Facts) -> Iterator[Action]:
 
 
 def dismiss(facts: Facts) -> Iterator[Action]:
-    """End the members that the other members cannot reach, and the members that no attempt has used for too long."""
+    """End the members that the other members cannot reach, and the members that have waited too long for an attempt."""
     state = facts.state
     if not state.of_gangs or state.terminal is not None:
         return

@@ -6,9 +6,9 @@ the machine is free and can meet the deadline:
 
     time left >= start + work left at home + possible error of that work + the rework of one fault
 
-If the machine cannot meet the deadline, the run's strategy rents instances in the cloud. When these have done so much
-of the work that the machine can finish the remaining work by the deadline, the run moves home. While the strategy waits
-for spot, the run trains on the user's machine, because slow progress is better than none.
+If the machine cannot meet the deadline, the run's strategy rents instances in the cloud. When the user's machine can
+finish the remaining work by the deadline, the run moves home. While the strategy waits for spot, the run trains on the
+user's machine, because slow progress is better than none.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def _work_on(facts: Facts, kept: Keeper | None, running: Launch | None, spot: It
 def on_demand_usd_per_hour(facts: Facts) -> float:
     """
     Return the price per hour of the cheapest on-demand offering, including the traffic of commits. If there is no
-    on-demand offering, return the lowest of the on-demand prices that are known for the spot offerings' types.
+    on-demand offering, return the lowest price of all other offerings, without traffic.
 
     If the job allows several kinds of instances, return the cost of the work that the first kind does in an hour; if
     there is a keeper, the cost of doing that work on the keeper.

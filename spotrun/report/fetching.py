@@ -83,7 +83,8 @@ def text(
 ) -> str:
     """
     Return the report of a fetch: a line for each fetched file, lines about files that were not fetched or not stored,
-    and a sentence about the files that are now in `folder`. Only files that match `patterns` are listed as not stored.
+    and a sentence with the number of files that were fetched into `folder` or were already there. Only files that match
+    `patterns` are listed as not stored.
 
     Times are wall-clock times, not run time, because the times of files are wall-clock times too.
     """

@@ -1,6 +1,6 @@
 """
-Launches a local instance and its supervisor. If several processes send the same launch request at the same time, one of
-them launches the instance, and the others get that instance.
+Launches a local instance and its supervisor. If several processes send the same launch request at the same time, only
+one process launches an instance, and all of them get this instance.
 """
 
 from __future__ import annotations

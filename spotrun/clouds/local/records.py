@@ -251,8 +251,8 @@ class CloudLog:
     """
     The cloud's log of its actions, with one JSON object a line. Tests compare this log with the ledger of a run.
 
-    `event` is launched, metered (billing has begun), price, notice, rebalance, cut-off (the other members of the gang
-    cannot reach the instance any more), ended or refused. `at` is in run time.
+    `event` is one of these words: launched, metered (billing has begun), price, notice, rebalance, cut-off (the other
+    members of the gang can no longer reach the instance), ended, refused. `at` is in run time.
 
     The log may contain the same fact twice. If a process dies while it records a fact, the process that takes over does
     not know whether the fact is already in the log, so it writes the fact again.

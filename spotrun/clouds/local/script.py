@@ -1,7 +1,7 @@
 """
-The script of a simulated market, which tells the local cloud what to do to a run's instances. (It is not the script
-that the user trains.) It is a list of steps, such as "interrupt the instance at epoch 3". The steps happen in order.
-Each step happens once in a run, when its trigger comes true.
+The script of a simulated market, which tells the local cloud what to do to a run's instances. (This is not the user's
+training script.) It is a list of steps, such as "interrupt the instance at epoch 3". The steps happen in order. Each
+step happens once in a run, when its trigger comes true.
 
 One file lists the steps that have happened. It is shared by a run's instances and by the processes that launch these
 instances. Each of these processes checks the trigger of the next step. The process that first sees the trigger come
