@@ -60,7 +60,7 @@ class Name(NamedTuple):
 def name_for(request: LaunchRequest) -> Name:
     """
     Return the name for a request's instance. Raise Unsupported if the instance type has characters or a length that a
-    name does not allow: no machine type of Google's does.
+    name does not allow, because then it is not a machine type of Google's.
     """
     pool = request.offering.pool
     name = Name(request.run_uid, request.launch, _crc(request.token), pool.capacity_type, pool.instance_type)

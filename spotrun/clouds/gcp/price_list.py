@@ -26,8 +26,8 @@ _FIELDS = (
     "pricingInfo(pricingExpression(usageUnit,tieredRates(startUsageAmount,unitPrice))))"
 )
 """
-The fields to request. They are only a third of each SKU's data; reading all fields of tens of thousands of SKUs would
-take much longer.
+The fields to request. They are only a third of each SKU's data. This matters because there are tens of thousands of
+SKUs.
 """
 _SKUS = Call(BILLING, "GET", f"v1/{COMPUTE_ENGINE}/skus", {"fields": _FIELDS})
 
