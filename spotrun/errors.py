@@ -34,7 +34,8 @@ Defines every failure that a user of spotrun can meet, with its exit code.
         ├── IdentityUnknown          the instance's role is unknown   -> wait, if the role is new
         └── LaunchTokenSpent         the token's instance is gone    -> that launch is over
 
-Exit code 130 is an interrupt by Ctrl-C, 129 by SIGHUP, 143 by SIGTERM. A bug raises an assertion, which is not listed.
+Exit code 130 is an interrupt by Ctrl-C, 129 by SIGHUP, 143 by SIGTERM. Assertion errors are not listed: they are raised
+only by bugs in spotrun.
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ class SpotrunError(Exception):
         self.key = key
         self.place: dict[str, object] = {}
         """
-        The problem as `found` returns it, with the line and column of the key; {} until a caller has located the key in
-        the file.
+        The problem in the form that `found` returns, including the line and column of the key. {} until a caller has
+        found the key in the file.
         """
 
     def __str__(self) -> str:
@@ -245,9 +246,10 @@ class NotInstalled(SpotrunError):
     """
     A package or a program is not installed.
 
-    Three parts of spotrun raise a subclass of this error: StoreNotInstalled, CloudNotInstalled and SecretNotInstalled.
-    Each is also a subclass of the part's own error, such as StoreError. So a caller that catches StoreError also learns
-    of a package that the store lacks.
+    There are three subclasses: StoreNotInstalled, CloudNotInstalled and SecretNotInstalled. A store, a cloud or a
+    reader of secrets raises its subclass if it needs the missing package. Each subclass also inherits from the usual
+    error of its raiser: StoreNotInstalled, for example, is a StoreError. So a caller that handles StoreError also
+    handles a missing package of the store.
     """
 
     exit_code = 13

@@ -35,7 +35,9 @@ class EndedBy(StrEnum):
     TIME_TO_LIVE = "time_to_live"
     """The instance's time-to-live ran out."""
     QUOTA = "quota"
-    """The cloud ended the instance before it ran: a quota of the account was used up, for example the one for disks."""
+    """
+    The cloud ended the instance before it ran, because a quota of the account, such as the quota of disks, was used up.
+    """
     FAULT = "fault"
     """The machine failed (hardware, or the local supervisor was killed)."""
 
@@ -60,10 +62,10 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     instance. A cloud that receives the same `token` twice starts only one instance. Each instance is tagged with
     `token` and `run_uid`.
 
-    `time_to_live` is measured on the instance's monotonic clock from its start. When it is over, the instance ends,
-    even if all programs of spotrun have died. `price_cap_usd_per_hour` is the most that the user will pay for spot.
-    None (no cap) is usually best. With a cap, the cloud interrupts the instance when the price rises above the cap.
-    Until then, the instance costs the same as without a cap.
+    `time_to_live` is measured on the instance's monotonic clock, from the instance's start. When this time is over, the
+    instance ends, even if all programs of spotrun have died. `price_cap_usd_per_hour` is the most that the user will
+    pay for spot. None (no cap) is usually best: a cap does not make the instance cheaper, but lets the cloud interrupt
+    it when the price rises above the cap.
     """
 
     token: str

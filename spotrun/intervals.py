@@ -32,7 +32,7 @@ DRAIN_SAFETY = 1.5
 DRAIN_MARGIN_S = 5.0
 """
 A margin, in seconds, for the last commit after a notice. Promise I5: no step is lost if the time from the notice to the
-loss is longer than 1.5 times (DRAIN_SAFETY) the measured time of a save plus these 5 s.
+loss is longer than the sum of these 5 s and 1.5 times (DRAIN_SAFETY) the measured time of a save.
 """
 
 
@@ -67,8 +67,8 @@ def auto_interval(
 
 def expected_rework(work: timedelta, mean_time_between_interruptions: timedelta) -> timedelta | None:
     """
-    Return the rework to expect if the work makes no checkpoints, and so is begun again after each loss until it
-    completes once without a loss. `work` is the time of the work itself.
+    Return the expected rework of a job without checkpoints. Such a job begins again after each loss, until it completes
+    once without a loss. `work` is the time of the work itself.
 
     For random losses, m apart on average, the expected rework is
 
@@ -88,9 +88,9 @@ def drain_moment(deadline_s: float, window_s: float, commit_s: float | None, ste
 
         time = deadline - (1.5 * commit + 5 s + one step + margin)
 
-    `commit_s` is the measured time from a snapshot to its commit. If it is None, because no commit was measured yet,
-    half of `window_s` is used instead of 1.5 * commit + 5 s. If the returned time has passed, the snapshot should be
-    requested immediately.
+    `commit_s` is the measured time from a snapshot to its commit. It is None if no commit was measured yet; in that
+    case, half of `window_s` is used instead of 1.5 * commit + 5 s. If the returned time has already passed, the caller
+    should request the snapshot immediately.
     """
     reserve_s = window_s / 2 if commit_s is None else DRAIN_SAFETY * commit_s + DRAIN_MARGIN_S
     return deadline_s - reserve_s - step_s - margin_s

@@ -95,7 +95,10 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """All machines of one instance type and one capacity type in one zone: a cloud has capacity for all or for none."""
+    """
+    All machines of one instance type and one capacity type in one zone. Usually a cloud has either capacity for all
+    machines of a pool or for none.
+    """
 
     zone: str
     instance_type: str

@@ -1,11 +1,10 @@
 """
-Reads the facts about Linux processes, and finds the processes that were started with a certain variable in their
-environment.
+Reads facts about Linux processes, and finds the processes that were started with a certain environment variable.
 
-The search has to deal with two difficulties. First, a process shows no environment during execve(2): its old memory is
-gone, and its new memory is not filled yet. A search that did not wait for such processes missed 7 in 100 processes that
-were executing one program after another. Second, a process may start another process and end while the search is going
-on. So the search is repeated until it finds no new process.
+The search has to deal with two difficulties. First, during execve(2) a process shows no environment: its old memory is
+gone, and its new memory is not filled yet. So the search waits for such processes; without this, it missed 7 in 100
+processes that were executing one program after another. Second, a process may start another process and end while the
+search is in progress. So the search is repeated until it finds no new process.
 """
 
 from __future__ import annotations
@@ -68,9 +67,9 @@ class ProcessMark(msgspec.Struct, frozen=True):
 
 class Stat(NamedTuple):
     """
-    The facts that Linux gives about a process (proc_pid_stat(5)). `ended` is True if the process has ended and was not
-    reaped yet, or if its first thread has ended. `cpu_s` is the CPU time of the process and of those children for which
-    it has waited.
+    The facts that Linux reports about a process (proc_pid_stat(5)). `ended` is True if the process has ended and its
+    parent has not reaped it yet, or if its first thread has ended. `cpu_s` is the CPU time of the process and of the
+    children for which it has waited.
     """
 
     mark: ProcessMark

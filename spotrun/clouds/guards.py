@@ -39,8 +39,8 @@ class Guards(Protocol):
     """
     Ends instances from outside.
 
-    An instance ends itself when its time-to-live is over. If it fails to, its guard ends it, without help from the
-    instance or any runner.
+    An instance ends itself when its time-to-live is over. If it fails to do so, its guard ends it, without help from
+    the instance or from any runner.
     """
 
     def arm(self, guard: Guard) -> None:

@@ -39,8 +39,8 @@ def trial_identity(identities: Identities, clock: Clock) -> Iterator[str]:
 
 class Settling(NamedTuple):
     """
-    Waits until the whole cloud recognises a new identity. `what` is the text that follows "waits for" in a finding,
-    such as `AWS to know the new role`.
+    Waits until all parts of the cloud recognise a new identity, which can take a while after the identity was made.
+    `what` completes the sentence "waits for …" in a finding, for example with `AWS to know the new role`.
     """
 
     what: str
@@ -55,8 +55,8 @@ class Settling(NamedTuple):
         unsettled: type[CloudError] = CloudUnavailable,
     ) -> Iterator[Finding]:
         """
-        Call `ask` until it no longer raises `unsettled`; after `until`, raise the last error. If a wait is necessary,
-        yield one finding that says so.
+        Call `ask` until it no longer raises `unsettled`. If it still does so after `until`, raise the last error. If
+        the first call fails, yield one finding, which says that the check is waiting.
         """
         told, denied_until = False, self.clock.now() + self.denied_within
         while True:

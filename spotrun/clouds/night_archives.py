@@ -32,7 +32,7 @@ class NightArchives:
         """
         Upload an archive, and return its bucket and its object name. The name contains the digest of the content, so
         the same code is stored only once. If an object of that name already exists, overwrite it, because another
-        process may have stored other content under that name.
+        process may have stored content there that does not match the digest.
         """
         place = address.parse(self._store)
         assert isinstance(place, address.BucketAddress), self._store

@@ -102,8 +102,8 @@ class Nights(Protocol):
     def addresses(self, places: Mapping[str, Reference]) -> dict[str, str]:
         """
         Read the addresses of webhooks from the places where they are stored in the cloud. Return the addresses keyed by
-        the names of their environment variables. Give up after a few seconds. A night's runner waits no longer than
-        that, so an address that takes longer to read would be useless to it.
+        the names of their environment variables. Give up if reading takes more than a few seconds: a night's runner
+        will wait no longer than that, so it could not use an address that takes longer to read.
 
         Raises:
             SecretUnreadable, CloudError: an address is missing, not encrypted, or unreadable.
@@ -139,8 +139,8 @@ class Nights(Protocol):
 
     def wrong(self, night: Night, store: str) -> str:
         """
-        Describe in one sentence what is wrong with the schedules that call the runner, or with the rights for these
-        calls. Return "" if all are as `install` made them.
+        Describe in one sentence what is wrong with the schedules that call the runner, or with their rights to call it.
+        Return "" if schedules and rights are as `install` made them.
         """
 
     def remove(self, name: str, store: str, say: Callable[[str], None]) -> None:

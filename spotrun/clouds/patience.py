@@ -32,8 +32,8 @@ server.
 
 class Patience(NamedTuple):
     """
-    The time limits of one call, in seconds: to connect, to read the answer, and for retries. After `tries_for_s`, a
-    failed call is not repeated.
+    The time limits of one call, in seconds: for connecting, for reading the answer, and for retries. A call that fails
+    later than `tries_for_s` after the first try is not repeated.
     """
 
     connect_s: float

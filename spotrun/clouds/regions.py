@@ -12,8 +12,8 @@ T = TypeVar("T")
 
 REST_FIRST_S, REST_MAX_S = 60.0, 600.0
 """
-First and maximum number of seconds for which a region is not called after a failure. The pause doubles with each
-further failure. Without the pause, each call that hangs in one region would delay the calls to other regions.
+First and maximum seconds for which a region is not called after a failure. The pause doubles with each further failure.
+Without the pause, a region in which every call hangs would delay the calls to the other regions each time.
 """
 
 

@@ -1,6 +1,6 @@
 """
-The script that an instance executes first. It begins with assignments of values, which are checked, and continues with
-a constant text.
+The script that an instance executes first. It begins with lines that assign values to variables, and continues with a
+constant text. spotrun checks each value before it writes it into the script.
 
 The script holds no secret, because every process on the instance can read it. No text from the user reaches the
 script's shell: the run's address is encoded in base64, and the other values are numbers and letters that spotrun made.

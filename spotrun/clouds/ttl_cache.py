@@ -17,8 +17,8 @@ ASKED_AGAIN_S = 30.0
 
 class TtlCache(Generic[T]):
     """
-    A cached value that is read again after a while. `for_s` is the number of seconds that a value lasts, or a function
-    that computes it from the value. `trouble` is the reason why the last reading failed; "" if it succeeded.
+    A cached value that is read again when it is too old. `for_s` is the maximum age in seconds, or a function that
+    computes this age from the value. `trouble` is the reason why the last reading failed; "" if it succeeded.
     """
 
     def __init__(self, clock: Clock, for_s: float | Callable[[T], float], read: Callable[[], T]) -> None:

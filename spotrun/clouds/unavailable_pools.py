@@ -10,8 +10,8 @@ from spotrun.offering import Pool
 FIRST_S, MAX_S = 600.0, 3600.0
 """
 First and maximum number of seconds for which a pool is not offered. The time doubles with each refusal, up to the
-maximum. The pool is offered again after each pause, even the longest, because it may be available by then, or the
-refusal may have been wrong.
+maximum. Even after the longest pause, the pool is offered again: it may have capacity by then, or the refusal may have
+been a mistake.
 """
 
 

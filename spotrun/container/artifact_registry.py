@@ -20,7 +20,7 @@ SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 def login(host: str) -> Credentials | None:
     """
-    Make a login to `host`. If this machine has no valid Google login, return None: the pull is then tried without a
+    Make a login to `host`. If this machine has no valid Google login, return None. The image is then pulled without a
     login, which some repositories allow.
 
     Raises:

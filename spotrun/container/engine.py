@@ -43,8 +43,8 @@ MARK = "SPOTRUN_CONTAINER"
 """The environment variable with the container's name, set for the one process of a container."""
 HOLDS = 'echo "$$"; read -r _ || :'
 """
-The shell command that runs as the one process of a container: it prints its process id and waits until its input ends.
-It uses only builtins that every shell has.
+The shell command that runs as the container's only process at first. It prints its process id, then waits until its
+input ends. It uses only builtins that every shell has.
 """
 ANSWERS_WITHIN_S = 60.0
 STARTS_WITHIN_S = 300.0
@@ -262,7 +262,7 @@ def _for_this_user(engine: Engine) -> Engine:
 
 class Container:
     """
-    A container that runs until `close`, or until the process that started it ends.
+    A container that runs until `close` is called, or until the process that started the container ends.
 
     Raises:
         EngineFailed: the container's process does not run on this machine, because the engine is configured to use
@@ -288,8 +288,8 @@ class Container:
 
     def within(self, command: Sequence[str], folder: Path) -> list[str]:
         """
-        Return a command line that runs `command` in the container's file system, in its folder `folder`. The command is
-        a child of the process that executes this line, and inherits that process's environment.
+        Return a command line that runs `command` with the container's file system and with the work folder `folder`.
+        `command` becomes a child of the process that executes the command line, and inherits its environment.
         """
         assert self._holder is not None
         return entering(self._holder.pid, command, folder)

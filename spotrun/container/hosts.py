@@ -13,8 +13,8 @@ ECR = re.compile(
     r"(?:amazonaws\.(?:com|com\.cn|eu)|on\.(?:aws|amazonwebservices\.com\.cn))"
 )
 """
-The host names of ECR: https://docs.aws.amazon.com/AmazonECR/latest/userguide/Registries.html. Names with a dash also
-have IPv6 addresses.
+The host names of ECR: https://docs.aws.amazon.com/AmazonECR/latest/userguide/Registries.html. Names with `dkr-ecr` in
+place of `dkr.ecr` also have IPv6 addresses.
 """
 ECR_PUBLIC = "public.ecr.aws"
 """AWS's public registry. A login raises its limit on pulls: https://docs.aws.amazon.com/AmazonECR/latest/public."""
@@ -27,7 +27,7 @@ RIGHTS: Mapping[str, str] = {
     AWS: "grant ecr:GetAuthorizationToken, and ecr:BatchGetImage and ecr:GetDownloadUrlForLayer on that repository",
     GOOGLE: "grant roles/artifactregistry.reader on that repository",
 }
-"""The rights that a pull from a cloud's registries needs, by cloud."""
+"""The rights that are needed to pull an image from a cloud's registries, keyed by cloud."""
 
 
 def cloud_behind(host: str) -> str:

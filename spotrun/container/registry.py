@@ -80,8 +80,8 @@ class RegistryImage(NamedTuple):
 
 def find(image: Image, credentials: Credentials | None, machine: str = "x86_64") -> RegistryImage:
     """
-    Return the digest and size of the image that the registry now has under this name. Check that the image can run on
-    the processor `machine`.
+    Return the digest and size of the image that the registry currently has under this name. Check that the image can
+    run on processors of the kind `machine`.
 
     Raises:
         ImageRefused: the image does not exist, this user has no right to pull it, or it is for other processors.

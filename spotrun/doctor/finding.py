@@ -80,9 +80,9 @@ def _advice_of(error: SpotrunError, otherwise: str) -> str:
 
 class Refusal(NamedTuple):
     """
-    A rule that says how an error is reported if it ends a check. An error of the class `error` is reported with the
-    verdict `verdict`. By default, the rule is for AccessDenied: if the user has no right to read what a check needs,
-    the verdict of the check is `unknown`.
+    A rule for the finding that reports an error which ended a check. If the error is of the class `error`, the finding
+    gets the verdict `verdict`. The default rule is for AccessDenied: if the user has no right to read what a check
+    needs, the verdict is `unknown`.
 
     The text `words` is put before the error's message, `hint` replaces the error's hint, and `advice` is used if the
     error has no hint.
@@ -121,9 +121,9 @@ def findings_of(name: str, check: Check, *refusals: Refusal) -> Iterator[Finding
 
 class Step(NamedTuple):
     """
-    One check in a list of checks; `name` says what it checks. `needs` names the steps that must succeed first. If one
-    of those failed or was skipped, this step's `check` is skipped too, and `otherwise` runs instead. If a step that
-    `is_vital` fails, no further steps run.
+    One step in a list of checks. `name` says what the step checks. `needs` names the steps that must succeed first. If
+    one of these steps failed or was skipped, this step's `check` is skipped too, and `otherwise` runs instead. If a
+    step that `is_vital` fails, no further steps run.
     """
 
     name: str

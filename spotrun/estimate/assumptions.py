@@ -26,8 +26,8 @@ def money(usd: Decimal) -> str:
 
 def assumptions(study: CostStudy) -> list[str]:
     """
-    Return all assumptions: first the study's own assumptions, then the assumptions of every estimate, and last the
-    assumptions about each of the study's places.
+    Return all assumptions of the study's estimate. They are in this order: the assumptions that the study states, the
+    assumptions that spotrun makes in every estimate, and the assumptions about each place in the study.
     """
     dated = f"prices are those of {study.as_of}" if study.as_of else "the study gives no date for its prices"
     return [

@@ -11,7 +11,10 @@ from spotrun.estimate.cost_study import CostStudy, Measured, Place
 
 
 class BenchedSpeed(NamedTuple):
-    """The samples per second of one instance, the run that measured them, and when."""
+    """
+    The samples per second that one instance trains, with the run that measured this speed and the time of the
+    measurement.
+    """
 
     samples_per_second: Decimal
     run: str

@@ -70,8 +70,8 @@ Numbers = Annotated[tuple[Positive, ...], BeforeValidator(_several), Field(min_l
 class Training(Model):
     """
     A training and its length. The length is either a number of `samples`, or a number of `steps` with `batch` samples
-    in each. `step_s` maps each part of a step, such as the forward pass, to its seconds; the parts run one after
-    another.
+    in each step. `step_s` maps the name of each part of a step, such as the forward pass, to its duration in seconds.
+    The parts of a step run one after another.
     """
 
     samples: Positive | None = None
@@ -178,9 +178,9 @@ class Measured(Model):
 
 class Like(Model):
     """
-    A speed that is computed from the speed of another place, `place`. The other place's speed is multiplied by
-    `devices` and by the mean of the ratios in `times` for the training. If only some parts of a step are faster than at
-    the other place, `faster` maps each of these parts to its factor.
+    A speed that is computed from the speed of another place, `place`. The speed of `place` is multiplied by `devices`
+    and by the mean of the ratios that `times` has for the training. If only some parts of a step run faster than at
+    `place`, `faster` maps each of these parts to the factor by which it is faster.
     """
 
     place: fields.Text

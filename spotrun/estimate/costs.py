@@ -70,8 +70,8 @@ def costs(study: CostStudy) -> Iterator[Cost]:
 
 def costs_at(study: CostStudy, place: str, training: str) -> Iterator[Cost]:
     """
-    Yield the costs of a training at a place: one for its ordinary price and one for its spot price, if it has these
-    prices. Yield nothing if the training's speed there is unknown.
+    Yield the costs of a training at a place: one at the place's ordinary price and one at its spot price. Leave out a
+    cost if the place lacks that price. Yield nothing if the training's speed at the place is unknown.
     """
     base = next(_costs(study, base_of(study), training), None)
     for cost in _costs(study, place, training):
@@ -126,8 +126,8 @@ def _valued(cost: Cost, samples: Decimal) -> Cost:
 
 def capacity_of(place: Place) -> str:
     """
-    Return the kind of capacity whose price is a place's ordinary price: `own`, `subscription` or `on-demand`, or `spot`
-    if the place has only a spot price.
+    Return the kind of capacity to which a place's ordinary price applies: `own`, `subscription` or `on-demand`. If the
+    place has only a spot price, return `spot`.
     """
     if place.own is not None:
         return "own"
@@ -166,8 +166,9 @@ def _against(study: CostStudy, own: str, rival: str, training: str) -> Iterator[
 
 def break_even_days(study: CostStudy, own: str, rival: Cost) -> Decimal | None:
     """
-    Return the days a month on which `own` must be used to cost as much as `rival` (see `BreakEven`). Return None if the
-    power for `own` alone costs as much as `rival`, or more.
+    Return the number of days a month on which `own` must be used so that it costs exactly as much as `rival` (see
+    `BreakEven`). Return None if there is no such number, because the power for `own` alone costs at least as much as
+    `rival`.
 
         fixed dollars a month / (hours a day * gain)
         gain = what the rival costs for the samples of one hour on `own` - dollars of power an hour

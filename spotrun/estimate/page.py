@@ -70,9 +70,9 @@ def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
 
 def _rival(study: CostStudy, own: str) -> tuple[str, Decimal]:
     """
-    Find the place to rent at which samples are cheapest. Return its title, and its price for the samples that the
-    user's machine `own` trains in an hour. The comparison uses the first training whose speed is known both at `own`
-    and at a place to rent. If there is no such training, return "" and 0.
+    Find the rented place that trains samples most cheaply. Return its title, and its price for as many samples as the
+    user's machine `own` trains in an hour. Places are compared for the first training whose speed is known both at
+    `own` and at a rented place. If there is no such training, return "" and 0.
     """
     for training, rows in groupby(costs(study), key=lambda cost: cost.training):
         speed = samples_per_second(study, own, training)
@@ -86,7 +86,9 @@ def _rival(study: CostStudy, own: str) -> tuple[str, Decimal]:
 
 
 def _listed(found: FiguresTable) -> Markup:
-    """Return a table as HTML, without its column of bars: the page already draws these bars above."""
+    """
+    Return a table as HTML. Leave out its column of bars, because the page already draws these bars above the table.
+    """
     columns = [number for number, text in enumerate(found.heads) if text]
     heads = [head(found.heads[number].replace("\n", " ")) for number in columns]
     rows = [row(cells[0], [cells[number] for number in columns[1:]]) for cells, *_ in found.rows]

@@ -107,4 +107,4 @@ PRICE_LISTS: Mapping[str, tuple[ListPrice, ...]] = {
     "sagemaker": tuple(_by_place("sagemaker.json")),
     "colab": tuple(_colab()),
 }
-"""The price lists by name. If a study names no region, the first row of a type is taken."""
+"""The price lists, keyed by name. If a study names no region, the price is the one in the first row for the type."""

@@ -11,10 +11,10 @@ HOURS_PER_DAY = 24
 
 def usd_per_hour(place: Place) -> Decimal:
     """
-    Return the ordinary price of an hour at a place: on demand, on the user's own machine, or in a subscription. An hour
-    in a subscription costs the month's price divided by the hours that it includes, as if all of them were used. If the
-    place has only a spot price, return that price. Before this call, `rented` and `listed` prices must have been
-    replaced by numbers.
+    Return the ordinary price of an hour at a place: the price on demand, on the user's own machine, or in a
+    subscription. For a subscription, this is the monthly price divided by the number of hours that the subscription
+    includes, as if the user used them all. If the place has only a spot price, return the spot price. The caller must
+    have replaced `rented` and `listed` prices by numbers.
     """
     if place.own is not None:
         return place.own.usd_per_hour()
@@ -30,8 +30,8 @@ def usd_per_hour(place: Place) -> Decimal:
 
 def usd_per_month(study: CostStudy, place: Place) -> Decimal:
     """
-    Return the price of a month. The user's own machine is paid for the hours in which it is used, a subscription by its
-    monthly price, and any other place for all hours of the month.
+    Return the price of a month. For the user's own machine, this is the price of the hours in which it is used; for a
+    subscription, the monthly price; for any other place, the price of all hours of the month.
     """
     if place.own is not None:
         return usd_per_hour(place) * place.own.days_per_month * place.own.hours_per_day

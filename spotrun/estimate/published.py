@@ -97,8 +97,8 @@ def _speed_ratio(study: CostStudy, each: Published) -> Decimal | None:
 def _cost(study: CostStudy, place: str | None, training: str | None, *, spot: bool = False) -> Cost | None:
     """
     Return the cost of the training at the place. If `spot` is set, this is the cost at the spot price; otherwise, it is
-    the cost at the ordinary price, or at the spot price if the place has no other. Return None if the place has no such
-    price, or if the training's speed there is unknown.
+    the cost at the ordinary price, or at the spot price if the place has only a spot price. Return None if the place
+    lacks the price, or if the training's speed at the place is unknown.
     """
     found = costs_at(study, place or "", training or "")
     return next((cost for cost in found if cost.capacity == SPOT or not spot), None)

@@ -1,6 +1,6 @@
 """
-Splits an array into rows and columns, which are compared separately. So if one column always differs, for example
-because it holds times, the other columns can still be compared.
+Splits an array into rows and columns, so that they can be compared separately. If one column differs between any two
+trainings, for example because it has times of day, the other columns can still be compared.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _ITEM = re.compile(r"[<>|=]?[a-zA-Z?](\d+)?")
 
 def slices(shape: Sequence[int]) -> Iterator[tuple[str, tuple[int | None, int | None]]]:
     """
-    Yield the parts into which an array is split. For each part, yield its name and a pair: the number of the row and
-    None, or None and the number of the column.
+    Yield the parts into which an array is split. For each part, yield its name and a pair of numbers. For a row, the
+    pair is the row's number and None; for a column, it is None and the column's number.
 
-    If an array has more than SPLIT_MAX rows, it is not split by rows; the same holds for columns. An array that is not
-    split at all has one part, named `, its values`. In an array with more than two dimensions, the rows are the items
-    of the first dimension, and the columns those of the last.
+    An array with more than SPLIT_MAX rows is not split into rows, and one with more than SPLIT_MAX columns is not split
+    into columns. An array that is not split at all has one part, named `, its values`. In an array with more than two
+    dimensions, the rows are the items of the first dimension, and the columns those of the last.
     """
     found: list[tuple[str, tuple[int | None, int | None]]] = []
     if shape and 0 < prod(shape) <= ITEMS_MAX:

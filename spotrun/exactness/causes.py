@@ -12,10 +12,9 @@ from spotrun.exactness.difference import Difference, DifferenceKind
 class Evidence:
     """
     Facts that help to find the cause of a difference. `resumes` is the number of trainers that continued from a
-    checkpoint. `not_carried` names objects of the script that changed during the training but are in no checkpoint; the
-    run has reported them. `written_outside` are the files that the training wrote outside its work folder. `varies` is
-    False if it is known that the differing object does not vary by itself: two uninterrupted trainings were compared,
-    and it was the same in both.
+    checkpoint. `not_carried` names objects of the script that, as the run reported, changed during the training and are
+    in no checkpoint. `written_outside` are the files that the training wrote outside its work folder. `varies` is False
+    if the differing object was the same in two uninterrupted trainings, which shows that it does not vary by itself.
     """
 
     resumes: int
@@ -122,11 +121,11 @@ NAMED_MAX = 5
 
 def likely_cause(found: Difference, evidence: Evidence) -> str:
     """
-    Return the likely cause in words. Facts that the run reported come first.
+    Return the likely causes in words. Causes that the run itself reported come first.
 
-    Causes that do not fit the evidence are left out. If the interrupted training had trained the same batch without a
-    difference before it was killed, the cause cannot be one that makes any two trainings differ. If the trainings
-    differ only after a resume, nondeterministic kernels are probably not the cause.
+    Causes that do not fit the evidence are left out. Some causes, for example, would make any two trainings differ.
+    They are left out if the interrupted training had trained the same batch without a difference before it was killed.
+    Nondeterministic kernels are left out if the trainings differ only after a resume.
     """
     causes = _CAUSES[found.kind]
     by_itself = causes.by_itself

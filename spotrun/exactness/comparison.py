@@ -13,7 +13,10 @@ from spotrun.exactness.places import VaryingPlaces
 from spotrun.exactness.trace import MEMBERS, BatchPosition, Ended, Evaluated, ProcessEnded, Trace, Trained, Validated
 
 Place = tuple[BatchPosition, int]
-"""A batch, and what happened there: OF_BATCH for the batch itself, OF_VALIDATION for a validation after it."""
+"""
+The place of a record in a training: the batch, with OF_BATCH for the training of this batch, or OF_VALIDATION for a
+validation after it.
+"""
 OF_BATCH, OF_VALIDATION = 0, 1
 
 
@@ -28,7 +31,8 @@ MAY_VARY = frozenset(
     }
 )
 """
-Kinds of objects that may differ although steps and weights are the same: they may contain a time or a process name.
+Kinds of objects that can differ between two trainings with the same steps and weights, for example because an object
+contains a time of day or a process name.
 """
 
 
@@ -36,12 +40,12 @@ def differences(
     straight: Mapping[int, Trace], interrupted: Mapping[int, Trace], again: Mapping[int, Trace] | None = None
 ) -> Iterator[Difference]:
     """
-    Yield all differences, the earliest first; none if the trainings are bit for bit the same. There is a trace for each
-    rank. `straight` is an uninterrupted training, and so is `again`.
+    Yield all differences, the earliest first. Yield nothing if the trainings are the same bit for bit. Each argument
+    has one trace for each rank. `straight` and `again` are two uninterrupted trainings.
 
-    Every batch of `straight` must be in `interrupted`. A batch may be there several times, because each resume repeats
-    some batches. All repetitions are compared with `straight`, and the first that differs is reported. If `again`
-    differs from `straight` in an object, differences in that object are ignored.
+    Every batch of `straight` must also be in `interrupted`. A batch may be in `interrupted` several times, because each
+    resume repeats some batches. Each repetition is compared with `straight`, and the first repetition that differs is
+    reported. An object that differs even between `straight` and `again` is not compared.
     """
     varying = varying_names(straight, again)
     for found in _all(straight, interrupted):
@@ -206,9 +210,9 @@ def _steady(
     wanted: Ended | ProcessEnded, done: Ended | ProcessEnded, varying: VaryingPlaces
 ) -> tuple[dict[str, str], dict[str, str]]:
     """
-    Return the places of both trainings that can be compared, with their contents. Two kinds of places are left out:
-    those that vary even without an interruption, and those that could be inspected in only one of the trainings. (The
-    report lists the second kind as not compared.)
+    Return the places that can be compared, with their contents in each of the two trainings. Places that vary even
+    without an interruption are left out. Places that could be inspected in only one of the trainings are left out too;
+    the report lists these as not compared.
     """
     unread = {*(wanted.unread or ()), *(done.unread or ())}
     one, other = (

@@ -12,8 +12,8 @@ import msgspec
 
 class DifferenceKind(StrEnum):
     """
-    Kinds of differences, in the order of a training: those in a step, then those after a step, at the end of the
-    training, and after the training. A difference of an earlier kind usually causes later ones.
+    Kinds of differences, in the order in which they can occur: in a step, after a step, at the end of the training, and
+    after the training. A difference of one kind usually causes differences of the kinds that follow.
     """
 
     SAMPLES = "samples"
@@ -36,11 +36,11 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """
     A difference between a straight (never interrupted) and an interrupted training.
 
-    `epoch` and `batch` (both from 0) and `step` are None for comparisons at the end of training. `name` names what
-    differs: a weight, a part of an optimizer, a generator, a metric, or the path of an object or of a file. `where` is
-    the part of the named object or file that differs. `rank` is the rank in which it differs; None if there is only one
-    process. `resumed` is False if the trainings differ before any interruption. `trained_before` is True if an earlier
-    process, later killed, had trained this batch without a difference.
+    `epoch` and `batch` (both from 0) and `step` are None for comparisons at the end of training. `name` is the name of
+    what differs (a weight, a part of an optimizer, a generator or a metric), or the path of an object or a file.
+    `where` is the part of the named object or file that differs. `rank` is the rank on which the trainings differ; None
+    if there is only one process. `resumed` is False if the trainings differ before any interruption. `trained_before`
+    is True if an earlier process trained this batch without a difference, and was killed later.
     """
 
     kind: DifferenceKind

@@ -1,6 +1,7 @@
 """
-Reads the content of a file, part by part, for a comparison. Leaves out what always differs between two trainings: paths
-of instances, times of day, figures that spotrun logs, and the order in which a file format stores parts.
+Reads the content of a file, part by part, for a comparison. Leaves out everything that always differs between two
+trainings: folder paths of instances, times of day, and the figures that spotrun logs. If a file format stores parts in
+an arbitrary order, the order is left out too.
 """
 
 from __future__ import annotations
@@ -152,10 +153,11 @@ def _of_value(value: Any, path: str, clean: Clean, name: str = "") -> Parts:
 
 def _of_table(content: bytes, clean: Clean) -> Parts:
     """
-    Yield the fields of a table, row by row. Columns and rows that contain only metrics of spotrun (OURS) are left out.
-    CSVLogger writes them because spotrun logs these metrics, and their values differ between any two trainings.
+    Yield the fields of a table, row by row. Columns and rows that contain only spotrun's own metrics (OURS) are left
+    out, because the values of these metrics differ between any two trainings. The metrics are in the table because
+    spotrun logs them and CSVLogger writes everything that is logged.
 
-    If the first row contains a number, it has no column names; then the file is compared as text.
+    If the first row contains a number, the row has no column names, and the file is compared as text.
     """
     text = content.decode(errors="surrogateescape")
     rows = list(csv.DictReader(io.StringIO(text, newline="")))

@@ -51,9 +51,9 @@ class Folder:
 
     def files_of(self, name: str) -> list[Path]:
         """
-        Return the files that are compared together under this name. That is one file, except for TensorBoard's event
-        files: each process writes a new one whose name contains a time, so all event files of a folder are compared as
-        one.
+        Return the files that are compared together under this name. Usually this is one file. TensorBoard's event files
+        are an exception: each process writes a new event file with a time in its name, so all event files of a folder
+        are compared as if they were one file.
         """
         if not name.endswith(EVENTS):
             path = self.root / name

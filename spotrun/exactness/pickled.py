@@ -42,8 +42,8 @@ _NO_PICKLE = (
 
 class PickledCall:
     """
-    Stands for an object that a pickle would create by calling a function. Instead of calling it, this class keeps the
-    call's arguments and everything that the pickle then adds to the object.
+    Stands for an object that a pickle would create by calling a function. The function is not called. Instead, the
+    PickledCall keeps the arguments of the call, and everything that the pickle would then add to the object.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> PickledCall:
@@ -84,8 +84,9 @@ class Memory:
 
     def tensor(self, path: str, offset: int, size: Sequence[int], stride: Sequence[int]) -> Parts:
         """
-        Yield the parts of a tensor. Only the tensor's own bytes are read, because its block of memory may be much
-        larger: after a restore, the tensors of an optimizer share one block with the whole checkpoint.
+        Yield the parts of a tensor. Read only the tensor's own bytes, not the whole block of memory in which the tensor
+        lies. The block may be much larger: after a restore, an optimizer's tensors lie in one block with the whole
+        checkpoint.
         """
         if self.item_bytes is None:
             yield path, f"{self.text()} {offset} {tuple(size)} {tuple(stride)}"
@@ -140,8 +141,8 @@ def parts_of_pickle(content: bytes, clean: Clean, storage: Storage) -> Parts:
 
 def _older(stream: io.BytesIO) -> Any:
     """
-    Read the format that torch.save used before it wrote zip files, and that a pickled tensor still uses. It consists of
-    four pickles, followed by blocks of memory. The last of the pickles lists the names of the blocks.
+    Read torch.save's format from the time before it wrote zip files. A pickled tensor still has this format. It
+    consists of four pickles, followed by blocks of memory. The fourth pickle lists the names of the blocks.
     """
     pieces: dict[str, bytes] = {}
     sizes: dict[str, int] = {}

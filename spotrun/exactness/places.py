@@ -21,8 +21,8 @@ and ignore the row's number. It ignores the indices at all positions that are no
 _NUMBER = re.compile(r"\[(\d+)\]|\b(row|line|step|statement|object) (\d+)")
 LONG = 16
 """
-Maximum length of a list that counts as a record, such as `[time, epoch, loss]`. A longer list is assumed to have one
-item per step.
+Maximum length of a list that is treated as a record, in which each item has a meaning of its own, such as `[time,
+epoch, loss]`. A longer list is assumed to have one item per step.
 """
 AXES_MAX = 5
 """Maximum number of indices in a place. Places with more indices are not generalized."""
@@ -39,8 +39,8 @@ def indices(place: str) -> Indices:
 
 class Pattern:
     """
-    A set of places of one family. A place is in the set if its numbers at the positions `kept`, taken together, are one
-    of the tuples in `values`. The place's other numbers do not matter.
+    A set of places of one family: places whose paths differ only in their numbers. A place is in the set if its numbers
+    at the positions `kept` form one of the tuples in `values`. The numbers at other positions do not matter.
     """
 
     def __init__(self, kept: Kept, values: Collection[Indices]) -> None:
@@ -72,17 +72,17 @@ def pattern_of(
     kind: str, varying: Collection[Indices], known: Collection[Indices], *, is_record: bool = False
 ) -> Pattern:
     """
-    Return a pattern for the places of the family `kind` that vary. `known` has the indices of all places of the family,
-    and `varying` those of the places that vary. To generalize, the pattern ignores as many positions as the following
-    rule allows.
+    Return a pattern that describes which places of the family `kind` vary. `known` has the indices of all places of the
+    family, and `varying` has the indices of the places that were seen to vary. The pattern generalizes from these
+    places: it ignores as many positions as the following rule allows.
 
     Call a number at a position *varying* if most of the places with this number there vary. A position can be ignored
     if most of its numbers are varying.
 
-    In two cases the rule is stricter. If the position has at most LONG numbers, all of them must be varying; if it has
-    more, most are enough. The first case is that several positions are ignored at once. The second case is that only
-    the last position is ignored, and it numbers the items of a record. Every list counts as a record here. If
-    `is_record` is true, the places of any family count as parts of a record.
+    The rule is stricter in two cases: if several positions are ignored at once, or if only the last position is ignored
+    and it numbers the items of a record. In these cases, a position with at most LONG numbers can be ignored only if
+    all its numbers are varying. Every list is treated as a record here; if `is_record` is true, so are the places of
+    any family.
     """
     is_record = is_record or kind.endswith("[]")
     count = len(next(iter(varying)))
@@ -98,9 +98,9 @@ def pattern_of(
 
 def _choices(count: int) -> Iterator[tuple[int, ...]]:
     """
-    Yield the sets of positions that a pattern can ignore, in the order in which `pattern_of` tries them. Large sets
-    come first. Among sets of the same size, those with inner positions come first, because the rule for them is
-    stricter.
+    Yield the sets of positions that a pattern can ignore, in the order in which `pattern_of` tries them. Larger sets
+    come before smaller sets. Among sets of the same size, sets with later positions come first, because the rule for
+    the last position is stricter.
     """
     for size in range(count, 0, -1):
         yield from reversed(list(combinations(range(count), size)))
@@ -110,8 +110,8 @@ def _slabs(
     kept: Kept, values: Collection[Indices], varying: Collection[Indices], known: Collection[Indices]
 ) -> list[dict[Indices, bool]]:
     """
-    Group the places by their numbers at the positions `kept`. Return one group for each of `values`. A group maps each
-    of its places to True if the place varies.
+    Group the places by their numbers at the positions `kept`. Return one group for each tuple in `values`. A group is a
+    mapping: its keys are places, and a value is True if the place varies.
     """
     slabs: dict[Indices, dict[Indices, bool]] = {each: {} for each in values}
     differing = frozenset(varying)

@@ -24,7 +24,7 @@ _DURATION = re.compile(
     r"(?:_?(?:s|ms|secs?|seconds|min|minutes))?$"
     r"|_per_s(?:ec(?:ond)?)?$|(?:^|[^a-z0-9])(?:s|ms|secs?|seconds)_per_[a-z]+$"
 )
-"""Endings of the names of fields that hold a duration or a rate."""
+"""Matches the name of a field that holds a duration or a rate, by the end of the name."""
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WITH_UNIT = re.compile(
     r"(?<![\w.])\d+(?:\.\d+)?(?:e-?\d+)? ?"

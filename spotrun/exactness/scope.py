@@ -13,9 +13,9 @@ from spotrun.exactness.trace import Ended, Evaluated, ProcessEnded, Trace, Valid
 
 class ComparedCount(msgspec.Struct, frozen=True):
     """
-    The number of compared objects of one kind. The kinds are ranks, steps, validations, weights, optimizer, rng,
-    metrics, state (values in objects of the script and of callbacks), results (of test, validate and predict), and
-    files.
+    The number of compared objects of one kind. The kinds are `ranks`, `steps`, `validations`, `weights`, `optimizer`,
+    `rng`, `metrics`, `state` (values in the script's objects and in callbacks), `results` (of test, validate and
+    predict), and `files`.
     """
 
     what: str

@@ -1,12 +1,12 @@
 """
-A *trace* records the work of one process of a training, exactly enough to compare it with another training.
+A *trace* records the work of one rank of a training in enough detail to compare it, bit for bit, with another training.
 
-A trace is a list of records, one per line. The records of one trainer process are called a *pass*. The process that
-continues after an interruption begins a new pass and repeats some steps, so a step may be in the trace several times.
-All values are exact: floats are in hexadecimal, and larger objects are replaced by digests.
+A trace is a list of records, one per line. The records of one trainer process are called a *pass*. After an
+interruption, a new process begins a new pass and repeats some steps, so a step may be in the trace several times. All
+values are exact: floats are in hexadecimal, and larger objects are replaced by digests.
 
-A *place* is the path of an object, such as `callbacks[0].meters[3].total`. A trace stores places with a text that
-describes the object's content.
+A *place* is the path of an object, such as `callbacks[0].meters[3].total`. For each place, a trace stores a text that
+describes the content of the object at that place.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class ObjectsRecorded:
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
     """
-    Results of a call of `test`, `validate` or `predict` that the process `pid` made outside of fit(). `predictions` is
-    a digest of the predictions; None if the call returned none.
+    Results of one call of `test`, `validate` or `predict` outside of fit(). `pid` is the process that made the call.
+    `predictions` is a digest of the predictions; None if the call returned no predictions.
     """
 
     pid: int

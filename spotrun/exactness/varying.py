@@ -24,17 +24,18 @@ def unnumbered(name: str) -> str:
 
 class Varying:
     """
-    The parts of one file in which two uninterrupted trainings differ. They are left out when the file is compared with
-    that of an interrupted training. The interrupted training may differ in similar parts, so the parts are generalized
-    by these rules:
+    The parts of one file in which two uninterrupted trainings differ. These parts are left out when the file is
+    compared with the same file of an interrupted training. The interrupted training may also differ in parts that are
+    only similar to these, so similar parts are left out too, by these rules:
 
     - If a field of a record differs, such as a cell of a table, then this field is left out in all records.
     - If a word of a line differs, then this word is left out in all similar lines. Lines are similar if they have the
       same words and separators apart from their numbers.
-    - If a line of one training is not similar to the same line of the other, nothing is generalized. If only words
-      differ, these words are left out in this line. If the separators differ too, this whole line is left out.
-    - If a part exists in only one of the trainings, all parts are left out whose names differ from its name only in
-      numbers.
+    - If a line of one training is not similar to the same line of the other training, the rule for words applies to
+      this line only: if only words differ, these words are left out; if the separators differ too, the whole line is
+      left out.
+    - If a part exists in only one of the trainings, this part is left out, and so are all parts whose names differ from
+      its name only in numbers.
     """
 
     def __init__(self, straight: Parts, again: Parts) -> None:
@@ -94,9 +95,9 @@ class Varying:
 
     def _leaves_something(self, parts: dict[str, str]) -> bool:
         """
-        Return whether any content of the file can still be compared if the varying parts are left out. If several parts
-        remain, the result is True even if the parts' texts vary, because their number (for example, the number of rows)
-        is still compared.
+        Return whether any content of the file can still be compared after the varying parts are left out. If several
+        parts remain, return True even if their texts vary, because the number of parts (for example, of rows) is still
+        compared.
         """
         left = [text for _, text in self.steady(iter(parts.items()))]
         return len(left) > 1 or any(_WORD.search(_ESCAPE.sub("", text.replace(LEFT_OUT, ""))) for text in left)
@@ -144,9 +145,9 @@ def _of_shapes(parts: dict[str, str]) -> dict[tuple[str, str], set[Indices]]:
 
 def _absent(one: dict[str, str], other: dict[str, str]) -> dict[str, set[Indices]]:
     """
-    Find the lists that are longer in one of the two files than in the other. Return a mapping. A key is the name of a
-    list's items without numbers, and its value has the indices of the lists found. If most of the lists with this key
-    were found, the value is {()}, which stands for all lists with this key.
+    Find the lists that are longer in one of the two files than in the other. Return the indices of these lists, keyed
+    by the name of the lists' items without its numbers. If most of the lists with one name are longer in one of the
+    files, the value is {()}, which stands for all lists with this name.
     """
     found: dict[str, set[Indices]] = {}
     for these, those in ((one, other), (other, one)):

@@ -59,8 +59,9 @@ class AgentStatuses:
     def last_step(self, state: RunState, lost: MemberName) -> int | None:
         """
         Return the last step that the training had completed when the instance `lost` was lost. If this instance was a
-        member of the current attempt's gang, use the statuses of all members of this gang; otherwise, only the status
-        of this instance's agent. Return None if none of these agents had begun an attempt.
+        member of the current attempt's gang, read the step from the statuses of all the gang's members; otherwise, read
+        it only from the status of this instance's agent. Return None if no agent whose status is read had begun an
+        attempt.
         """
         current = state.current
         names = (lost,) if current is None or lost not in current.names else current.names
@@ -105,9 +106,9 @@ class AgentStatuses:
         self, state: RunState, figure: Callable[[AgentStatus], Figure | None], known: Figure | None
     ) -> Figure | None:
         """
-        Read a figure from the agents' statuses, newest agent first, until one has it. The function `figure` takes the
-        figure from a status. `known` is the figure that an earlier call found: if it is not None, read only the newest
-        agent's status, and return `known` if the figure is not there.
+        Return a figure from the newest agent's status; if that status lacks the figure, from the next older status, and
+        so on. The function `figure` takes the figure from a status. `known` is the figure that an earlier call found.
+        If `known` is not None, read only the newest agent's status, and return `known` if the figure is not there.
         """
         for attempt in reversed(list(state.attempts.values())):
             status = self.of(attempt.names[0])

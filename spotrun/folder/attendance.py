@@ -46,7 +46,7 @@ def other_runner(store: Store, clock: Clock) -> RunnerStatus | None:
     clock.
 
     The parent of this process does not count as another runner. If the parent is a runner, it has started this process
-    in the background, and is handing the run over to this process.
+    in the background in order to hand the run over to it.
     """
     status = read_status(store, RUNNER_KEY, RunnerStatus)
     if status is None or abs(clock.now() - status.at) >= lasts(status) * clock.scale:

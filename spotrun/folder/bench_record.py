@@ -3,8 +3,9 @@ Measurements of `spotrun bench`. They are kept next to the runs in the store, fo
 
     bench/NAME/DIGEST/KIND                  DIGEST: the digest of the program and all its arguments
 
-A later measurement of the same job and kind replaces the earlier one. The measurements only decide which instance type
-a run requests first. Without them, a run uses published figures until it has measured the speed of its training.
+A later measurement of the same job and kind replaces the earlier measurement. A run uses the measurements only to
+decide which instance type to request first. A run of a job without measurements uses published figures until it has
+measured the speed of its own training.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from spotrun.store.port import Store
 FOLDER = "bench"
 """Folder of the measurements. No run's folder can have this name, because the name of a run's folder ends in a uid."""
 OTHERS_MAX = 30
-"""Number of records that are read, the newest first, to find a measurement of the same job with other arguments."""
+"""
+Maximum number of records that are read to find a measurement of the same job with other arguments. The newest records
+are read first.
+"""
 
 
 class BenchResult(msgspec.Struct, frozen=True, kw_only=True):

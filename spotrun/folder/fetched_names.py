@@ -1,7 +1,7 @@
 """
-Names of files that `spotrun fetch` leaves in the store. Tools on the user's machine would run files with such names, or
-obey them (take settings or instructions from them). The training code chooses the names of its files, so a malicious
-training could otherwise run code on the user's machine.
+Names of files that `spotrun fetch` does not copy to the user's machine. Tools there would run files with such names, or
+would obey them (take settings or instructions from them). The training code chooses the names of its files. So if
+`fetch` copied these files too, malicious training code could run commands on the user's machine.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _FOLDERS = _matcher(
     *("site-packages", "dist-packages"),  # Python runs each `*.pth` in these folders; elsewhere such files hold weights
     *("*.dist-info", "*.egg-info", "*.egg", "*.egg-link"),  # pytest and other tools load the plugins that these name
 )
-"""Names that Python runs or obeys, both as a file and as a folder."""
+"""Names that Python runs or obeys, whether a file or a folder has the name."""
 _ASSISTANTS = (
     *("agent", "agents", "amazonq", "claude", "codex", "conventions", "copilot-instructions", "crush", "gemini"),
     *("opencode", "qwen", "replit", "skill", "warp"),
@@ -115,11 +115,14 @@ _OBEYED = {
     ),
 }
 """
-Patterns for the names of files that a tool runs or obeys when the tool starts in their folder or searches the folder.
+Patterns for the names of files that a tool runs or obeys if it is started in the folder of the file, or searches this
+folder.
 """
 _MATCHERS = {reason: _matcher(*patterns) for reason, patterns in _OBEYED.items()}
 _ORDINARY = frozenset({"datafile", "file", "hostfile", "infile", "logfile", "machinefile", "outfile", "profile"})
-"""Names that programs often give to their output, although they look like names of build files (Makefile, Justfile)."""
+"""
+Names that look like names of build files, such as Makefile and Justfile, but that programs often give to their output.
+"""
 _DATA = frozenset({".metadata", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 """
 Hidden files that belong to checkpoints (torch.distributed.checkpoint) or arrays (Zarr). Without them, the data cannot

@@ -1,10 +1,11 @@
 """
-Stores the line that `spotrun status` prints for an ended run, in one small object. With it, `spotrun status` does not
-have to read and fold the run's ledger.
+Stores the line that `spotrun status` prints for an ended run, in one small object. `spotrun status` then reads this
+object, and does not have to read and fold the run's ledger.
 
-A runner writes the object once the run and all its instances have ended. If the object does not match the ledger, it is
-ignored. To allow this check, the object contains the digest of the last entry, and a digest of the ledger's listing
-(the names, sizes and times of all entries). So a reader notices a replaced or truncated entry without reading it.
+A runner writes the object when the run and all its instances have ended. A reader ignores the object if it does not
+match the ledger. For this comparison, the object contains the digest of the last entry, and a digest of the ledger's
+listing (the names, sizes and times of all entries). So a reader notices a replaced or truncated entry without reading
+the entries.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     `prices_usd_per_hour` are the prices at evenly spaced times; a price is None if no instance was rented at that time.
     `detail` describes the end of the run. `files` is the number of the script's stored files. `gaps` are the parts of
-    the training's state that no checkpoint contains. `voids` is the number of void entries, and `forged` the number of
-    those that are void because the owner's signature is missing.
+    the training's state that no checkpoint contains. `voids` is the number of void entries. `forged` is the number of
+    entries that are void because the owner's signature is missing.
 
-    Three fields are for jobs that run a command. `usd_per_kept_hour` is the cost of the run divided by the hours of its
-    work that were not lost. `keeps_nothing` is True if no checkpoint exists yet, so the command would start from the
-    beginning after an interruption. `unprotected` is True if the training in the command has not connected to its
-    agent, so its state is not saved.
+    Three fields are for jobs that run a command instead of a training script. `usd_per_kept_hour` is the cost of the
+    run divided by the hours of work that were not lost. `keeps_nothing` is True if no checkpoint exists yet, so the
+    command would start from the beginning after an interruption. `unprotected` is True if the training in the command
+    has not connected to its agent, so its state is not saved.
     """
 
     state: str

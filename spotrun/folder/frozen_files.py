@@ -1,12 +1,12 @@
 """
 The state of some files at one point in time, which an agent stores in a checkpoint. In a training, these are the files
-in the work folder between two steps; the trainer passes them to the agent. In a job that runs a command, these are the
-files that make up the command's state; the agent itself copies them.
+in the work folder between two steps, and the trainer passes them to the agent. In a job that runs a command, these are
+the files that make up the command's state, and the agent itself copies them.
 
-The contents of small files are copied into one unnamed file. This file is called the memory. The memory ends with an
-index, which this module defines. For a command, the contents of all files are copied into the memory. Large files of a
-training are not copied. Instead, the trainer passes open file descriptors, because an open file stays readable even if
-it is removed or replaced.
+The contents of small files are copied into one unnamed file, which is called the memory. The memory ends with an index,
+whose format this module defines. Large files are treated differently in the two cases. A command's large files are
+copied into the memory too. A training's large files are not copied: the trainer passes open file descriptors to the
+agent, because an open file stays readable even after it is removed or replaced.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from spotrun.folder.work_files import FileVersion, LinkTo, Stamp
 SAMPLE_BYTES = 4096
 COPY_BYTES, READ_BYTES = 1 << 30, 4 << 20
 _NOT_HERE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
-"""Errors of copy_file_range(2) which mean that it cannot copy between these two files, or on this file system."""
+"""
+Errors with which copy_file_range(2) reports that it cannot copy between the two given files, or on their file system.
+"""
 
 
 class ContentSource(StrEnum):

@@ -29,8 +29,8 @@ class Heartbeats:
         self, store: Store, clock: Clock, erased: Callable[[], None] = lambda: None, pace: PollIntervals = ALL_THE_TIME
     ) -> None:
         """
-        Read and write the heartbeats in `store`, at the intervals `pace`. If a heartbeat that this process wrote has
-        disappeared from the store, call `erased` before this process writes another one.
+        Read and write the heartbeats in `store`, at the intervals `pace`. If this process's own heartbeat has
+        disappeared from the store, call `erased` before writing the next heartbeat.
         """
         self._erased = erased
         self._store = store
@@ -47,14 +47,14 @@ class Heartbeats:
 
     def silent(self, message: str = "", blind: Blindness | None = None) -> dict[MemberName, timedelta]:
         """
-        Return for each member how long its agent's heartbeat has not changed. Members without a heartbeat are absent.
-        If this runner's own heartbeats did not reach the store in some period, that period does not count, because the
-        agents' heartbeats may not have reached the store either.
+        Return, for each member, the time for which its agent's heartbeat has not changed. Leave out members that have
+        no heartbeat. Do not count periods in which this runner's own heartbeats did not reach the store, because the
+        agents' heartbeats may not have reached it either.
 
-        If a reading is due, read the heartbeats, and then write this runner's own heartbeat, which contains `message`
-        and `blind`. The order matters if this machine has slept for a night: if the runner wrote its new heartbeat
-        first, every agent would seem to have been silent for the whole night. If another runner takes care of the run,
-        that runner's heartbeat is used, and none is written.
+        If it is time for the next reading, read the heartbeats, and then write this runner's own heartbeat, which
+        contains `message` and `blind`. The order matters after this machine has slept, for example for a night. If the
+        runner wrote its new heartbeat before it read, every agent would seem to have been silent for the whole night.
+        If another runner takes care of the run, use that runner's heartbeat and write none.
 
         Raises:
             StoreUnavailable: nothing was read; the next call tries again.

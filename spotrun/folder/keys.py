@@ -2,17 +2,19 @@
 Stores the key with which a run's owner signs entries of the ledger (protocol 31).
 
 The public half of the key is in entry 0. The private half is an object in the store, outside the run's folder. So every
-runner can read it, on any machine, but instances cannot: the role of an instance can reach only the folder of its run.
+runner can read the private half, on any machine. Instances cannot read it, because an instance's role gives access only
+to the folder of its run.
 The keys are Ed25519 keys, as in RFC 8032.
 
     keys/UID-PUBLIC     the private half; its name contains the public half in hex
-    keys/UID            the same, of a run that an earlier spotrun created
+    keys/UID            the same, for a run that an earlier version of spotrun created
 
-Two processes may create the same run at the same time. Because the name contains the public half, the two then store
-two objects with different names, and each process signs only with the key that it made itself.
+If two processes create the same run at the same time, each of them makes a key. The two objects have different names,
+because a name contains the key's public half. So neither process overwrites the other's key, and each signs only with
+the key that it made.
 
-A `Signer` signs with another key, which is not in any store. The function in the cloud that runs nights has such a key:
-it signs the records that it writes, and later recognizes its own records by the signature.
+A `Signer` signs with a different kind of key, which is not in any store. A night's function in the cloud has such a
+key: it signs the records that it writes, and later recognizes its own records by the signature.
 """
 
 from __future__ import annotations
@@ -64,8 +66,8 @@ def make(runs: Store, run_uid: str) -> str:
 
 def remove(runs: Store, run_uid: str) -> None:
     """
-    Delete the keys of a run: the owner's key, and those of processes that tried to create the run at the same time and
-    failed.
+    Delete all keys of a run: the owner's key, and the keys of other processes that tried to create the same run at the
+    same time and failed.
     """
     old = key_of(run_uid)
     for stored in persist(lambda: runs.list(old)):
@@ -126,7 +128,7 @@ class OwnersKey:
 
     def read_again(self) -> None:
         """
-        Read the key from the store, even if it was read before, to check that it still exists.
+        Check that the key still exists, by reading it from the store even if this process has read it before.
 
         Raises:
             KeyMissing: the key no longer exists, or belongs to another run.

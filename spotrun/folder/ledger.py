@@ -59,13 +59,16 @@ raised.
 READERS = 8
 FIRST_ENTRIES = 2
 """
-Number of entries at the beginning of a ledger that are never written by an agent: entry 0 creates the run, and entry 1
-is the run's first launch.
+Number of entries at the beginning of a ledger that no agent can have written: entry 0 creates the run, and entry 1 is
+the run's first launch, which happens before any agent exists.
 """
 READS_MAX = 5
 """Maximum reads of an entry if each read returns different bytes."""
 READ_ON_MAX = 100
-"""Maximum new entries that are read one by one. If there are more, they are listed, and then read in parallel."""
+"""
+Maximum number of new entries that are read one by one. If there are more new entries, the store lists them, and they
+are read in parallel.
+"""
 RACE_FOR_S = 30.0
 """Seconds of system time for which an append is retried if, each time, another process writes the next entry first."""
 ENTRIES_MAX = 1_000_000
@@ -76,8 +79,8 @@ FORGED = "the run's owner has not signed the entry"
 
 def forged(state: RunState) -> int:
     """
-    Return the number of entries that are void because only the run's owner is allowed to write them, and the owner has
-    not signed them.
+    Return the number of forged entries. A forged entry is one that only the run's owner is allowed to write, and that
+    lacks the owner's signature, so that it is void.
     """
     return sum(void.reason == FORGED for void in state.voids)
 
@@ -177,10 +180,10 @@ class Ledger:
     """
     One writer's view of a run's ledger: the entries that it has read so far, and their fold.
 
-    Several threads may share it. `writer` is the writer's name in its entries ("agent:17", "runner:host:4711"); it is
-    only shown to people. `first` is entry 0, if the caller has already read it. The first refresh reads up to `readers`
-    entries at the same time. `sign` signs the entries that only the run's owner is allowed to write; an agent passes
-    None.
+    Several threads can share one Ledger. `writer` is the writer's name in the entries that it writes ("agent:17",
+    "runner:host:4711"); programs only show this name, and never act on it. `first` is entry 0, if the caller has
+    already read it. The first refresh reads up to `readers` entries at the same time. `sign` signs the entries that
+    only the run's owner is allowed to write; an agent passes None.
     """
 
     def __init__(
@@ -221,8 +224,8 @@ class Ledger:
     @property
     def newest_sha256(self) -> str | None:
         """
-        The digest of the object that contains the newest entry. None if no object was read yet, because the only known
-        entry is the one that the caller passed as `first`.
+        The digest of the object that contains the newest entry. None if this Ledger has not read any object yet: then
+        the only entry that it knows is `first`, which the caller passed.
         """
         return hashlib.sha256(self._newest).hexdigest() if self._newest else None
 
@@ -234,9 +237,9 @@ class Ledger:
     def refresh(self) -> RunState:
         """
         Read and fold all new entries. If the ledger is damaged, `state` is the fold of the entries before the damage.
-        If there are very many new entries, do not read the entries that other programs write during this call; the next
-        call reads them. Otherwise this call might never end, because an instance may write faster than this process
-        reads.
+        If there are very many new entries, do not read the entries that other programs write during this call, but
+        leave them to the next call. Otherwise this call might never return, because an instance can write entries
+        faster than this process reads them.
 
         Raises:
             RunNotFound: entry 0 is missing, or does not create a run.
@@ -289,14 +292,15 @@ class Ledger:
         """
         Write the event that `decide` returns for the newest state. If `decide` returns None, write nothing.
 
-        If another writer writes the next entry first, call `decide` again with the new state, and so on. `decide` must
-        not append anything itself.
+        If another writer takes the entry's number first, read that writer's entry, and call `decide` again with the new
+        state. Repeat this until the event is written or `decide` returns None. `decide` must not append anything
+        itself.
 
         Raises:
             EntryRefused: the event would be void on the newest state.
-            LedgerDamaged, KeyMissing: the event is a launch, and an entry that was read before, or the owner's key,
-                does not exist any more.
-            LedgerFlooded: during RACE_FOR_S, another writer wrote the next entry first at each try.
+            LedgerDamaged, KeyMissing: the event is a launch, and an entry that this process has read before
+                (LedgerDamaged) or the owner's key (KeyMissing) no longer exists.
+            LedgerFlooded: for RACE_FOR_S, another writer was faster at each attempt to write the next entry.
             RunNotFound, LedgerDamaged, LedgerVersionUnknown, StoreUnavailable: as in `refresh`; the event may have been
                 written or not.
         """
@@ -341,12 +345,12 @@ class Ledger:
 
     def _require_whole(self, listed: Iterable[StoredObject]) -> None:
         """
-        Check that each entry that was read still exists with the same size, and that the owner's key exists. This is
-        done before each launch.
+        Check that each entry that this process has read still exists with the same size, and that the owner's key still
+        exists. The check is made before each launch.
 
-        Without this check, a runner could rent instances without end. If an entry is missing, other programs cannot
-        read or write the ledger any more. `spotrun down` could then end an instance, but could not stop the runner,
-        which would rent another instance each time.
+        Without this check, a runner could rent one instance after another, and no command could stop it. The reason is
+        that once an entry is missing, other programs can no longer read or write the ledger. `spotrun down` could still
+        end an instance, but could not tell the runner to stop, so the runner would rent another.
 
         Raises:
             LedgerDamaged: an entry is gone, or was replaced.
@@ -415,8 +419,8 @@ class Ledger:
 
     def _settle(self, number: int, data: bytes) -> bytes:
         """
-        Try to store `data` as entry `number`. Then return the object that the store has under that number, even if the
-        store's answer was lost.
+        Try to store `data` as entry `number`. Then return the object that the store has under that number, which may be
+        another writer's. If the store's answer to the write is lost, read the object to find out which one was stored.
         """
         refused: WritesRefused | None = None
         try:

@@ -1,6 +1,6 @@
 """
-Computes how busy a run's machines were, from each agent's newest status. For a machine that was lost, the use after its
-last status is unknown, so the time after that status is left out.
+Computes how busy a run's machines were, from each agent's newest status. If a machine was lost, it is unknown how busy
+it was after its agent's last status, so the time after that status is left out.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ FOLDER = "market"
 """Folder of the record. No run's folder can have this name, because the name of a run's folder ends in a uid."""
 KEPT = timedelta(days=2)
 """
-Maximum age of an observation, in run time. The older an observation is, the less weight it has in a run's decisions.
-After this time its weight would be below 1/40 of the original one, so it is deleted.
+Maximum age of an observation, in run time. The older an observation is, the less weight it has in a run's decisions. An
+observation older than this would have less than 1/40 of its original weight, so it is deleted.
 """
 READ_EVERY = timedelta(minutes=1)
 READ_SYSTEM_MIN = timedelta(seconds=5)

@@ -3,9 +3,9 @@ A night: a job that a function in the cloud starts at a certain time of day, eve
 module defines the night's record, which is stored, and its pin, which protects the record.
 
 The store has the record, the job's work folder, and a numbered list of the nights that began. But other processes may
-be able to write to the store. So the function trusts only its pin, a variable in its own environment. The pin contains
-the digest of the record, and the record contains the digest of the work folder. With the key in the pin, the function
-signs the records that it writes to the store.
+be able to write to the store, so the function accepts an object from the store only if its pin confirms it. The pin is
+a variable in the function's environment. It contains the digest of the record, and the record contains the digest of
+the work folder. The pin also contains a key, with which the function signs the records that it writes to the store.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Offset = Annotated[int, msgspec.Meta(gt=-86_400, lt=86_400)]
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]+$", max_length=64)]
 _LATE = timedelta(hours=6)
 """
-A call belongs to a night if it comes at most this long before the night's time, or less than 18 hours after it. The
-limits allow for calls that come up to two hours late, and for calls that seem to come an hour early in summer, because
-`due` computes with winter time.
+A call of the function belongs to a night if it comes at most this long before the night's time, or less than 18 hours
+after it. These limits are wide because calls can come up to two hours late, and because they seem to come an hour early
+in summer: `due` computes with winter time.
 """
 
 
@@ -44,8 +44,8 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
     A job that is trained at a time of day (`at`, HH:MM) in a time `zone`, on `days` (mon, tue, …).
 
     `spec` is the job as it is launched, except for its work folder. `winter_offset_s` is the zone's offset from UTC in
-    seconds, without summer time. The night's schedule and function are in `region` of `cloud`. `webhooks` are the
-    places of the webhook addresses that the function has the right to read.
+    seconds, without summer time. The night's schedule and function are in `region` of `cloud`. `webhooks` says where
+    the webhook addresses that the function has the right to read are stored.
     """
 
     name: str

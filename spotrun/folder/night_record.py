@@ -9,13 +9,14 @@ The record lies in the store, next to the runs.
     nights/NAME/notified/…               notifications about a night that did not begin, as in a run's folder
 
 Each night that begins gets the next number. To begin a night, a process reads the numbers that exist, and then writes
-an object under the next number with put-if-absent. So if two processes begin a night at the same time, one succeeds,
-and the other finds that process's run in the record. If a night is due while the last night's run still continues, no
-second run begins.
+an object under the next number with put-if-absent. So if two processes begin a night at the same time, one process
+succeeds, and the other finds the first process's run in the record. If a night is due while the previous night's run is
+still in progress, no second run begins.
 
 Instances do not have the right to read or write this folder, because it is outside the folder of their run. Even an
-attacker who can write there cannot change which code is started: a reader that has the pin (night.py) accepts only the
-installed night.json and work folder, and skips each number that the night's function has not signed.
+attacker who can write to this folder cannot change which code is started. A reader that has the pin (night.py) accepts
+only the night.json and the work folder that were installed, and skips each numbered object that the night's function
+has not signed.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class NightStrange(StoreError):
 class BegunNight(msgspec.Struct, frozen=True, kw_only=True):
     """
     A night that began. `run` is the uid of the night's run. `carried` is True if an earlier night began that run, and
-    this night only continues it. The night's function has signed this record with the key of its pin.
+    this night only continues it. The night's function signs the record with the key in its pin.
     """
 
     due: str
@@ -87,8 +88,8 @@ class NumberedNight(msgspec.Struct, frozen=True):
 
 class NightRecord:
     """
-    The record of the nights of one name in a store. With the `pin` of a night, it accepts only the night that the pin
-    describes, and only numbered objects that the night's function has signed.
+    The record of all nights with one name in a store. If the caller passes the night's `pin`, only the night that the
+    pin describes is accepted, and only numbered objects that the night's function has signed.
     """
 
     def __init__(self, runs_uri: str, name: str, pin: Pin | None = None) -> None:
@@ -99,8 +100,7 @@ class NightRecord:
         self._signer = None if pin is None else pin.signer
         self.passed_over: tuple[int, ...] = ()
         """
-        Numbers that are higher than that of the newest valid record, and that are taken by invalid objects. Set by
-        `newest`.
+        Numbers above the newest valid record's number at which there are invalid objects. Set by `newest`.
         """
         self.next_number = 0
         """The first number after the newest valid record that no object has taken. Set by `newest`."""

@@ -1,4 +1,6 @@
-"""Stores the Lightning checkpoint that a run begins from, as one object whose name contains the checkpoint's digest."""
+"""
+Stores the Lightning checkpoint from which a run begins. It is one object, whose name contains the checkpoint's digest.
+"""
 
 from __future__ import annotations
 

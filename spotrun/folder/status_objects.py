@@ -19,10 +19,10 @@ from spotrun.store.port import Store
 
 class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The state of a trainer on a member of a gang; the gang's lead reads it. While the trainer runs, `exit_code` and `at`
-    are None. When the trainer has ended, `exit_code` is its exit code, `at` is the time of its end, and `reason` is its
-    last message. `damaged` is True if the trainer could not begin, because an object of the commit from which it should
-    continue is missing in the store.
+    The state of a trainer on a member of a gang. The member writes it, and the gang's lead reads it. While the trainer
+    runs, `exit_code` and `at` are None. After the trainer has ended, `exit_code` is its exit code, `at` is the time of
+    its end, and `reason` is its last message. `damaged` is True if the trainer could not begin because the commit from
+    which it should continue lacks an object in the store.
     """
 
     attempt: Count
@@ -35,10 +35,10 @@ class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A question of a gang's lead to the other members: do you have the same state files as I? The lead is about to store
-    its state files, and the object at `key` lists them. Each member answers whether its trainer has written other state
-    files. `incarnation` says which start of the trainer is meant, because an agent restarts a trainer that crashed.
-    `word` identifies the question.
+    A question that a gang's lead asks the other members: do you have the same state files as I? The lead is about to
+    store its state files, which are listed in the object at `key`. Each member answers whether its own state files
+    differ from this list. `incarnation` is the start of the trainer that the question is about, because an agent
+    restarts a trainer that crashed. `word` identifies the question.
     """
 
     attempt: Count
@@ -50,9 +50,9 @@ class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A member's answer to the question with this `word`. `count` is the number of the member's state files that differ
-    from the lead's list, and `unlike` has the paths of the first few of these files. `rests` is True if no process is
-    writing to the member's state files now.
+    A member's answer to the question that has this `word`. `count` is the number of the member's state files that
+    differ from the lead's list, and `unlike` has the paths of the first few of them. `rests` is True if no process is
+    writing to the member's state files at this moment.
     """
 
     word: str
@@ -74,8 +74,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Use of a machine. `cpu_share` is the busy share of its `cpus`. `gpus` are the GPUs that a training can use, if their
-    driver reports their use.
+    Use of a machine. `cpu_share` is the share of time in which its `cpus` processors were busy. `gpus` are the GPUs
+    that a training can use and whose driver reports their use.
     """
 
     cpus: Count
@@ -87,8 +87,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gpu_share(self) -> float | None:
         """
-        The share of time in which a GPU was computing: the mean of the GPUs whose driver reports this share. None if no
-        driver does.
+        The share of time in which a GPU was computing, as the mean over all GPUs whose driver reports this share. None
+        if no GPU's driver reports it.
         """
         told = [gpu.share for gpu in self.gpus if gpu.share is not None]
         return sum(told) / len(told) if told else None
@@ -101,8 +101,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 class Busy(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The time in which a device was busy: `busy_s` seconds of the `of_s` seconds in which it was observed. For several
-    machines, both numbers are sums.
+    The time in which a device was busy: `busy_s` of the `of_s` seconds for which it was observed. For several machines,
+    both numbers are sums over the machines.
     """
 
     busy_s: Seconds = 0.0

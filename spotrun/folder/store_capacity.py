@@ -57,11 +57,12 @@ class StoreCapacity:
 
 def shortage(store: Store, state: RunState) -> str:
     """
-    Return the reason why a run cannot save its next checkpoint, with a hint. Return "" if it can, if this is unknown,
-    or if the run has ended.
+    Return the reason why a run cannot save its next checkpoint, with a hint. Return "" if the run can save it, if this
+    is unknown, or if the run has ended.
 
-    This function is for commands that only read, so it does not write a test object. It recognizes a full disk, but not
-    an exhausted quota. A bucket's space is unlimited, so a bucket is not checked.
+    This function is called by commands that must not write, so it does not test the store by writing an object. For
+    this reason it recognizes a full disk, but not an exhausted quota. A bucket is not checked, because its space is
+    unlimited.
     """
     if state.terminal is not None or isinstance(parse(store.uri), BucketAddress):
         return ""

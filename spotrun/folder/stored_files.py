@@ -7,8 +7,8 @@ The files that a script wrote, stored by content next to the checkpoints, and th
 Files count as stored only once an `OutputsStored` entry in the ledger names their list and the list's digest. A list
 may refer to pieces that an earlier attempt has sent.
 
-Each attempt writes only into the folder with its own number. So if an agent was replaced and still uploads or deletes
-pieces, it cannot change the pieces of another attempt.
+Each attempt writes only into the folder with its own number. So if an agent still uploads or deletes pieces after its
+attempt was replaced, it does not change the pieces of another attempt.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def with_copies(self) -> tuple[OutputFile, ...]:
         """
-        The files of the list. For each link to a file, there is also a copy of that file under the link's path, because
-        users who fetch files want copies instead of links.
+        The files of the list, in which each link to a file is replaced by a copy of that file at the link's path. Users
+        who fetch files want copies instead of links.
         """
         files = {file.path: file for file in self.files}
         links = {link.path: normpath(join(dirname(link.path), link.target)) for link in self.links}
@@ -188,8 +188,8 @@ class Outcome(StrEnum):
     """
     REFUSED = "refused"
     """
-    The file was not fetched, because fetching it would be dangerous. There are two possible reasons: agents never store
-    files with such a name, for example `.git`; or the user's folder at this path belongs to a tool, for example to git.
+    The file was not fetched, because fetching it would be dangerous. Either the file has a name, such as `.git`, that
+    no agent would ever store, or the user's folder at this path belongs to a tool, such as git.
     """
     FAILED = "failed"
 

@@ -1,14 +1,15 @@
 """
-Records the request that began a sweep, and which run trains which trial of the sweep. The store that has these runs
-also has the records.
+Records the request that began a sweep, and the run that trains each trial of the sweep. The records are in the same
+store as these runs.
 
     sweeps/NAME.json        the request
     sweeps/NAME/UID/3       the uid of the run of trial 3 of sweep UID
 
-All other state of a sweep is in the ledgers of its runs. For each trial, a command creates a run, and then writes the
-trial's record with put-if-absent. So if two commands work on the same sweep, they do not train the same trial twice. If
-a command is killed, the next command finds the runs that it created. A run's uid is random. So no other program can
-guess the uid of the next trial's run and store something under this uid in advance.
+All other state of a sweep is in the ledgers of its runs. For each trial, a `spotrun sweep` command creates a run, and
+then writes the trial's record with put-if-absent. So if two commands work on the same sweep, they do not train the same
+trial twice. If a command is killed, the next command finds the killed command's runs in the records. A run's uid is
+random, so that no other program can guess the uid of the next trial's run and store something under this uid in
+advance.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
     The request of a sweep.
 
-    `wanted` has the flags of the command that began the sweep, by name, and the digest of the job. A second command
-    with the same `wanted` continues the sweep. The sweep began at `began_at`. Its deadline is `deadline_s` seconds of
-    run time after that; `deadline` is the deadline as the user typed it. Run time passes `time_scale` times as fast as
-    system time. `stopped_by` is the user who stopped the whole sweep, or "". `recorded` is True if each trial that has
-    begun has a record. It is False if an earlier version created the sweep: then the uids of its runs are computed from
-    the sweep's uid.
+    `wanted` has the flags of the command that began the sweep, keyed by name, and the digest of the job. A later
+    command with the same flags and job continues the sweep. The sweep began at `began_at`. Its deadline is `deadline_s`
+    seconds of run time after that; `deadline` is the deadline as the user typed it. Run time passes `time_scale` times
+    as fast as system time. `stopped_by` is the user who stopped the whole sweep, or "". `recorded` is True if each
+    trial that has begun has a record. It is False if an earlier version of spotrun created the sweep. Such a sweep has
+    no records of trials; the uids of its runs are computed from the sweep's uid.
     """
 
     name: str

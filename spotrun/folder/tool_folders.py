@@ -7,15 +7,17 @@ import stat
 
 _MARKS = {"HEAD": "git", "pyvenv.cfg": "Python", "conda-meta/history": "conda"}
 """
-Files by which a folder of a tool is recognized, each with its tool. A folder with the file `HEAD` counts as a git
-repository even if the other files of a repository are missing, because `spotrun fetch` might write them next.
+Files by which a tool's folder is recognized, each with the name of the tool. A folder with the file `HEAD` counts as a
+git repository even if the other files of a repository are missing, because `spotrun fetch` might write these other
+files next.
 """
 
 
 def tool_of(folder: int | str) -> str:
     """
-    Return the tool to which a folder belongs, or would belong if one more file were written into it. Return "" if it
-    belongs to no tool. Files must not be written into a tool's folder, because the tool would obey them.
+    Return the name of the tool to which a folder belongs, or would belong after one more file was written into it.
+    Return "" if there is no such tool. The caller must not write files into a tool's folder, because the tool would
+    obey these files.
     """
     return next((tool for mark, tool in _MARKS.items() if _has_file(folder, mark)), "")
 

@@ -45,9 +45,9 @@ _BEGINNING_BYTES = 128
 
 class UploadSelection(NamedTuple):
     """
-    The files of a work folder. `files` travel with the run. The other two fields have the paths that do not travel:
+    The files of a work folder. `files` travel with the run. The other two fields list the paths that do not travel:
     `secrets` are the paths that look like secrets, and `ignored` are the paths that match a rule in a `.gitignore` or
-    `.spotrunignore` file. The path of a folder ends with a slash.
+    `.spotrunignore` file. In these lists, a folder's path ends with a slash.
     """
 
     files: list[Path]
@@ -155,7 +155,7 @@ def _judge(path: Path, name: str, own: GitIgnoreSpec | None, git: Sequence[tuple
     """
     Return the field of `UploadSelection` to which a path belongs; None if the path travels. The first rule that applies
     decides. The rules are tried in this order: the rules in `.spotrunignore`, the rules about secrets, and the rules in
-    the `.gitignore` files, beginning with the deepest folder.
+    the `.gitignore` files. The `.gitignore` file in the deepest folder comes first.
     """
     if own is not None and (decided := own.check_file(name).include) is not None:
         return "ignored" if decided else None

@@ -22,13 +22,13 @@ MARK = ".spotrun"
 """Name of a file in a logger's folder. The file contains the uid of the run that made the folder."""
 NEVER = paths.NEVER | {".cache", ".ipynb_checkpoints", MARK}
 """
-Names that are never stored: caches, environments and version control, which are large and useless, and the MARK files
-that spotrun writes.
+Names of files and folders that are never stored: caches, environments and version control, which are large and useless
+to the training, and the MARK files that spotrun itself writes.
 """
 PATHS_MAX = 1 << 14
 """
-Maximum number of paths for which this module remembers whether to store them. It remembers them because the folder is
-scanned again and again.
+Maximum number of paths for which this module remembers whether they are to be stored. The folder is scanned again and
+again, so this saves work.
 """
 OUTSIDE = "it is a link that leads out of the work folder"
 NOWHERE = "it is a link that leads to nothing, or to itself"
@@ -142,9 +142,8 @@ def tree(root: str, folder: str = "", never: Collection[str] = ()) -> Iterator[t
 
 def sort_out(found: Iterable[tuple[str, Facts]], link_at: Callable[[str, Survey], LinkTo | None]) -> Survey:
     """
-    Sort the paths into the fields of a survey. Links come last: after all other paths are sorted, `link_at` is called
-    for each link. It returns the link in the form in which it is to be stored, or None if it cannot be stored as a
-    link.
+    Sort the paths into the fields of a survey. After all other paths are sorted, `link_at` is called for each link. It
+    returns the link in the form in which the link is to be stored, or None if the link cannot be stored as a link.
     """
     survey = Survey({}, {}, {}, {})
     for path, facts in found:
@@ -210,8 +209,8 @@ def _new(
     root: str, before: Mapping[str, Stamp], chosen: Callable[[str], bool], missing: set[str]
 ) -> Iterator[tuple[str, Facts]]:
     """
-    Yield the paths that `chosen` accepts and that are new: they are not in `before`, or their file has changed since
-    then. Remove from `missing` each path that exists.
+    Yield each path that `chosen` accepts and that is new or changed: it is not in `before`, or its file differs from
+    the stamp there. Remove each path that exists from `missing`.
     """
     for path, facts in tree(root, never=NEVER):
         name = _name(path, facts)

@@ -2,8 +2,8 @@
 Strategies of other tools and from the literature. Simulations compare them with spotrun's own strategies; jobs cannot
 use them.
 
-To make the comparison fair, each of them is wrapped in a SafetyNet, like spotrun's strategies. So none of them misses a
-deadline, and they differ only in their rules.
+To make the comparison fair, each of these strategies is wrapped in a SafetyNet, as spotrun's own strategies are. So no
+strategy misses a deadline, and the strategies differ only in their rules.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@ Forecasts a job that can use several kinds of instances. A lifetime is one simul
 allowed to use all kinds, and others only one kind, so that the results can be compared. In each lifetime, the policy of
 real runs makes the decisions.
 
-For each lifetime, a true speed of every kind is drawn at random. It lies between a third of the published speed and
-three times that speed (`spotrun.policy.throughput`). The policy knows only the published speed, so the simulated run
-has to measure the true one, like a real run.
+For each lifetime, the true speed of every kind is drawn at random. It is between one third of the kind's published
+speed and three times that speed (`spotrun.policy.throughput`). The policy knows only the published speed, so the
+simulated run has to measure the true speed, as a real run does.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def forecast_of_kinds(
     progressed: Callable[[int, int], None],
 ) -> tuple[list[Forecast], tuple[Share, ...]]:
     """
-    Return a forecast for each row, and the kinds that will probably do most of the work, the most probable first. All
-    rows are simulated with the same markets and speeds.
+    Return a forecast for each row. Also return the kinds that will probably do most of the work, with the most probable
+    kind first. All rows are simulated with the same markets and speeds.
     """
     found: list[list[LifeOutcome]] = [[] for _ in choice.ways]
     lives = range(min(lifetimes, LIFETIMES_MAX))

@@ -24,12 +24,14 @@ from spotrun.strategies.port import Job
 HORIZON = 2.0
 """A lifetime is given up after this multiple of `span_s`."""
 SPAN = 4.0
-"""The `span_s` of a job without a deadline, as a multiple of the time for its work and one changeover."""
+"""
+The `span_s` of a job without a deadline, as a multiple of the time that its work and one changeover take together.
+"""
 MOSTLY = 1.5
 """
-Length of the market that is drawn first, as a multiple of the time for the work and one changeover. Most lifetimes end
-within it. If a lifetime does not, a longer market is drawn with the same seed. The longer market begins exactly like
-the shorter one, so the result does not depend on this limit.
+Length of the market that is drawn first, as a multiple of the time that the work and one changeover take together. Most
+lifetimes end within this market. If a lifetime takes longer, a longer market is drawn with the same seed. The longer
+market begins exactly like the shorter market, so the result does not depend on this length.
 """
 TICKS = 120
 """
@@ -64,9 +66,9 @@ class JobUncertainty(msgspec.Struct, frozen=True):
     """
     The uncertainty of a job's figures. Each lifetime draws its true figures at random within these limits.
 
-    The true work is up to the share `work_share` more or less than the estimate. All changeovers of a lifetime take the
-    same time: one of the measured `changeovers_s` (or the job's estimate if none was measured), multiplied or divided
-    by a factor of up to `changeover_factor`.
+    The true work differs from the estimate by at most the share `work_share`, in either direction. All changeovers of a
+    lifetime take the same time. This time is one of the measured `changeovers_s` (the job's estimate if none was
+    measured), multiplied or divided by a factor of at most `changeover_factor`.
     """
 
     work_share: float = 0.0
@@ -117,8 +119,8 @@ class Forecast(msgspec.Struct, frozen=True):
 class Inputs(msgspec.Struct, frozen=True):
     """
     The input of a forecast: its rows (`questions`), the job as it is known before it runs, and the conditions of its
-    lifetimes. `standby` has the rules for replacements, except for one field: in each lifetime, it is drawn at random
-    which losses have a notice, and `standby.warned` is replaced by the result.
+    lifetimes. `standby` has the rules for replacements. Its field `warned`, which says which losses have a notice, is
+    not used: each lifetime draws its own value at random.
     """
 
     questions: tuple[ForecastRequest, ...]
@@ -140,8 +142,8 @@ def forecast(
     """
     Return one forecast for each of the `questions`, in the same order.
 
-    For each lifetime, one market is drawn and used for all questions. It has the pools of the question with the most
-    pools. All other questions must use only pools of that question. The same seed gives the same markets.
+    For each lifetime, one market is drawn and used for all questions. It has the pools of the question that has the
+    most pools, so all other questions must use a subset of these pools. The same seed gives the same markets.
     """
     outcomes: list[list[Outcome]] = [[] for _ in asked.questions]
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
@@ -187,7 +189,7 @@ def outcomes_of(asked: Inputs, lifetimes: range, seed: int, source: Source) -> l
 
 
 def seed_of(seed: int, number: int) -> int:
-    """Return the seed of one lifetime, for its market, its uncertainties and its notices."""
+    """Return the seed with which the market, the uncertain figures and the notices of one lifetime are drawn."""
     return seed * 1_000_003 + number
 
 

@@ -33,10 +33,10 @@ class SpotPools(msgspec.Struct, frozen=True):
     """
     A set of spot pools: their names, regions and prices (USD per hour), in the order in which they are requested.
 
-    In a pool whose region is not that of the bucket, the traffic of checkpoints costs money. `sending` has the cost of
-    saving checkpoints from each pool, in USD per hour, which is added to the price; it is empty if saving costs
-    nothing. `tolls` has the cost in USD of fetching the checkpoint when an instance starts. Each key is the name of a
-    pool, or of on-demand. Pools where fetching costs nothing are left out.
+    If a pool is not in the bucket's region, sending checkpoints between the two regions costs money. `sending` has the
+    cost of saving checkpoints from each pool, in USD per hour. This cost is added to the pool's price; `sending` is
+    empty if saving costs nothing. `tolls` has the cost, in USD, of fetching the checkpoint when an instance starts,
+    keyed by the name of the pool (or of on-demand). Pools where fetching costs nothing are left out.
     """
 
     name: str
@@ -48,7 +48,10 @@ class SpotPools(msgspec.Struct, frozen=True):
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """A drawn market: availability in shape (tick, pool), and prices in shape (tick, pool), or (pool) if constant."""
+    """
+    A drawn market as two arrays. The availability has the shape (tick, pool). The prices have the shape (tick, pool),
+    or (pool) if they are constant.
+    """
 
     up: np.ndarray
     usd: np.ndarray
@@ -195,8 +198,8 @@ def _tick(moment: datetime, tick_s: float) -> int:
 
 def standby_of(standby: Standby, seed: int) -> Standby:
     """
-    Return a copy of `standby` for one lifetime, with a random choice of the losses that have a notice. Their share is
-    the same as on the local cloud.
+    Return a copy of `standby` for one lifetime, in which the losses that have a notice are chosen at random. The share
+    of losses with a notice is the same as on the local cloud.
     """
     rng = np.random.default_rng((seed, 1))
     warned = rng.random(WARNED_MAX) >= local.UNANNOUNCED_SHARE
@@ -205,10 +208,10 @@ def standby_of(standby: Standby, seed: int) -> Standby:
 
 class Lifetime(Sequence[Mapping[str, float]]):
     """
-    A market in the form that the simulator needs: for each tick, the price of every pool that has capacity. Consecutive
-    ticks return the same object until something changes.
+    A market in the form that the simulator needs: for each tick, a mapping with the price of every pool that has
+    capacity. As long as nothing changes from tick to tick, the ticks share one mapping object.
 
-    An object is made only when its tick is first used, because many lifetimes end long before the last tick.
+    A mapping is made only when one of its ticks is first used, because many lifetimes end long before the last tick.
     """
 
     def __init__(self, market: SpotPools, drawn: Drawn) -> None:

@@ -88,8 +88,8 @@ def _size_bytes(event: CheckpointCommitted) -> int:
 
 def _setups(state: RunState, how: str) -> Iterator[float]:
     """
-    Yield how many seconds each set-up took. `how` selects the set-ups: "run" those that were run and then packed, and
-    "unpacked" those that were only unpacked.
+    Yield the seconds that each set-up took, for the set-ups that `how` selects. "run" selects set-ups that ran in full
+    and were then packed. "unpacked" selects set-ups that only unpacked the files of an earlier set-up.
     """
     for attempt in state.attempts.values():
         if attempt.setup is not None and attempt.setup.how == how and attempt.setup.packed_bytes:
@@ -98,8 +98,9 @@ def _setups(state: RunState, how: str) -> Iterator[float]:
 
 def _whole_starts(state: RunState, setup_s: float | None) -> Iterator[float]:
     """
-    Yield the seconds of each changeover. If an instance only unpacked its set-up, the seconds for that are replaced by
-    `setup_s`, the time of the whole set-up, if this is known.
+    Yield the seconds of each changeover, as if its instance had run the whole set-up. For an instance that only
+    unpacked its set-up, replace the unpacking time by `setup_s`, the time of the whole set-up. If `setup_s` is None,
+    leave the unpacking time as it is.
     """
     for number, seconds in measured_starts(state).items():
         setup = state.attempts[number].setup

@@ -19,8 +19,8 @@ def optimum(job: Job, market: Ticks, deadlines_s: list[float], first: int = 0) -
 
     The used slack is all time without progress: waits (of one tick each) and changeovers. All times are counted in
     units of q = gcd(tick, changeover, work) seconds, so they are whole numbers and the result is exact. g is a tick,
-    and d is a changeover. Starts that are lost or stopped during their changeover are not considered: they make no
-    progress, and waiting for the same time costs nothing.
+    and d is a changeover. Instances that are lost or stopped during their changeover are not considered: they cost
+    money without progress, and waiting for the same time costs nothing.
 
     From one tick to another, Cost[place][u] moves by
 

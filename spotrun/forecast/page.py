@@ -1,4 +1,6 @@
-"""The page that `spotrun plan JOB.yaml --html FILE` writes: the forecast in one file that loads no other files."""
+"""
+Makes the page that `spotrun plan JOB.yaml --html FILE` writes: the forecast in one file that loads no other files.
+"""
 
 from __future__ import annotations
 

@@ -58,9 +58,10 @@ class Plan(msgspec.Struct, frozen=True):
     """
     The forecast of a job, made before any money is spent. `assumed` states the assumptions in one line.
 
-    `time_left` is None for a run without a deadline. `repeats` is set if the job runs a command, names no files as its
-    state, and none of its earlier runs had a checkpoint. If the job allows several kinds of instances, `expects` lists
-    those that will probably do most of the work, the most probable first.
+    `time_left` is None for a run without a deadline. `repeats` is True if an interruption will probably make the job
+    begin again: the job runs a command, names no files as its state, and none of its earlier runs had a checkpoint. If
+    the job allows several kinds of instances, `expects` lists the kinds that will probably do most of the work, the
+    most probable first.
     """
 
     work: timedelta
@@ -120,8 +121,8 @@ def plan(
     progressed: Callable[[int, int], None] = lambda done, of: None,
 ) -> Plan:
     """
-    Forecast the job `spec`. `offerings` are those that suit the job, the cheapest first. `time_left` is the time until
-    the deadline.
+    Forecast the job `spec`. `offerings` are the offerings that suit the job, the cheapest first. `time_left` is the
+    time until the deadline.
 
     `measured` has the measurements of earlier runs, and `source` draws the markets. `considered` is only copied into
     the plan's `offerings`. `created` says in which region the bucket is; without it, traffic is assumed to cost
@@ -220,8 +221,8 @@ def job_for(
     sent: CheckpointTraffic = NOTHING_SENT,
 ) -> Job:
     """
-    Return the job in the form that strategies use. What was not measured is filled in with the same assumptions as in
-    real runs.
+    Return the job in the form that strategies use. For each figure that was not measured, use the same assumption as
+    real runs do.
     """
     on_demand = [sent.usd_per_hour(found) for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
     if not on_demand and time_left is not None:
@@ -266,8 +267,8 @@ def _unpacks(spec: RunSpec, offerings: Sequence[Offering]) -> bool:
 
 def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: CheckpointTraffic) -> list[ForecastRequest]:
     """
-    Return the rows of the forecast: the job's strategy with spot pools in one zone, in one region and in all zones;
-    and, for comparison, on-demand alone and spot alone.
+    Return the rows of the forecast. In three rows, the job's strategy uses the spot pools of one zone, of one region,
+    or of all zones. Two more rows, for comparison, use only on-demand or only spot.
     """
     spot = [found for found in offerings if found.capacity_type is CapacityType.SPOT]
     dear = [found for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]

@@ -48,8 +48,8 @@ class PlannedJob(NamedTuple):
     source: Source
     notes: Sequence[str] = ()
     """
-    Notes for the user. They say which figures come from `spotrun bench`, or that `spotrun bench` has measured this job
-    only with other arguments.
+    Notes for the user about `spotrun bench`: which figures of the forecast it has measured, or that it has measured
+    this job only with other arguments.
     """
 
 
@@ -67,10 +67,12 @@ def planned(
     progressed: Callable[[int, int], None],
 ) -> PlannedJob:
     """
-    Return the forecast of the job at `spec_path` under `overrides`, from the runs and benches in `store`.
+    Return the forecast of the job in the file `spec_path`, changed by `overrides`. The forecast uses the measurements
+    of the runs and benches in `store`.
 
     Raises:
-        SpecInvalid: the job cannot be forecast, no offering suits it, or all cost more than max_price now.
+        SpecInvalid: the job cannot be forecast, no offering suits it, or all suitable offerings now cost more than
+            max_price.
         CloudError: the cloud offers nothing in the places that the job names.
     """
     spec = load_spec(spec_path, dict(overrides), store or default_store(), arguments)
@@ -135,11 +137,12 @@ def _with_bench(
     known: RunMeasurements, spec: RunSpec, spec_path: Path, store: str | None
 ) -> tuple[RunMeasurements, list[str]]:
     """
-    Add figures that `spotrun bench` has measured on the job's first kind of instances, unless runs have measured them
-    (`known`). Return the result, and notes for the user about the added figures.
+    Complete the figures that runs have measured (`known`) with figures that `spotrun bench` has measured on the job's
+    first kind of instances. A figure that runs have measured is kept. Return the result, and notes for the user about
+    the added figures.
 
     Raises:
-        StoreError: the store cannot be read, and nothing else says how long the work takes.
+        StoreError: the store cannot be read, and the duration of the work is not known from elsewhere.
     """
     folder, needs_work = store or spec.checkpoint.uri, not (spec.policy.expected_work or known.work)
     if absent(folder) or not spec.resources.kinds or not (needs_work or not known.changeovers_s):
@@ -193,8 +196,8 @@ def _source(spec: RunSpec, world: World, traces: Path | None, published_as: str,
     Return the source of the markets.
 
     Raises:
-        SpecInvalid: two flags that each name a source were combined, a flag names an unknown format, or recent prices
-        are not known.
+        SpecInvalid: two flags each name a source, a flag names an unknown format, or the recent prices that a flag
+            requests are not known.
     """
     if traces is not None and price_history:
         raise SpecInvalid("--traces already has prices", hint="leave out --price-history")

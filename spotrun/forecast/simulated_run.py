@@ -112,8 +112,8 @@ class _Trainer(msgspec.Struct):
 class SimulatedRun:
     """
     A simulated run of `spec` on these offerings. The market `drawn` has one column for each spot pool in `pools`. If
-    the run lasts longer than the market, the market repeats from its beginning. There is a policy round at least every
-    `look_s` seconds, and after each event that requires one.
+    the run lasts longer than the market, the market repeats from its beginning. The policy decides at least every
+    `look_s` seconds, and after each event that requires a decision.
     """
 
     def __init__(
@@ -235,8 +235,8 @@ class SimulatedRun:
 
     def _losses_by(self, at_s: float) -> int:
         """
-        Return the number of a loss at `at_s`. The number decides whether the loss has a notice. It depends only on the
-        time, so a loss at this time has a notice either in all simulated runs of a lifetime, or in none.
+        Return the number that decides whether a loss at `at_s` has a notice. The number depends only on the time
+        `at_s`. So all simulated runs of a lifetime agree on whether a loss at that time has a notice.
         """
         return round(at_s / self._tick_s)
 

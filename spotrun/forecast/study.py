@@ -41,8 +41,8 @@ class Case(msgspec.Struct, frozen=True, order=True):
     """
     A job and the zones in which it can run.
 
-    `zones` is "all zones" if the job can use all zones of a recorded market. It is "one zone" if the job can use only
-    one; then the job is simulated once for each zone.
+    `zones` is "all zones" if the job can use all zones of a recorded market, and "one zone" if it can use only one
+    zone. In the second case, the job is simulated once for each zone.
     """
 
     zones: str
@@ -55,9 +55,9 @@ class SimulatedJob(msgspec.Struct, frozen=True):
     """
     The result of one simulation: one job under one strategy, started at one time of a recorded market.
 
-    `share` is the job's cost, divided by what the job costs on on-demand alone. `losses` is None for the optimum,
-    because its number of losses is not defined: several schedules may have the minimum cost and lose different numbers
-    of instances.
+    `share` is the job's cost divided by its cost on on-demand alone. `losses` is None for the optimum (the schedule
+    with the minimum cost): several schedules can have the same minimum cost but different numbers of losses, so the
+    optimum's number of losses is not defined.
     """
 
     case: Case
@@ -78,7 +78,7 @@ class StrategyResult(msgspec.Struct, frozen=True):
 
 class Options(msgspec.Struct, frozen=True):
     """
-    The scope of a study: the strategies, and the jobs that each of them is simulated with.
+    The scope of a study: the strategies, and the jobs with which each strategy is simulated.
 
     If a recorded market has no prices, the price of spot is the on-demand price divided by `price_ratio`. A recorded
     market is divided into windows. With `every` = n, the study uses only each n-th window. In each window, the study
@@ -101,8 +101,8 @@ class RecordFacts(msgspec.Struct, frozen=True):
     """
     Facts about one recorded market.
 
-    `up_share` is the share of its ticks in which spot was available, `polarity` says which numbers in the file mean
-    "available", and `trials` counts the jobs that were simulated in the market.
+    `up_share` is the share of the market's ticks in which spot was available. `polarity` says which numbers in the file
+    mean "available". `trials` is the number of jobs that were simulated in the market.
     """
 
     name: str

@@ -1,9 +1,9 @@
 """
 Simulates one job in one recorded market, tick by tick.
 
-A strategy decides at the start of each tick, when it already knows which zones have spot in that tick. Instances are
-lost only between ticks. Every start takes a changeover, billed at the new instance's price. Stopping is free, progress
-is kept, and billing is by the second.
+A strategy decides at the start of each tick, and knows which zones have spot in that tick. Instances are lost only
+between ticks. Every start of an instance takes a changeover, which is billed at the new instance's price. Stopping an
+instance costs nothing and loses no progress. Billing is by the second.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ ROUNDING_S = 1e-6
 
 Ticks = Sequence[Mapping[str, float]]
 """
-For each tick, the zones that have spot, with their prices (USD per hour). If nothing changes from one tick to the next,
-both ticks have the same mapping object. So a comparison with `is` detects a change.
+For each tick, a mapping from the zones that have spot to their prices (USD per hour). If nothing changes from one tick
+to the next, both ticks have the same mapping object, so a comparison with `is` detects a change.
 """
 
 
@@ -88,10 +88,10 @@ def simulate(
     Simulate `job` in `market`, from tick `first` on. At each tick `strategy` chooses a place: a zone, on-demand or
     none.
 
-    After a loss without notice, the work since the job's start at that place has to be repeated, but at most `rework_s`
-    seconds of work. Without `standby`, every start takes a whole changeover, and all of it is billed. `believed` is the
-    job as the strategy sees it, if the strategy assumes more careful figures than the true ones in `job`. `tolls` has
-    the extra cost, in USD, of each start at a place.
+    After a loss without notice, the job has to repeat the work that it did since its start at that place, but at most
+    `rework_s` seconds of work. Without `standby`, every start takes a whole changeover, and the whole changeover is
+    billed. `job` has the true figures; `believed`, if not None, is the job with more cautious figures, on which the
+    strategy bases its decisions. `tolls` has the extra cost, in USD, of each start at a place.
     """
     life = _Life(job, rework_s, standby, tolls)
     told, choose, history = believed or job, strategy.choose, MarketHistory()
@@ -119,12 +119,13 @@ def simulate(
 
 class _Life:
     """
-    The state of a simulated job: the place where it runs, the time since which it runs there, and its results so far.
+    The state of a simulated job: the place where it runs, the time at which it began to run there, and its results so
+    far.
 
-    If the job moves, it still runs at `running`, and `coming` is the place to which it moves; the rest of that
-    changeover takes `coming_s`. After a loss with a notice, `ahead_s` is the part of the changeover that is already
-    over, because the replacement was started at the notice. The instance at `running` is not billed for another
-    `free_s`, and the instance at `coming` for another `coming_free_s`.
+    While the job moves, it still runs at `running`; `coming` is the place to which it moves, and `coming_s` is the time
+    until its new instance is ready. After a loss with a notice, `ahead_s` is the part of the changeover that is already
+    over, because the replacement was started at the notice. Billing of the instance at `running` begins only after
+    another `free_s` seconds, and billing of the instance at `coming` after another `coming_free_s` seconds.
     """
 
     __slots__ = (
@@ -182,9 +183,9 @@ class _Life:
         Return the spot offers that the strategy sees, and the seconds since the job arrived at its place or, if that is
         later, since the strategy last requested spot.
 
-        With a `standby`, the strategy requests spot only at intervals while the job runs. It sees the offers of other
-        zones only at these requests. Without a `standby`, it sees all offers at each tick, and only the job's arrival
-        counts for the seconds.
+        With a `standby`, the strategy requests spot only at intervals while the job runs, and sees the offers of other
+        zones only at these requests. Without a `standby`, the strategy sees all offers at each tick, and the seconds
+        are always counted from the job's arrival.
         """
         since_s, standby, running = self.elapsed_s - self.since_s, self.standby, self.running
         if standby is None:
@@ -258,8 +259,8 @@ class _Life:
 
     def _pass_quiet_tick(self, running: str, spot: Mapping[str, float]) -> None:
         """
-        Bill a tick in which the job only trains, and add its progress. `pass_tick` would give the same result. This
-        method is faster, which matters because most ticks are of this kind.
+        Bill a tick in which the job only trains, and add its progress. This is a faster version of `pass_tick`, with
+        the same result, because the job only trains in most ticks.
         """
         tick_s = self.job.tick_s
         self.usd += self._price(running, spot) * tick_s / SECONDS_PER_HOUR

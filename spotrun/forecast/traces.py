@@ -46,8 +46,8 @@ class Windows(msgspec.Struct, frozen=True):
 
     def ticks(self, window: int, zones: tuple[int, ...]) -> list[dict[str, float]]:
         """
-        Return one window in the form that the simulator reads: for each tick, those of `zones` that have spot, with
-        their prices.
+        Return one window in the form that the simulator reads: for each tick, the zones among `zones` that have spot,
+        with their prices.
         """
         columns = list(zones)
         up, price = self.up[window][:, columns].tolist(), self.price[window][:, columns].tolist()

@@ -1,9 +1,9 @@
 """
 Makes Hydra's `${now:%Y-%m-%d}` stand for the time of the run's first start, in each attempt and on each instance.
 
-Hydra puts the time into the name of a job's output folder (`outputs/2026-01-31/12-00-00`), by `${now:…}`. If this were
-the current time, each attempt would write to a new folder, and would not find the files that were restored from the
-checkpoint to the old folder.
+With `${now:…}`, Hydra puts the time into the name of a job's output folder (`outputs/2026-01-31/12-00-00`). If this
+were the current time, each attempt would write to a new folder. It would not find the files that spotrun has restored
+from the checkpoint, because these are in the folder of the first start.
 """
 
 from __future__ import annotations

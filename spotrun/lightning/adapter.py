@@ -124,8 +124,8 @@ class LightningFramework(Position, Loaders):
 
     def roots(self) -> Mapping[str, object]:
         """
-        Return the objects in which the script may keep state: its own callbacks and data module, its own loggers and
-        profiler, and the hyper-parameters that Lightning keeps for it.
+        Return the objects in which the script can keep state: its own callbacks, data module, loggers and profiler, and
+        the hyper-parameters that Lightning stores for the script.
 
         Callbacks and data modules that are part of Lightning are left out, because they export their state themselves.
         """
@@ -223,8 +223,8 @@ class LightningFramework(Position, Loaders):
 
     def load_metrics(self, metrics: State) -> None:
         """
-        Load the metrics. This is called in on_fit_start, and not earlier: before on_fit_start, Lightning restores
-        weights and callbacks, and then resets its metrics.
+        Load the metrics. Called in on_fit_start. An earlier call would have no effect, because before on_fit_start
+        Lightning restores weights and callbacks, and then resets its metrics.
         """
         trainer_state.load_again(self._trainer, self._state)
         trainer_state.load_scores(self._trainer, self._state)
@@ -263,8 +263,8 @@ class LightningFramework(Position, Loaders):
 
     def close(self) -> None:
         """
-        Undo the changes of this fit(), so that the Trainer's next fit() finds the attributes that an uninterrupted
-        training would have left.
+        Undo the changes that this adapter made for this fit(), so that the Trainer's next fit() finds the attributes
+        that an uninterrupted training would have left.
         """
         self._loops.close()
         self._loops.forget_loading()

@@ -1,9 +1,9 @@
 """
 Traces a training batch by batch, for `spotrun verify-resume` (see spotrun/training/trace).
 
-factory.py adds this callback next to SpotrunCallback if an environment variable names a trace file. The environment may
-also list steps at which the training is to be killed. When the trainer first reaches one of these steps, it waits there
-until it is killed. So it is killed at the same step on fast and on slow machines.
+factory.py adds this callback next to SpotrunCallback if an environment variable names a trace file. Another variable
+may list steps at which the training is to be killed. When the trainer first reaches one of these steps, it waits there
+until it is killed, so that the kill comes at the same step on fast and slow machines.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class TraceCallback:
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """
-        Record the end. This runs after SpotrunCallback's teardown, so that the recorded random generators are in the
-        state in which the code after fit() finds them.
+        Record the end of the training. This runs after SpotrunCallback's teardown, so it records the random generators
+        in the state in which the code after fit() finds them.
         """
         if stage == "fit":
             self._look_for_improvement(trainer)

@@ -153,8 +153,8 @@ class LoopFramework:
 
     def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
         """
-        Record that the checkpoint does not fit, if `optimizers` are not the script's own objects. Unlike other
-        frameworks, this one cannot put other optimizers in the place of the script's own.
+        Record that the checkpoint does not fit if `optimizers` are not the script's own objects. The script's loop uses
+        its own optimizers, and this class, unlike the adapters of other frameworks, has no way to replace them.
         """
         kinds = [type(one).__name__ for one in optimizers]
         if list(map(id, optimizers)) != list(map(id, self.optimizers)):

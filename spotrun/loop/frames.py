@@ -41,10 +41,11 @@ def left_well(frame: FrameType | None) -> bool:
     """
     Return True if the script left the loop with `break` or `return`, and False if an exception ended the loop.
 
-    The loop's iterator is a generator. When the loop is left, Python closes the generator, which then calls this
-    function. `frame` is the frame from which the generator was closed. Usually this is the script's function with the
-    loop. But a library, such as a progress bar, may have wrapped the generator in a generator of its own. Then Python
-    closes the library's generator first, and `frame` is the frame of the library's generator. Such frames are skipped.
+    The loop's iterator is a generator. When the script leaves the loop, Python closes this generator, which then calls
+    this function. `frame` is the frame from which Python closed the generator. Usually this is the frame of the
+    script's function with the loop. But a library, such as a progress bar, may have wrapped the generator in a
+    generator of its own. Python then closes the library's generator first, and `frame` is the frame of that generator.
+    This function skips such frames.
     """
     while frame is not None:
         name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
@@ -92,8 +93,8 @@ class Frames:
 
     def lost(self, *, ended: bool) -> Iterator[UntrackedChange]:
         """
-        Yield each local variable that the script still reads, and that would differ in a process that resumed at this
-        point.
+        Yield each local variable that the script will still read, and whose value would be different in a process that
+        resumed at this point.
 
         `ended` is True if the loop's iterator has no next item, so that the code after the loop runs next.
         """
@@ -159,7 +160,8 @@ def _is_function(frame: FrameType) -> bool:
 
 def _seen(value: Any) -> Any:
     """
-    Return a token for the value of a variable. If a later token differs, the variable has changed in between.
+    Return a token for the value of a variable. If the token is different later, the variable has changed in the
+    meantime.
 
     The token of a plain value is the value itself. The token of an object consists of its identity and of those
     properties that are cheap to compare: its length, its version, or its plain attributes.
@@ -182,8 +184,8 @@ def _seen(value: Any) -> Any:
 @cache
 def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
     """
-    Return the local variables that the code still needs at the instruction at `offset`. From there on, the code may
-    read these variables before it writes to them.
+    Return the local variables whose values are still needed at the instruction at `offset`: from there on, the code may
+    read them before it writes to them.
 
     `ended` matters only if this instruction requests the next item of a loop. `ended` is True if the loop has no next
     item, and so ends.
@@ -201,7 +203,7 @@ def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
             before = read | (after - written)
             changed = changed or before != live[number]
             live[number] = before
-    # `offset` may be within the inline cache that follows the instruction.
+    # `offset` may point into the instruction's inline cache, so take the last instruction that starts at or before it.
     number = max(number for number, one in enumerate(instructions) if one.offset <= offset)
     if instructions[number].opname == "FOR_ITER":
         return live[numbers[instructions[number].argval]] if ended else live[number + 1]

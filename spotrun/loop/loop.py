@@ -37,13 +37,13 @@ class Loop:
     scalers, averages, and any of its own objects whose attributes are part of the state. `prepared` is a Fabric or an
     Accelerator.
 
-    When a training resumes, the script starts from its first line. Code before the loop therefore runs in every
-    process. The loop continues at the snapshot, so code inside it runs once for each epoch and batch, with one
-    exception. If the snapshot lies within an epoch, the code between the start of the epoch and its first batch runs
-    again. spotrun then restores the state from the snapshot, which undoes the effects of that code.
+    When a training resumes, a new process runs the script from its first line, so code before the loop runs in every
+    process. The loop continues at the snapshot, so code inside the loop runs only once for each epoch and batch. There
+    is one exception: if the snapshot was made within an epoch, the code between the start of that epoch and its first
+    batch runs again. After that, spotrun restores the state from the snapshot, which undoes the effects of this code.
 
-    Without an agent, the training is saved in the folder `local`, and resumed from there. Without `local`, nothing is
-    saved.
+    Without an agent, the training is saved in the folder `local` and resumed from there. If `local` is not given
+    either, nothing is saved.
 
     Raises, when a loop begins:
         TrainingUnsupported: this training cannot be resumed exactly; the hint says what to change.

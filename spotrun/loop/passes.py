@@ -1,9 +1,9 @@
 """
 Two iterators that track the position of a fit: one over its epochs, and one over the batches of a pass within an epoch.
 
-A batch or an epoch counts as ended when the script requests the next one, or when the script leaves the loop. Both
-iterators are generators, because Python closes a generator as soon as the script leaves the loop over it. This is how a
-script that leaves the loop is noticed.
+A batch or an epoch counts as ended when the script requests the next one, or when the script leaves the loop. To notice
+that the script leaves the loop, both iterators are generators: Python closes a generator as soon as the loop over it is
+left.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ example, a progress bar or its generator.
 
 
 class Passes:
-    """One fit, from its first epoch to its end. It counts epochs and batches, and calls the `Fit` at each of them."""
+    """
+    The iterators of one fit, from its first epoch to its end. They count epochs and batches, and call the `Fit` at each
+    epoch and batch.
+    """
 
     def __init__(self, framework: LoopFramework, local: str | None = None) -> None:
         self._here = framework
@@ -231,7 +234,7 @@ class Passes:
         Reject a script that numbers its batches with Python's `enumerate`, which would count from 0 again after a
         resume.
 
-        This is checked only once per fit, because a script that uses `enumerate` for one pass uses it for all passes.
+        The check is made only once per fit, because a script that uses `enumerate` in one pass uses it in all passes.
         """
         if self._looked:
             return
@@ -286,8 +289,8 @@ def _has_length(source: Any) -> bool:
 
 def _reads(one: object, running: Sequence[FrameType]) -> bool:
     """
-    Return whether the `enumerate` object `one` reads, perhaps through other objects, from a generator whose frame is in
-    `running`.
+    Return whether the `enumerate` object `one` iterates over a generator whose frame is in `running`, directly or
+    through other iterators.
     """
     level: Iterable[object] = [one]
     for _ in range(AROUND):

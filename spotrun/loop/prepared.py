@@ -44,8 +44,8 @@ def optimizer_in(optimizer: Any) -> Any:
     """
     Return the script's own optimizer, without any wrappers.
 
-    The wrappers of Fabric and accelerate cannot be recognized by their types, because a wrapper's class is derived from
-    the wrapped optimizer's class, or from a base of that class. So this function recognizes a wrapper by its
+    Fabric and accelerate wrap optimizers. Such a wrapper cannot be recognized by its type, because its class is derived
+    from the wrapped optimizer's class, or from a base of that class. So this function recognizes a wrapper by its
     attributes.
     """
     while _is_theirs(optimizer) and (inside := vars(optimizer).get("_optimizer", vars(optimizer).get("optimizer"))):
@@ -77,8 +77,8 @@ def loader_in(loader: Any) -> Any:
 
 def exchange(loader: Any, exact: Callable[[Any], Any]) -> Any:
     """
-    Return the loader that is read in place of `loader`. If `loader` is a library's wrapper, return this wrapper, with
-    the loader inside it replaced by the result of `exact`.
+    Return the loader to use in place of `loader`: the result of `exact`. If `loader` is a library's wrapper, replace
+    only the loader inside the wrapper by the result of `exact`, and return the wrapper.
     """
     name = _name_in(loader)
     if name is None:

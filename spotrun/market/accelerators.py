@@ -19,13 +19,13 @@ PEAK_TFLOPS = {
 Peak speed in TFLOPS of dense BF16 on tensor cores (FP16 on an accelerator without BF16), from data sheets as of
 2026-11-22.
 
-A training that is limited by memory or data does not reach these figures. How much of the figure it reaches differs
-from accelerator to accelerator.
+A training whose speed is limited by memory or by data does not reach these figures. The share of the figure that such a
+training reaches is different on each accelerator.
 """
 LIKE = 0.7
 """
-Minimum similarity (difflib ratio) at which one name is taken for a typing mistake in another: V101 for V100, or A10 for
-A10G.
+Minimum similarity (difflib ratio) at which an unknown name is assumed to be a misspelled known name: V101 for V100, or
+A10 for A10G.
 """
 
 

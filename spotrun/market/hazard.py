@@ -23,8 +23,8 @@ the loss.
 """
 FOLLOWED_PRIOR = 0.5
 """
-Assumed share of recommendations that are followed by a loss. It is used until this run has had recommendations, because
-clouds do not publish this share.
+Assumed share of recommendations that are followed by a loss. Clouds do not publish this share, so a run uses this
+figure until it has received recommendations itself.
 """
 FOLLOWED_PRIOR_LOSSES = 2.0
 """Weight of the assumption FOLLOWED_PRIOR: the assumption counts as much as this number of observed losses."""
@@ -34,9 +34,9 @@ class Hazard(msgspec.Struct, frozen=True):
     """
     The hazard of spot in this run, estimated from its losses so far.
 
-    `saved` is the share of losses that undo no step, because their notice left time for one more commit. The longer the
-    current instance runs without a loss, the higher is the estimate of the mean time between losses: it grows by
-    `growth` seconds in each second.
+    `saved` is the share of losses in which no step was lost, because the notice left time for one more commit. The
+    longer the current instance runs without a loss, the higher is the estimated mean time between losses. `growth` is
+    the number of seconds by which this estimate grows in each second.
     """
 
     mean_time_between: timedelta = MEAN_TIME_BETWEEN_INTERRUPTIONS
@@ -59,9 +59,9 @@ def observed_hazard(state: RunState, now: datetime) -> Hazard:
     """
     Estimate the hazard of spot as of `now` from the ledger.
 
-    While the run trains on demand, `growth` is 0, because nothing can be lost there. A gang stops if any of its members
-    is lost. So an attempt of a gang counts once, not once per member. This applies to its time on spot, and also to its
-    loss, even if several members are lost at once.
+    While the run trains on demand, `growth` is 0, because the cloud does not take on-demand instances. A gang stops if
+    any of its members is lost. So a gang's attempt is counted as if it were one instance: its time on spot counts once,
+    and so does its loss, even if several members are lost at the same time.
     """
     spot = [attempt for attempt in state.attempts.values() if _on_spot(attempt, state)]
     lost = [attempt for attempt in spot if attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED]
@@ -105,12 +105,12 @@ def _until(attempt: Attempt, now: datetime) -> datetime:
 
 def probability_to_follow(state: RunState, now: datetime, within: timedelta) -> float:
     """
-    Return the probability that the instance is lost within the time `within` after a recommendation, estimated from
-    this run's outcomes so far.
+    Return the probability that an instance is lost within the time `within` after a recommendation. The estimate is
+    based on what has followed this run's recommendations so far.
 
-    After a recommendation, an instance is assumed to be lost at a constant rate, which has a Gamma prior. This run's
-    instances have been observed after recommendations for a total time t, at most FOLLOWS_WITHIN each, and n of them
-    were lost in that time. Then
+    After a recommendation, an instance is assumed to be lost at a constant rate, which has a Gamma prior. t is the
+    total time for which this run's instances were observed after their recommendations, at most FOLLOWS_WITHIN for
+    each. n is the number of these instances that were lost in that time. Then
 
         rate = (FOLLOWED_PRIOR_LOSSES + n) / (assumed + t)        probability = 1 - exp(-rate * within)
 

@@ -61,12 +61,12 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 def observations_of(state: RunState) -> Iterator[Observation]:
     """
-    Yield this run's observations, launch by launch: the outcome of each instance that ended, and each refusal that came
-    at least REFUSALS_APART after the one before.
+    Yield this run's observations, launch by launch: the outcome of each instance that ended, and the refusals. A
+    refusal that comes less than REFUSALS_APART after the previous refusal is left out.
 
-    If a gang loses two members at the same time, the run was interrupted once, but the pool lost two instances. A
-    pool's hazard is the hazard of a single instance: the losses per hour that an instance was up. So each member's
-    hours and loss count separately.
+    Each member of a gang counts separately, with its own hours and its own loss. The reason is that a pool's hazard is
+    the hazard of a single instance: losses per hour of one instance. If a gang loses two members at the same time, the
+    run is interrupted once, but the pool has lost two instances.
     """
     refused_at: dict[Pool, datetime] = {}
     told_to_go = _told_to_go(state)
@@ -104,8 +104,8 @@ def _told_to_go(state: RunState) -> dict[MemberName, datetime]:
 
 def _end(state: RunState, name: MemberName, told_to_go: Mapping[MemberName, datetime]) -> Iterator[Observation]:
     """
-    Yield the outcome of an instance, if the outcome is known. An instance counts as lost as soon as it has a notice, so
-    that other runs learn of the loss early.
+    Yield the outcome of an instance, if it is known. An instance counts as lost from its notice on, so that other runs
+    learn of the loss early.
     """
     gone = state.member(name).gone
     if name in told_to_go:
@@ -133,8 +133,8 @@ def _observation(state: RunState, name: MemberName, kind: Fate, at: datetime) ->
 
 def past_of_living(state: RunState, now: datetime) -> dict[Pool, Past]:
     """
-    Return, for each pool, the total time for which its present instances have been up, counted as time without a loss.
-    Instances with a notice are left out.
+    Return, for each pool, the total time for which this run's live instances in the pool have been up. This is time
+    without a loss. Instances that have a notice are left out.
     """
     found: dict[Pool, Past] = {}
     told_to_go = _told_to_go(state)
@@ -149,10 +149,10 @@ def past_of_living(state: RunState, now: datetime) -> dict[Pool, Past]:
 
 def past_by_pool(observations: Iterable[Observation], now: datetime) -> dict[Pool, Past]:
     """
-    Return the observations as of `now`, added up for each pool. The older an observation is, the less it counts.
+    Return the sum of the observations of each pool, as of `now`. The older an observation is, the less it counts.
 
-    A refusal counts as a loss only if it is the first sign that the pool has no capacity. A refusal that follows a loss
-    or another refusal does not count, because it only confirms what is known.
+    A refusal counts as a loss only if it is the first sign that the pool has lost its capacity. A refusal that follows
+    a loss or another refusal is not counted, because it only confirms that the pool still has no capacity.
     """
     found: dict[Pool, Past] = {}
     down: set[Pool] = set()

@@ -1,8 +1,8 @@
 """
 Estimates the training speed of instances from published figures, for the time before a run has measured it.
 
-A training is limited either by the speed of arithmetic (TFLOPS) or by the speed of the memory (GB/s), and spotrun
-cannot know beforehand by which. So the estimate is the geometric mean of the two speeds, relative to a V100:
+The speed of a training is limited either by arithmetic (TFLOPS) or by memory bandwidth (GB/s), and spotrun cannot know
+beforehand which of the two is the limit. So the estimate is the geometric mean of both figures, relative to a V100:
 
     speed = sqrt(TFLOPS * GB/s)                      in general
     speed = published samples/s of a training        for an accelerator with such a figure
@@ -32,8 +32,8 @@ GB_PER_S = {
     "B200": 8000.0,
 }
 """
-Memory bandwidth of one accelerator, as of 2026-11-25, from the data sheets that PEAK_TFLOPS cites. The figure for the
-A100 is that of the version with 40 GB.
+Memory bandwidth of one accelerator, as of 2026-11-25, from the data sheets that PEAK_TFLOPS cites. The A100's figure is
+for the version with 40 GB.
 """
 TRAINED = {"V100": 1270.0, "A100": 2375.0}
 """

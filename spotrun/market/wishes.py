@@ -24,8 +24,8 @@ NAMED_MAX = 12
 """Maximum number of alternatives that a suggestion lists."""
 SEVERAL = 2
 """
-If a cloud offers an accelerator in at least this many counts (such as L4:1 and L4:4), a suggestion lists the counts,
-because it is unclear which count the user meant.
+If a cloud offers an accelerator in at least this many different numbers (such as L4:1 and L4:4), a suggestion lists all
+of them, because it is unclear which number the user meant.
 """
 
 
@@ -33,8 +33,9 @@ class Requirement(NamedTuple):
     """
     One requirement of a job.
 
-    `key` is the requirement's place in the job, or its flag. `words` is its wording in messages. `fits` tests whether
-    an offering meets the requirement. `has` returns the value of an offering that `fits` tests, such as its region.
+    `key` is the key in the job, or the flag, that sets the requirement. `words` is the requirement's wording in
+    messages. `fits` tests whether an offering meets the requirement. `has` returns the property of an offering that
+    `fits` tests, such as its region.
     """
 
     key: tuple[str | int, ...]
@@ -126,8 +127,8 @@ def _of_kind_named(key: tuple[str | int, ...], kind: Kind) -> Requirement:
 
 def not_named(offered: Sequence[Offering], resources: ResourcesSpec, types: Sequence[str]) -> Unreadable | None:
     """
-    Check one by one the instance types and kinds that a job lists. Return a problem that names the first one which no
-    offering has; None if all are offered.
+    Check whether each instance type and each kind that a job lists is offered. If not, return a problem that names the
+    first that is not offered; otherwise, return None.
 
     `types` is the list `instance_types` in the cloud's section of the job. It is ignored if `resources` names an
     instance type. The kinds come from `any_of` in `resources`, if the job has that list.
@@ -147,7 +148,10 @@ def not_named(offered: Sequence[Offering], resources: ResourcesSpec, types: Sequ
 def wishes_by_flags(
     regions: Collection[str] = (), instance_types: Collection[str] = (), accelerators: Collection[str] = ()
 ) -> Iterator[Requirement]:
-    """Yield the requirements of the command line. Each flag that is used requires one of the names that it lists."""
+    """
+    Yield the requirements that the flags of the command line set. A flag that lists several names requires any one of
+    them.
+    """
     if regions:
         yield named(("--region",), regions, lambda found: found.region)
     if instance_types:
@@ -165,7 +169,8 @@ def _sized(key: str, wanted: Amount, has: Callable[[Offering], int]) -> Requirem
 
 def unmet(offered: Sequence[Offering], wishes: Iterable[Requirement]) -> Unreadable | None:
     """
-    Return a problem with a requirement in `wishes` that cannot be met; None if some offering meets all of them.
+    Return a problem that names a requirement in `wishes` which cannot be met. Return None if at least one offering
+    meets all requirements.
 
     First each requirement is checked by itself. Then the requirements are applied one after another, and the problem
     names the first requirement after which no offering is left. The problem's `at` is the key of this requirement. The
@@ -221,8 +226,8 @@ def _like(wanted: str, known: list[str]) -> list[str]:
 
 def too_dear(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadable:
     """
-    Return the reason why none of the suitable offerings can be used. Either spot_policy excludes the capacity types of
-    all of them, or the offerings that it allows cost more than max_price.
+    Return the reason why no suitable offering can be used: either spot_policy excludes the capacity types of all
+    suitable offerings, or the offerings that spot_policy allows cost more than max_price.
     """
     wanted = [found for found in offered if _of_kind(found, resources)]
     said = "" if resources.spot_policy == "auto" else f"{resources.spot_policy} "

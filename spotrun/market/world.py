@@ -62,8 +62,8 @@ def affordable(offering: Offering, max_price: Decimal | None) -> bool:
 def on_demand_price(offering: Offering, offerings: Iterable[Offering]) -> Decimal:
     """
     Return the on-demand price of the offering's instance type in the offering's zone. If the type is not offered on
-    demand in that zone, return its lowest on-demand price in any other zone. If no zone offers it on demand, return the
-    offering's own price.
+    demand in that zone, return the type's lowest on-demand price in all other zones. If no zone offers the type on
+    demand, return the offering's own price.
     """
     same_type = [
         other

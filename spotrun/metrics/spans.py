@@ -11,8 +11,8 @@ entries in the run's ledger.
     ├── wait, detect, paused
     └── epoch              may need several attempts
 
-A launch, an attempt or a checkpoint is reported as soon as it is over. All other stretches are reported after the run
-has ended, because until then a later entry may turn training into rework.
+A launch, an attempt or a checkpoint is reported as soon as it is over. All other stretches are reported only after the
+run has ended: until then, a later entry may show that a stretch of training was rework.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class TraceSpan(NamedTuple):
     """
     A stretch of a run's time, in run time.
 
-    `key` identifies the stretch within its run and never changes. `within` is the key of the stretch that contains this
-    one; None for the run itself. `told` are the attributes to send with it. If the stretch ended with a failure,
-    `failed` is the reason; otherwise it is "".
+    `key` identifies the stretch within its run and never changes. `within` is the key of the next larger stretch that
+    contains this stretch; None for the run itself. `told` are the attributes that are sent with the stretch. `failed`
+    is the reason if the stretch ended with a failure, otherwise "".
     """
 
     key: str

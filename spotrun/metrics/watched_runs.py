@@ -30,7 +30,9 @@ T = TypeVar("T")
 
 
 class WatchedRun:
-    """A folder in a store, with the result of the last reading of its run: the figures, or the error."""
+    """
+    A folder in a store, with the result of the last attempt to read its run: either the run's figures, or an error.
+    """
 
     def __init__(self, name: str, uri: str, run: OpenRun | None = None) -> None:
         self.name = name
@@ -148,8 +150,8 @@ class WatchedRuns:
 
 class _Crew:
     """
-    A pool of threads that never delay the end of the process, not even while they wait for a store. This is why no
-    executor of `concurrent.futures` is used: at its end, the process would wait for the executor's threads.
+    A pool of threads that never delay the process's exit, not even while they wait for a store. An executor from
+    `concurrent.futures` would delay it: at exit, Python waits for the executor's threads.
     """
 
     def __init__(self, size: int) -> None:

@@ -13,8 +13,9 @@ it, each time with one of these events.
 
 The alarm is the part of the cloud that calls the function once a minute.
 
-The function follows the rules for runners (protocol 6 and 8): it may be killed at any moment, and two of them may run
-at once. It keeps some objects in memory between two calls, but only to need fewer requests to the store.
+The function follows the rules for runners (protocol 6 and 8): nothing goes wrong if it is killed at any moment, or if
+two copies of it run at the same time. It keeps some objects in memory from call to call, but only to send fewer
+requests to the store.
 
 The function trusts the store only as far as the pin in its environment allows (folder/night.py): it starts only the job
 that was installed, and takes care only of runs that it has created itself.
@@ -119,7 +120,10 @@ def _answered(store: str, name: str, event: Mapping[str, Any]) -> Answer:
 
 
 class _Attended:
-    """A run, with objects that are kept between two calls: its runner, and its notifications that were not sent yet."""
+    """
+    A run that the function takes care of, with the objects that stay in memory from call to call: the run's runner, and
+    the notifications that were not sent yet.
+    """
 
     def __init__(self, run: OpenRun, addresses: Addresses) -> None:
         self.run = run
@@ -224,7 +228,8 @@ class Attendant:
 
     def _unfinished(self, newest: NumberedNight | None) -> str | None:
         """
-        Return the uid of the unfinished run that this night continues; None if the night may start a new run.
+        Return the uid of the unfinished run that this night has to continue. Return None if there is no such run, so
+        that the night starts a new run.
 
         Raises:
             NightUnderWay: a run with this name is not finished, and this night is not allowed to continue it.
@@ -250,8 +255,8 @@ class Attendant:
 
     def _has_made(self, run: OpenRun) -> bool:
         """
-        Return True if this night's function has created `run`. Then entry 0 of the run is signed with this night's key,
-        which only this function has.
+        Return True if this night's function has created `run`. This is recognized by the signature of the run's entry
+        0: only this function has the night's key.
         """
         return self._signer.has_signed(*parted(run.first))
 
@@ -291,8 +296,8 @@ class Attendant:
         if not self._goes_on() and not self._is_known():
             self._set(self._alarm.off)
             return self._told(None, None)
-        # Set the alarm before taking care of the run, so that it calls the function again if this process is killed
-        # meanwhile.
+        # This process may be killed while it takes care of the run. So set the alarm before that: it will call the
+        # function again.
         self._set(lambda: self._alarm.on(again=again))
         attended = self._opened()
         if attended is None:
@@ -391,7 +396,7 @@ class Attendant:
 
     def _leave(self) -> None:
         """
-        Stop taking care of the run and turn the alarm off, because the run is over.
+        Stop taking care of the run, which is over, and turn the alarm off.
 
         Another process may begin a night at the same time and set the alarm just before this method turns it off. So
         after turning the alarm off, this method checks for a newer night, and sets the alarm again if there is one.

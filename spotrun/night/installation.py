@@ -27,8 +27,8 @@ from spotrun.version import __version__
 
 class Installation:
     """
-    A night that is about to be installed. It starts the job at `path`, changed by `overrides`. `at` is the time of day
-    at which the night begins, and `days` are the days of the week, both as the user typed them.
+    A night that is about to be installed. It starts the job in the file `path`, changed by `overrides`. `at` is the
+    time of day at which the night begins, and `days` are its days of the week, both as the user typed them.
 
     Raises:
         SpecInvalid, CloudError, StoreError, SecretUnreadable: the night cannot be installed like this.
@@ -123,8 +123,8 @@ class Installation:
 
 def left_alone(begun: Sequence[NumberedNight], runs: Sequence[OpenRun]) -> list[str]:
     """
-    Return a note if a run of this night's name is unfinished. The function that is about to be installed has a new pin,
-    so it will not take care of that run. The run is that of the newest record in `begun`, if it is one of `runs`.
+    Return a note if the newest night in `begun` has an unfinished run, and this run is one of `runs`. The note says
+    that the function that is about to be installed will not take care of that run, because it has a new pin.
     """
     newest = {each.begun.run for each in begun[-1:]}
     return [

@@ -2,9 +2,9 @@
 Sends the notifications of a night's run to the receivers that the job names. Notifications are sent during calls of the
 night's function, because no process runs between two calls.
 
-If there is something to report, a call first takes care of the run, and then takes a few seconds longer to send the
-notifications. Otherwise it sends no request. A notification that was not delivered is tried again in the next call. It
-is given up after as many tries as with any other runner.
+A call first takes care of the run. If there is something to report, the call then takes a few seconds longer to send
+the notifications; otherwise it sends nothing to the receivers. If a notification cannot be delivered, the next call
+tries again. After as many attempts as any other runner makes, the function gives up the notification.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ included.
 
 Addresses = Callable[[Mapping[str, Reference]], Mapping[str, str]]
 """
-A function that gets references to secrets, each of which holds a webhook's address, and returns the addresses. An
-example is Nights.addresses.
+A function that returns the addresses of webhooks. Its argument has references to the secrets in which the addresses are
+stored. An example is Nights.addresses.
 """
 
 

@@ -16,12 +16,12 @@ from spotrun.units import shown
 
 _AT = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s+(\S+)", re.ASCII)
 _OF_THIS_MACHINE = {"localtime", "posixrules", "Factory"}
-"""Files that the folder of time zones contains, but that no cloud accepts as the name of a time zone."""
+"""Names of files that lie in the folder of time zones, but that no cloud accepts as the name of a time zone."""
 _AHEAD = timedelta(days=16)
 """
-Length of the period, from now on, in which the next night is searched. It must be longer than two weeks. Suppose that a
-night is due on one day of the week, and next week a clock change skips its time of day. Then the night is due only in
-the week after that.
+Length of the period, from now on, in which the next night is searched. It must be longer than two weeks: if a night is
+due on one day of the week, and a clock change skips its time of day on that day next week, then the night is next due
+in the week after that.
 """
 
 

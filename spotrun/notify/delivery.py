@@ -1,14 +1,14 @@
 """
-Delivers notifications (`News`) to one receiver (a sink), in a separate thread. The thread receives the ledger's entries
-and finds out which of them are to be reported.
+Delivers notifications (`News`) to one receiver (a sink), in a separate thread. The thread gets the ledger's entries and
+decides which of them are to be reported.
 
 Each notification is delivered at least once. The thread first delivers it and then records the delivery in the run's
 folder. If the process is killed between the two, the next runner delivers the notification a second time, with the same
 id, so that a receiver can drop the repetition. If the delivery were recorded first, a notification could be lost
 unnoticed.
 
-There are limits to the duration of a try, to the number of tries, and to the time for which a command waits for
-deliveries at the end of a run.
+There are limits to the duration of one attempt to deliver a notification, to the number of attempts, and to the time
+for which a command waits for deliveries at the end of a run.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ class Delivery:
 
 class DeliveryWorker(threading.Thread):
     """
-    A thread that delivers notifications to one sink, but only those of the kinds that the job wants to send to this
-    sink. See `Delivery`.
+    A thread that delivers notifications to one sink. It delivers only the kinds of notifications that the job names for
+    this sink. See `Delivery`.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ _MAY_BE_NEWS = (
     *(ev.ResumedFrom, ev.NoticeSeen, ev.InstanceGone, ev.LaunchClosed, ev.DeadlineOutOfReach, ev.BudgetNearlySpent),
     *(ev.RunCompleted, ev.RunFailed, ev.RunStopped),
 )
-"""The events of which `_kind_and_sentence` may make a notification. It never makes one of any other event."""
+"""The events from which `_kind_and_sentence` can make a notification. All other events never lead to a notification."""
 
 
 class News(msgspec.Struct, frozen=True):
@@ -55,8 +55,8 @@ class News(msgspec.Struct, frozen=True):
     @property
     def id(self) -> str:
         """
-        The notification's id. It is the same in each try and from each runner, so that a receiver can drop a
-        notification that arrives twice.
+        The notification's id. It is the same in each attempt to deliver the notification, and from each runner, so that
+        a receiver can drop a notification that arrives twice.
         """
         return f"{self.run}-{self.entry}-{self.kind}"
 
@@ -182,9 +182,9 @@ def _interruption_notice(before: RunState, entry: Entry, event: ev.NoticeSeen) -
 
 def _failing_standbys(before: RunState, after: RunState) -> tuple[str, str] | None:
     """
-    Return the kind and the sentence of a notification if this entry begins a series of standby failures. After such a
-    series, the run waits before it launches the next standby. Return None if there is no such series, or if it was
-    reported before.
+    Return the kind and the sentence of a notification if this entry completes a series of failed standbys, after which
+    the run pauses before it launches the next standby. Return None if there is no such series, or if it was already
+    reported after an earlier entry.
     """
     found = failing_standbys(after)
     return None if found is None or failing_standbys(before) is not None else ("standby", found.sentence)

@@ -20,7 +20,8 @@ from spotrun.store.port import Store
 
 CLOSE_WITHIN_S = 10.0
 """
-Maximum seconds of system time for which a command waits, at its end, until the remaining notifications are delivered.
+Maximum seconds, in system time, for which a command waits before it exits, so that the remaining notifications can be
+delivered.
 """
 
 

@@ -46,7 +46,7 @@ class Sink(Protocol):
         """Deliver one JSON object. Raise Undelivered or Refused, as the module's docstring says, if that fails."""
 
     def abandon(self) -> None:
-        """Stop a try that is in progress, and leave none of its processes running."""
+        """Stop a delivery that is in progress, and end all processes that it has started."""
 
 
 class Webhook:

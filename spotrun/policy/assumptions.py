@@ -25,7 +25,7 @@ NOTICED = 0.9
 STALL = timedelta(seconds=1)
 UNPACK_SHARE = 0.1
 """
-Time that a later instance of the run needs to fetch and unpack the stored set-up, as a share of the set-up time on the
+Time that a later instance of the run needs to fetch and unpack the setup cache, as a share of the set-up time on the
 first instance (spotrun/folder/setup_cache.py). In benchmarks/setups.py on two cores, a set-up of 353 MB took 125 s to
 make, and 12 s to unpack (6 s in a second run).
 """
@@ -36,8 +36,8 @@ commits have to be measured.
 """
 WORK_DOUBT = 0.25
 """
-Possible error of the estimate of the work that is left, as a share of this work. It applies if the pace was measured
-only once, or if the estimate is the user's own.
+Possible error of the estimate of the remaining work, as a share of this work. It is used if the pace was measured only
+once, or if the user has given the estimate.
 """
 WORK_DOUBT_MIN = 0.03
 """

@@ -174,12 +174,12 @@ def patience(spec: RunSpec) -> Patient:
 
 def may_return_to_spot(facts: Facts, current: Attempt) -> bool:
     """
-    Return True if the run, which trains on demand, is allowed to try spot again. The cool-down must have passed since
-    the run began to train on demand, and also since its last request for spot failed.
+    Return True if the run, which now trains on demand, is allowed to try spot again. It is allowed if the cool-down has
+    passed both since the run began to train on demand and since its last request for spot failed.
 
-    If the job allows several kinds of instances, this function checks only the time since the run began to train on
-    demand. Failed requests do not matter here, because each pool then has its own cool-down: a refusal by a pool of one
-    kind says nothing about the other kinds.
+    If the job allows several kinds of instances, only the time since the run began to train on demand is checked. A
+    failed request does not matter in this case, because a refusal by a pool of one kind says nothing about the other
+    kinds. Instead, each pool has its own cool-down.
     """
     state = facts.state
     if state.launch_of(current).intent.offering.capacity_type is not CapacityType.ON_DEMAND:
@@ -219,12 +219,12 @@ def _return_choice(facts: Facts) -> Chosen | Wait:
 
 def choose_capacity(facts: Facts) -> Chosen | Wait:
     """
-    Return the offering to request now: on-demand, or the cheapest spot pool that has not just refused a request or lost
-    an instance.
+    Return the offering to request now. This is on-demand, or the cheapest of the spot pools that have neither refused a
+    request nor lost an instance a short time ago.
 
-    The time without spot begins at the last loss, or at the notice of that loss. If it lasts longer than
-    `on_demand_after`, and a spot pool has refused a request in this time, the run changes to on-demand, even if it has
-    not tried every spot pool yet. In three cases the run changes to on-demand without waiting:
+    The time without spot begins at the last loss, or at the notice of that loss. The run changes to on-demand if this
+    time is longer than `on_demand_after`, and a spot pool has refused a request in this time, even if the run has not
+    tried every spot pool yet. In three cases the run changes to on-demand immediately:
 
     - no spot pool suits the job
     - nothing trains, and every spot pool has rejected the request
@@ -281,7 +281,7 @@ def _dearer_kind(
     facts: Facts, spot: Offering, on_demand: list[Offering], missing: timedelta, *, dying: bool
 ) -> Chosen | Wait:
     """
-    Decide for a run that can get spot only of a kind that costs more than its preferred kinds.
+    Decide what a run does if spot is available only for a kind that costs more than the preferred kinds.
 
     For some time, wait for spot of a preferred kind. Then choose `spot` or on-demand, whichever costs less for the
     work.

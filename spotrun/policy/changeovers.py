@@ -11,9 +11,9 @@ def changeover(state: RunState) -> float:
     """
     Return the seconds to allow for a changeover: a little more than the longest one measured.
 
-    The longest changeover is usually the run's first one: it includes the whole set-up, while later instances only
-    unpack the stored set-up. It counts nevertheless, because the whole set-up runs again on another instance type, or
-    if the stored set-up is damaged. The deadline has to be met even then.
+    The longest changeover is usually the run's first one, because it includes the whole set-up, while later instances
+    only unpack the setup cache. It is used nevertheless: the whole set-up runs again if the instance type changes, or
+    if the setup cache is damaged, and the deadline has to be met even then.
     """
     measured = measured_starts(state)
     if not measured:

@@ -20,8 +20,8 @@ from spotrun.run.billing import SECONDS_PER_HOUR, ZERO
 
 COMMITS_BESIDE = 2
 """
-Number of commits that are counted in addition to those at the usual intervals: a final commit may directly follow
-another commit.
+Number of commits that are counted in addition to the commits at regular intervals, because a final commit may come
+directly after a regular one.
 """
 
 
@@ -71,8 +71,8 @@ def usd_per_hour(facts: Facts, offering: Offering) -> float:
 
 class TransferLimit(msgspec.Struct, frozen=True):
     """
-    The maximum traffic cost of an instance: an amount that does not depend on how long it lives, and an amount per
-    hour.
+    The maximum cost of an instance's traffic: a fixed amount (`usd`), and an amount for each hour that the instance
+    lives.
     """
 
     usd: Decimal = ZERO

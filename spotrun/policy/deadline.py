@@ -2,8 +2,8 @@
 Decides what to request for a run with a deadline. The run's strategy makes this decision, from the same `Situation` as
 in the simulator.
 
-A strategy assumes that every spot pool from which it can choose has capacity. If a pool then refuses the launch, the
-run does not request this pool for a while, and the strategy decides again without it.
+A strategy assumes that every spot pool from which it can choose has capacity. If the pool that it chooses refuses the
+launch, the run does not request this pool for a while, and the strategy decides again among the other pools.
 
 If the job allows several kinds of instances, the strategy is allowed to choose only among the spot offerings of the
 preferred kinds and the on-demand offerings of one kind, the keeper. The keeper is the kind that has to meet the
@@ -169,7 +169,8 @@ def _strategy(facts: Facts) -> Strategy:
     Return the strategy that decides for the run.
 
     Raises:
-        SpecInvalid: an earlier spotrun launched the run, with a strategy that this spotrun only simulates.
+        SpecInvalid: an earlier version of spotrun launched the run with a strategy that this version uses only in
+            simulations.
     """
     name = facts.spec.policy.strategy
     if facts.spec.resources.spot_policy == "on-demand":
@@ -182,8 +183,8 @@ def _strategy(facts: Facts) -> Strategy:
 
 def _spot_to_ask(facts: Facts, running: Launch | None) -> list[Offering]:
     """
-    Return the spot offerings from which the strategy can choose. While an instance trains, the list is empty most of
-    the time: the run then requests spot only once per cool-down, or never if the job forbids a return to spot.
+    Return the spot offerings from which the strategy can choose. While an instance trains, the list is usually empty,
+    because the run then requests spot only once per cool-down, or never if the job forbids a return to spot.
 
     Two groups of pools are left out, unless no other pools remain: pools in which the run has just lost an instance,
     and pools in zones where the newest instance ended before it trained.

@@ -1,21 +1,21 @@
 """
 Chooses the *keeper*: the kind of instance that has to meet the deadline, on demand if necessary. Also finds the kinds
-that are too slow.
+that are too slow to meet it.
 
-The speed of a kind is known only within an interval. A kind is *sure* if, even at the lower end of its interval, it
-does all the work that is left in time. The keeper is chosen among the sure kinds. If the speed of some of them was
-measured, only these are considered. Of the kinds considered, the keeper is the one that costs least on demand for the
-same work. If no kind is sure, the keeper is the kind that is most likely to be in time, and the run moves to this kind
+The speed of a kind is known only within an interval. A kind is *sure* if it would finish the remaining work before the
+deadline even at the lowest speed in its interval. The keeper is chosen from the sure kinds; if the speed of some sure
+kinds was measured, only from these. Among these kinds, it is the kind that costs least on demand for the same work. If
+no kind is sure, the keeper is the kind that is most likely to meet the deadline, and the run moves to this kind
 immediately. With
 
     z = log(speed / speed needed) / spread of the logarithm
 
-a kind is sure if z >= 2, and has no chance if z < -2. A kind counts as too slow if it has no chance, or if its speed
-was measured and it is not sure.
+a kind is sure if z >= 2, and cannot meet the deadline if z < -2. A kind is too slow if it cannot meet the deadline, or
+if its speed was measured and it is not sure.
 
 So the run trains on a kind of uncertain speed only until the speed is measured. If that kind turns out to be too slow,
-the replacement starts while the old instance still trains. Suppose that the best kind alone would meet the deadline,
-with enough time left for one start and one trial of each other kind. Then the run meets the deadline too.
+its replacement starts while the old instance still trains. The result: if the best kind alone would meet the deadline,
+with enough time left for one start and one trial of each other kind, then the run meets the deadline too.
 
 None of this applies to a run without a deadline, or to a job that allows only one kind.
 """
@@ -44,7 +44,10 @@ SURE = 2.0
 Half the width of a speed interval, in standard deviations. Such an interval contains the true value in 19 of 20 cases.
 """
 HANDOVERS = 2
-"""Maximum number of handovers in a trial: one to the kind on trial, and perhaps one back."""
+"""
+Maximum number of handovers in a trial: one to the kind that is tried, and one back to the previous kind if the tried
+kind is not kept.
+"""
 
 
 class Keeper(msgspec.Struct, frozen=True):
@@ -121,8 +124,9 @@ def is_enough(facts: Facts, offering: Offering) -> bool:
 
     - the run needs no keeper, or it is unknown how much work is left
     - the instance's kind is sure to finish the work in time
-    - the instance's kind is the keeper, so no other kind is more likely to be in time
-    - the instance's kind is on trial, and there is enough time left to finish the work on the keeper after the trial
+    - the instance's kind is the keeper, so no other kind is more likely to meet the deadline
+    - the instance is there for a trial of its kind, and enough time is left to finish the work on the keeper after the
+      trial
     """
     kept, kind = keeper(facts), kind_of(facts, offering)
     if kept is None or kind is None or workload(facts) is None or kind == kept.kind or _z(facts, kind) >= SURE:
@@ -132,8 +136,8 @@ def is_enough(facts: Facts, offering: Offering) -> bool:
 
 def leaves_time_to_try(facts: Facts, kind: Kind) -> bool:
     """
-    Return True if the speed of `kind` has to be measured in a trial, and the run would be in time even if the trial
-    made no progress.
+    Return True if the speed of `kind` has to be measured in a trial, and the run would meet the deadline even if the
+    trial made no progress.
 
     The time of the trial includes two starts: of the instance on trial, and of the keeper after it.
     """
@@ -155,9 +159,9 @@ def _on_trial(facts: Facts, kept: Keeper, kind: Kind) -> bool:
 
 def _spare_s(facts: Facts, kept: Keeper, kind: Kind) -> float:
     """
-    Return the seconds that are left over before the deadline in the worst case. In that case, an instance of `kind` is
-    lost now, together with its uncommitted steps, and the keeper does all the work that is left. The result does not
-    yet account for the time that the keeper takes to start.
+    Return the seconds between the end of the work and the deadline in the worst case. In the worst case, an instance of
+    `kind` is lost now, together with its uncommitted steps, and the keeper does all the remaining work. The time that
+    the keeper takes to start is not subtracted yet.
     """
     deadline_at = facts.state.created.deadline_at
     assert deadline_at is not None
@@ -186,8 +190,8 @@ def rework_s(facts: Facts, kept: Keeper, *kinds: Kind) -> float:
 
 def hopeful_s(facts: Facts) -> float:
     """
-    Return the shortest time that the work may take. This is the time on the best of the job's kinds, at the upper end
-    of its speed interval.
+    Return the shortest time in which the work can be done, if all uncertain speeds turn out well: on the fastest of the
+    job's kinds, at the highest speed in its interval.
     """
     left = workload(facts)
     assert left is not None
@@ -276,9 +280,8 @@ def _on_demand(facts: Facts) -> dict[Kind, Offering]:
 
 def _begun_with(facts: Facts, found: Mapping[Kind, Offering], usd: Mapping[Kind, float]) -> Kind:
     """
-    Return the kind with which the run begins while the amount of work is unknown. The candidates are the kinds whose
-    price per hour is at most that of the first kind. Of these, it is the kind that is expected to cost least for the
-    same work.
+    Return the kind with which the run begins while the amount of work is unknown. Of all kinds whose price per hour is
+    not above the first kind's, this is the kind that is expected to cost least for the same work.
     """
     first = choice(facts)[0]
     limit = found[first].price_usd_per_hour if first in found else None

@@ -30,8 +30,8 @@ def decide(
     state: RunState, spec: RunSpec, world: World, now: datetime, strategies: Mapping[str, Strategy] = STRATEGIES
 ) -> list[Action]:
     """
-    Return all actions to carry out now, in order. The list ends with the first action whose event would change further
-    decisions.
+    Return the actions to carry out now, in order. The list ends with the first action whose event could change the
+    decisions after it; they are made in the next call.
 
     `strategies` are the strategies that a job is allowed to name.
     """

@@ -32,8 +32,8 @@ class ConsideredOffering(msgspec.Struct, frozen=True):
 
 def considered(facts: Facts) -> list[ConsideredOffering]:
     """
-    Return the offerings that suit a run that was not launched yet, with the reasons for their order. First come the
-    offerings that the run can request, in the order in which it would request them.
+    Return the offerings that suit a run which was not launched yet, with the reasons for their order. The offerings
+    that the run can request come first, in the order in which it would request them.
     """
     spec = facts.spec
     spot = [] if spec.resources.spot_policy == "on-demand" else spot_now(facts)

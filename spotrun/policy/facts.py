@@ -56,7 +56,8 @@ class Facts:
 
 def once(question: Callable[[Facts], T]) -> Callable[[Facts], T]:
     """
-    Return a function that computes `question` only once for the same facts, and then returns the same result again.
+    Return a function that computes `question` only once for the same facts, and returns the stored result in later
+    calls.
 
     This saves much time: for example, a pace is measured from all commits, and a run of some weeks has thousands of
     them.

@@ -76,8 +76,8 @@ def earlier(state: RunState, time_scale: float) -> Earlier:
 
 def median_life(observations: Iterable[Observation]) -> timedelta:
     """
-    Return the median lifetime of a spot instance. It is taken from this user's runs if enough lifetimes were observed
-    in them, and otherwise from public traces.
+    Return the median lifetime of a spot instance. If enough lifetimes were observed in this user's runs, compute it
+    from these lifetimes; otherwise take it from public traces.
     """
     lives = [seen.up_s for seen in observations if seen.kind is not Fate.REFUSED and seen.up_s]
     return timedelta(seconds=median(lives)) if len(lives) >= LIVES_MIN else MEDIAN_LIFE
@@ -120,8 +120,9 @@ def _without_checkpoints(known: Earlier, life: timedelta) -> Hopeless | None:
 
 def _too_seldom(spec: RunSpec, known: Earlier, life: timedelta) -> Hopeless | None:
     """
-    Return the reason why checkpoints are too rare for spot; None if they are not. They are too rare if most instances
-    are lost before their first checkpoint, and the time after a notice is too short to make one.
+    Return the reason why the job makes checkpoints too rarely for spot; None if it makes them often enough. Checkpoints
+    are too rare if most spot instances are lost before their first checkpoint, and the time between a notice and the
+    loss is too short to make one.
     """
     interval, notice = interval_between(spec, known), spec.cloud.notice
     if known.commit is None or interval is None or interval <= life:
@@ -139,8 +140,8 @@ def _too_seldom(spec: RunSpec, known: Earlier, life: timedelta) -> Hopeless | No
 
 def interval_between(spec: RunSpec, known: Earlier) -> timedelta | None:
     """
-    Return the time between two checkpoints. Return None if the job gives it as a number of steps and their pace is
-    unknown.
+    Return the time between two checkpoints. Return None if the job sets this interval as a number of steps, and the
+    time that a step takes is unknown.
     """
     every = spec.checkpoint.every
     if isinstance(every, timedelta):

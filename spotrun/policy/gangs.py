@@ -31,11 +31,11 @@ WINDOW_MIN = timedelta(minutes=10)
 """Minimum time for which a ready member is kept while no attempt uses it (protocol 45)."""
 SPEAKS_WITHIN = timedelta(seconds=60)
 """
-Time that a member has to report again that it is ready, after an attempt ended because it could not reach the member.
-If the member does not report within this time, it is replaced.
+Time within which a member has to report again that it is ready, after an attempt ended because the other members could
+not reach it. If the member does not report within this time, it is replaced.
 """
 TIMES_MISSING = 2
-"""Number of attempts in a row that did not reach a member, after which the member is ended (protocol 39)."""
+"""Number of successive attempts that failed to reach a member, after which this member is ended (protocol 39)."""
 
 
 def available(state: RunState) -> list[MemberName]:
@@ -88,7 +88,7 @@ def fill(facts: Facts) -> Iterator[Action]:
 
 
 def dismiss(facts: Facts) -> Iterator[Action]:
-    """End the members that the other members cannot reach, and the members that no attempt has used for too long."""
+    """End the members that the other members cannot reach, and the members that have waited too long for an attempt."""
     state = facts.state
     if not state.of_gangs or state.terminal is not None:
         return
@@ -134,9 +134,9 @@ def _why_given_up(facts: Facts, offered: Offering | None) -> str:
 
 def _short_since(state: RunState) -> datetime:
     """
-    Return the time since which the gang has lacked as many members as now. This is the time of the newest of these
-    events: a ready member was lost, a member became ready, or a member's attempt ended. The loss of a member that was
-    never ready is ignored.
+    Return the time since which the number of missing members has been the same as now. It last changed at the newest of
+    these events: a ready member was lost, a member became ready, or a member's attempt ended. The loss of a member that
+    was never ready is ignored.
     """
     ends = [one.gone.ended_at for one in state.members() if one.gone is not None and one.ready is not None]
     begun = [_idle_since(state, name) for name in idle(state)]
@@ -174,7 +174,7 @@ def _cut_off(state: RunState) -> set[MemberName]:
 
 def _not_met(attempt: Attempt) -> set[MemberName]:
     """
-    Return the members that the other members of the attempt did not reach.
+    Return the members that the other members of the attempt could not reach.
 
     The lead reports which members it did not reach. If it reached none of several members, the fault is probably in the
     lead itself, so return only the lead.

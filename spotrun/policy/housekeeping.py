@@ -51,8 +51,8 @@ FORGOTTEN_AFTER = timedelta(minutes=10)
 
 def record(facts: Facts) -> Iterator[Action]:
     """
-    Record the facts from which the bill is computed: which instances exist, when the cloud began to charge for them,
-    and which have ended.
+    Record the facts from which the bill is computed: the instances that exist, the times at which the cloud began to
+    charge for them, and the instances that have ended.
     """
     for name, instance in instances(facts).items():
         launch, member = facts.state.launches[name.launch], facts.state.member(name)
@@ -98,8 +98,8 @@ def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceG
     assert instance.ended_at is not None
     assert instance.ended_by is not None
     member, launch = state.member(name), state.launches[name.launch]
-    # The ledger's start of billing is used, because it was recorded earlier and is more reliable than what the cloud
-    # reports now. There is one exception: if the cloud could not start the instance, its report counts.
+    # The start of billing is taken from the ledger if it has one: the cloud reported it earlier, which is more reliable
+    # than its report now. There is one exception: if the cloud could not start the instance, use its report.
     is_told = member.recorded is None or (instance.never_ran and not launch.came_up)
     billed_from = instance.billed_from if is_told or member.recorded is None else member.recorded.billed_from
     return ev.InstanceGone(
@@ -122,8 +122,8 @@ def _prices(
     """
     Return the prices of an instance, as the cloud reports them or as the ledger recorded them earlier.
 
-    If there are no prices from the cloud or in the ledger, return the price at which the instance was requested. This
-    happens if a cloud denies access to its price history, or if an instance was deleted together with its tags.
+    If neither the cloud nor the ledger has a price, return the price at which the instance was requested. Prices are
+    missing if a cloud denies access to its price history, or if an instance was deleted together with its tags.
     """
     found = instance.prices or state.member(name).prices
     asked_at_usd = state.launches[name.launch].intent.offering.price_usd_per_hour
@@ -228,8 +228,8 @@ def _not_listed_again(facts: Facts, name: MemberName) -> Iterator[Action]:
 
 def _is_settled_without(facts: Facts, launch: Launch) -> bool:
     """
-    Return True if a launch is over, and the cloud has had enough time to show its instances. If the cloud has not shown
-    a member's instance by then, that instance does not exist.
+    Return True if a launch is over, and the cloud has had enough time to list all its instances. An instance that the
+    cloud has not listed by then does not exist.
 
     A launch is over if it was closed, or if one of its members has reported ready (after that, it cannot be closed).
     """

@@ -11,14 +11,14 @@ from spotrun.run.state import Attempt, RunState
 
 def is_still(state: RunState, shown: Iterable[Instance]) -> bool:
     """
-    Return True if the run is idle. For that, all of these have to be true:
+    Return True if the run is idle, which means that all of these are true:
 
     - one attempt trains, or all instances have ended
     - `shown`, the cloud's newest list, contains no other instance of the run
     - no launch, notice, stop or end of an instance is in progress
 
     `state` may be newer than `shown`. If an entry about an instance was added to the ledger after the cloud made the
-    list, the run does not count as idle.
+    list, return False.
     """
     if state.stop_requested or state.terminal is not None:
         return False
@@ -35,8 +35,8 @@ def is_still(state: RunState, shown: Iterable[Instance]) -> bool:
 
 def _running(current: Attempt, members: Iterable[Member]) -> set[tuple[str, InstanceState]]:
     """
-    Return each instance of the attempt with its state, as the cloud lists them while the attempt trains. The first of
-    `members` is the lead, whose instance is the one that the attempt names.
+    Return the instances of the attempt, each with the state that the cloud should list for it while the attempt trains.
+    The first of `members` is the lead. The instance that the attempt names is the lead's instance.
     """
     _, *others = (member.recorded.instance_id for member in members if member.recorded is not None)
     return {(each, InstanceState.RUNNING) for each in (current.instance_id, *others)}

@@ -1,9 +1,9 @@
 """
-Chooses the machine image with which an instance starts. This is the newest image that the publisher offers. If that
-image has failed, it is the image with which the run has trained before.
+Chooses the machine image with which an instance starts. Normally this is the newest image that the publisher offers. If
+the newest image has failed, it is the image with which the run trained before.
 
 A new image may be faulty: it may not boot, or may lack a program that the bootstrap needs. If the run continued to use
-such an image, it would pay for one machine after another, and none of them would train.
+such an image, it would pay for one machine after another without training on any.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def with_good_image(state: RunState, offering: Offering) -> Offering:
     """
     Return `offering`. If its image has failed, return a copy of it with the image that trained last in its region.
 
-    An image has failed if its newest launch ended before the agent took over. If no image has trained in that region,
-    the run tries the failed image again.
+    An image has failed if the newest instance with this image ended before its agent took over. If the run has not
+    trained with any image in that region, it tries the failed image again.
     """
     if not offering.image:
         return offering

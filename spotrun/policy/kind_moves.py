@@ -4,11 +4,11 @@ for a move: the other kind is known to cost less per sample, or its cost is unkn
 
 For a move, the runner launches a standby of the other kind while the old instance still trains. So a move costs the
 standby's start and a handover. Without the move, the old instance would train until it is lost, or until a spot
-instance replaces it. Then the run would get an instance of the best kind anyway. So the move saves money only until
-that time.
+instance replaces it. At that time, the run would change to the best kind without extra cost. So the move saves money
+only until that time.
 
-If the speeds of both kinds were measured, a move pays if its saving until then exceeds its cost. The saving is computed
-with the smallest difference between the two kinds that the measurements allow.
+If the speeds of both kinds were measured, the run moves if the saving until that time exceeds the cost of the move. The
+saving is computed with the smallest difference between the two kinds that the measurements allow.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def _work_until_lost_h(facts: Facts, here: Offering) -> float | None:
 
 def _on_demand_h(facts: Facts) -> float:
     """
-    Return for how many more hours the run is expected to stay on demand. If the run may return to spot, assume that it
-    will stay on demand for as long again as it has been on demand so far.
+    Return the number of hours for which the run is expected to stay on demand from now on. If it is allowed to return
+    to spot, assume that it will stay on demand for as long as it has already been on demand.
     """
     current, spec = facts.state.current, facts.spec
     assert current is not None
@@ -118,8 +118,8 @@ def _known_to_be_cheaper(facts: Facts, work: Work, here: Offering) -> KindMove |
 
 def _move_usd(facts: Facts, here: Offering, there: Offering) -> float:
     """
-    Return the cost of a move in USD. It consists of the start of the instance `there`, and of a handover. During the
-    handover, both instances are paid and neither trains.
+    Return the cost of a move in USD: the start of the instance `there`, and the handover, during which both instances
+    are paid and neither trains.
     """
     handover_s = (assumptions.COMMIT + assumptions.WARM_RESTORE).total_seconds()
     to_usd, from_usd = float(there.price_usd_per_hour), float(here.price_usd_per_hour)

@@ -20,8 +20,8 @@ CANNOT_START = "the cloud cannot start an instance"
 
 def why_needed(state: RunState) -> str:
     """
-    Describe why a run requests an instance while nothing trains: it is the first launch, or a replacement. It is a
-    replacement if an earlier instance was billed, even if that one never trained.
+    Describe why a run requests an instance while nothing trains: as the first launch, or as a replacement. The launch
+    counts as a replacement if an earlier instance was billed, even if the earlier instance never trained.
     """
     had_one = state.attempts or any(launch.billed_from is not None for launch in state.launches.values())
     return "replacement" if had_one else "first launch"
@@ -86,7 +86,10 @@ def why_refused(launch: Launch) -> str:
 
 
 def words_of_refusal(launch: Launch) -> str:
-    """Return the cloud's message about the failure of the launch: its refusal, or the end of its instance."""
+    """
+    Return the cloud's message about the failure of the launch: why it refused the launch, or why the launch's instance
+    ended.
+    """
     if launch.closed is not None:
         return launch.closed.detail
     return "" if launch.gone is None else launch.gone.evidence
@@ -94,8 +97,8 @@ def words_of_refusal(launch: Launch) -> str:
 
 def stillborn(launch: Launch) -> bool:
     """
-    Return True if a launch failed for a reason that is neither the market nor a quota: the cloud rejected it, or its
-    instance ended before an attempt.
+    Return True if a launch failed for a reason other than a lack of capacity or a full quota: the cloud rejected the
+    request, or the instance ended before an attempt began on it.
     """
     if launch.closed is not None:
         return launch.closed.cause is Cause.EXTERNAL

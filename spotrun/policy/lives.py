@@ -56,7 +56,7 @@ def nearly_over(facts: Facts, current: Attempt) -> bool:
 
 def kept_for_handover(state: RunState, life: timedelta) -> timedelta:
     """
-    Return the last part of a time-to-live, in which a standby has to take over.
+    Return the length of the last part of a time-to-live, in which a standby has to take over.
 
     If the time-to-live is long, this part is a day, because the runner may be absent for a day. If the time-to-live is
     short, this part is the time that a standby needs to start, but at most half of the time-to-live.

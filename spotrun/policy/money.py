@@ -103,8 +103,8 @@ def intend(facts: Facts, offering: Offering, reason: str, count: int | None = No
 
 def _of_gang(state: RunState, intent: ev.LaunchIntended, count: int | None) -> ev.LaunchIntended:
     """
-    Return `intent` as a request for a gang: for the `count` members that the newest gang lacks or, if `count` is None,
-    for all members of a new gang.
+    Return `intent` as a request for members of a gang. If `count` is given, these are the `count` members that the
+    newest gang lacks; otherwise, all members of a new gang.
     """
     newest = state.attempts.values()[-1].number if state.attempts else None
     if count is None:
@@ -142,12 +142,12 @@ def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | N
 
 def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timedelta | None:
     """
-    Return the time for which new instances are allowed to live. Return None if the budget allows only a life that is
+    Return the time for which new instances are allowed to live. Return None if the budget pays only for a time that is
     too short to be worth the boot.
 
-    The instances of a bench are allowed to live only a little longer than the bench takes. They need no more time,
-    because they are not replaced, and nothing on them has to be saved. And if the bench's process is killed, nothing
-    but their own timers ends them.
+    The instances of a bench are allowed to live only a little longer than the bench takes. There are two reasons: they
+    need no more time, because they are not replaced and nothing on them has to be saved; and if the bench's process is
+    killed, only their own timers end them.
     """
     state, spec = facts.state, facts.spec
     own = offering.capacity_type is CapacityType.OWN
@@ -168,18 +168,18 @@ def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timed
 
 def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta, count: int | None) -> timedelta:
     """
-    Return the time for which the budget lets an instance live. Return zero if the launch has to wait until the money
-    reserved for another launch is released.
+    Return the time-to-live that the budget allows for an instance. Return zero if the launch has to wait until the
+    money that is reserved for another launch is released.
 
     If the budget is ample, an instance gets half of the money that is neither spent nor reserved. The other half is
-    kept for a standby, which may be needed at any time. That standby in turn gets half of the money that is left then.
-    If the instance's life ends before the work is done, it is replaced, and an ample budget pays for the replacement.
+    kept for a standby, which may be needed at any time. The standby in turn gets half of that half, and so on. If an
+    instance's time-to-live ends before the work is done, it is replaced, and an ample budget pays for the replacement.
 
-    If the budget is not ample, replacements have to be avoided, because each one costs money. So the instance gets half
-    of the money only if this pays for all the work that is left or, for an on-demand instance, for a useful time until
-    spot is back. If half of the money is too little for that, the instance gets all of it. If all of the money is too
-    little as well, the run waits until the previous instance has ended. Then the money reserved for that instance is
-    released. Waiting costs nothing.
+    If the budget is not ample, replacements have to be avoided, because each replacement costs money. So the instance
+    gets half of the money only if this pays for all the remaining work or, for an on-demand instance, for a useful time
+    until spot is available again. If half of the money does not pay for that, the instance gets all of it. If even all
+    of the money does not, the run waits until the previous instance has ended and its reserved money is released.
+    Waiting costs nothing.
     """
     whole, enough = affordable_life(facts, ceiling, offering.region, count=count), least
     needed = life_needed(facts, offering)
@@ -200,8 +200,8 @@ def _ample(facts: Facts, offering: Offering, ceiling: Decimal) -> bool:
     """
     Return True if the budget is ample: if the unspent money pays for AMPLE times the remaining work at today's price.
 
-    The work may take several instances, one after another. The cost of the work includes one start for each, assuming
-    that each instance gets 1 / LIVES_IN_A_BUDGET of the money.
+    The work may take several instances, one after another. The cost of the work includes one start for each instance.
+    For this estimate, each instance is assumed to get 1 / LIVES_IN_A_BUDGET of the money.
     """
     work, price, state = workload(facts), offering.price_usd_per_hour, facts.state
     if work is None or price <= 0:
@@ -250,8 +250,8 @@ def _compared_usd_per_hour(facts: Facts, offering: Offering) -> Decimal:
 
 def _useful(facts: Facts, offering: Offering) -> timedelta | None:
     """
-    Return the minimum useful life of an on-demand instance that the run leaves as soon as there is spot. Return None
-    for any other instance, because that instance has to do all the work.
+    Return the minimum useful time-to-live of an on-demand instance that the run will leave as soon as spot is
+    available. Return None for any other instance, which has to do all the remaining work.
     """
     passing = offering.capacity_type is CapacityType.ON_DEMAND and facts.spec.resources.spot_policy == "auto"
     return 3 * TIME_TO_LIVE_MIN if passing else None
@@ -261,11 +261,11 @@ def affordable_life(
     facts: Facts, ceiling: Decimal, region: str, freed_usd: Decimal = ZERO, count: int | None = None
 ) -> timedelta:
     """
-    Return how long the unused part of the budget lasts at the price `ceiling`. The unused part is the money that is
-    neither spent nor reserved.
+    Return the time for which the unused part of the budget pays for instances at the price `ceiling`. The unused part
+    is the money that is neither spent nor reserved.
 
-    `freed_usd` is added to the unused part; the cost of storage, requests and traffic between regions is subtracted.
-    The price is paid for all instances that train together or, if `count` is given, for `count` instances.
+    `freed_usd` is added to the unused part, and the cost of storage, requests and traffic between regions is subtracted
+    from it. The number of instances is `count` or, if `count` is None, the number of instances that train together.
     """
     state, crossing = facts.state, transfer_limit(facts, region)
     budget = state.created.budget_usd
@@ -280,8 +280,8 @@ def affordable_life(
 
 def life_needed(facts: Facts, offering: Offering) -> timedelta | None:
     """
-    Return how long one instance would have to live to do all the work that is left, including its start. Return None if
-    the work is unknown.
+    Return the time-to-live that one instance would need to start and do all the remaining work. Return None if the
+    amount of work is unknown.
     """
     work = workload(facts)
     if work is None:

@@ -6,9 +6,9 @@ the machine is free and can meet the deadline:
 
     time left >= start + work left at home + possible error of that work + the rework of one fault
 
-If the machine cannot meet the deadline, the run's strategy rents instances in the cloud. Once these have done enough of
-the work, the machine can meet the deadline with what is left, and the run moves home. While the strategy waits for
-spot, the run trains on the machine, because slow progress is better than none.
+If the machine cannot meet the deadline, the run's strategy rents instances in the cloud. When the user's machine can
+finish the remaining work by the deadline, the run moves home. While the strategy waits for spot, the run trains on the
+user's machine, because slow progress is better than none.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def starts_again_at_home(facts: Facts) -> bool:
 
 
 def way_home(facts: Facts) -> Offering | None:
-    """Return the user's own machine, if the run should start there now, or move there from the cloud; else None."""
+    """Return the user's own machine if the run should start on it now, or move to it from the cloud; otherwise None."""
     current, offering = facts.state.current, at_home_now(facts)
     if offering is None or not holds(facts, there=False):
         return None
@@ -90,8 +90,9 @@ def holds(facts: Facts, *, there: bool) -> bool:
 
 def spare_s(facts: Facts, *, there: bool) -> float | None:
     """
-    Return how many seconds before the deadline the user's machine would finish. The result is below 0 if the machine
-    cannot meet the deadline, infinite if there is no deadline, and None if it is unknown how much work is left.
+    Return the number of seconds by which the user's machine would finish before the deadline. The result is negative if
+    the machine cannot meet the deadline, infinite if there is no deadline, and None if the amount of remaining work is
+    unknown.
     """
     deadline_at = facts.state.created.deadline_at
     if deadline_at is None:

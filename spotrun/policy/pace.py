@@ -1,9 +1,9 @@
 """
 Measures how long a run's steps take, from the reports of its agents.
 
-At some moments it is known which step a trainer has reached: at its first new step, at each of its snapshots, and at
-the last report of its agent. A *stretch* is the time between two such moments. So the measured pace also includes
-validation, checkpoints and times in which the training was slow.
+The step that a trainer has reached is known at some moments: at its first new step, at each of its snapshots, and at
+the last report of its agent. A *stretch* is the time between two such moments. The pace is measured over whole
+stretches, so it also includes validation, checkpoints and times in which the training was slow.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def _marks(
     state: RunState, world: World, counts: Callable[[Attempt], bool]
 ) -> dict[tuple[int, int], list[tuple[int, datetime]]]:
     """
-    Return, for each trainer that made a step, a list of (step, time): the steps that the trainer is known to have
-    reached, and when. Each key is the attempt's number and the trainer's number in this attempt.
+    Return a list of (step, time) for each trainer that made a step: the steps that the trainer is known to have
+    reached, with the times. Each key is the attempt's number and the trainer's number in this attempt.
     """
     found = {
         (attempt.number, trainer.incarnation): [(trainer.step + 1, trainer.started_at)]

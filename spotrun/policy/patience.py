@@ -1,6 +1,6 @@
 """
 Computes the age of a run without its pauses, and the maximum times for which a run waits for the cloud and for its
-instances. Each maximum is so long that a slow disk alone cannot make a run exceed it.
+instances. Each maximum time is long enough that a slow disk alone cannot make a wait exceed it.
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ def unanswered_for_too_long(state: RunState, launch: int, now: datetime) -> bool
 
 def age(facts: Facts) -> timedelta:
     """
-    Return how long the run has existed. The times during which it was stopped or had failed (its pauses) are not
-    counted.
+    Return the time since the run was created, without its pauses: the times during which the run was stopped or had
+    failed.
 
-    A pause that ends in the future is not subtracted, because its entry may be forged: if a run has no key, any process
-    with access to the store can write entries.
+    A pause that ends in the future is not subtracted, because the entry that ends it may be forged: if a run has no
+    key, any process with access to the store can write entries.
     """
     over = [pause for pause in facts.state.pauses if pause.until <= facts.now + CLOCKS_APART]
     pauses = (pause.until - pause.since for pause in over)

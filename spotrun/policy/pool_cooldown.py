@@ -1,13 +1,15 @@
 """
-Finds the pools that rest after a refusal, the time at which their rest ends, and its reason.
+Finds the pools that rest after a refusal. For each of these pools, also finds the time at which its rest ends, and the
+reason for the rest.
 
 A pool *rests* while the run does not request it.
 
 - If a pool had no capacity, or denied access, it rests for minutes, because this may soon change.
-- If a quota was full, or if the cloud rejected the request (in its response or when it started the instance), the
-  pool rests longer: such a problem usually lasts until the user changes something. After each further refusal of this
-  sort, the rest is longer than the one before, but the run never gives up a pool.
-- If a pool rejected the request, and its subnet, image or template has changed since, it does not rest.
+- If a quota was full, or if the cloud rejected the request (in its response or when it started the instance), the pool
+  rests longer, because such a problem usually lasts until the user changes something. After each further refusal of
+  this sort, the next rest is longer, but the run never gives up a pool.
+- If the cloud rejected the request, and the pool's subnet, image or template has changed since then, the pool does not
+  rest.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ POOL_REST = timedelta(minutes=2)
 """The time for which a pool rests after it had no capacity or denied access."""
 LASTING_REST, LASTING_REST_MAX = timedelta(minutes=10), timedelta(hours=1)
 """
-The length of the first rest, and the maximum length of any rest, of a pool whose quota is full or that has rejected a
-request. Each rest is twice as long as the rest before it, up to the maximum.
+The first rest and the longest rest of a pool whose quota is full, or in which the cloud has rejected a request. Each
+rest is twice as long as the previous rest, up to the longest.
 """
 
 
@@ -59,8 +61,9 @@ class Rest(msgspec.Struct, frozen=True):
 
 def within_price(facts: Facts) -> list[Offering]:
     """
-    Return the offerings that the job allows. They cost at most max_price, but this limit does not apply to the user's
-    own machine. With `checkpoint.exact: bits`, they are of the kind that made the first checkpoint.
+    Return the offerings that the job allows. Offerings that cost more than max_price are left out; this limit does not
+    apply to the user's own machine. With `checkpoint.exact: bits`, only offerings of the kind that made the first
+    checkpoint are returned.
     """
     bound = bound_kind(facts)
     allowed = [found for found in facts.world.offerings if bound is None or kind_of(facts, found) == bound]
@@ -72,8 +75,9 @@ def rests(facts: Facts, offering: Offering) -> bool:
     """
     Return whether the pool of `offering` rests now.
 
-    There is one exception. If all pools of this capacity type reject the request, there is no other pool to try, and
-    the reason may be a passing fault. Then the pool does not rest until the request has been repeated a few times.
+    There is one exception: if all pools of this capacity type have rejected the request, the pool does not rest until
+    the request has been repeated a few times. In this case, there is no other pool to try, and the reason may be a
+    temporary fault.
     """
     rest = rest_of(facts, offering)
     if rest is None or not rejected(rest.launch):
@@ -96,7 +100,9 @@ def enough_rejections(facts: Facts) -> bool:
 
 
 def all_reject(facts: Facts, types: Collection[CapacityType]) -> bool:
-    """Return whether every pool of these capacity types has rejected a request like the one that would be made now."""
+    """
+    Return whether every pool of these capacity types has already rejected the same request that the run would send now.
+    """
     wanted = [found for found in within_price(facts) if found.capacity_type in types]
     found = [rest_of(facts, each) for each in wanted]
     return bool(wanted) and all(rest is not None and rejected(rest.launch) for rest in found)
@@ -181,9 +187,9 @@ def _lasts(launch: Launch) -> bool:
 
 def _lasting_rest(launch: Launch, before: Rest | None) -> Rest:
     """
-    Return the rest of a pool that begins with the refusal of `launch`: the quota was full, or the request was rejected.
-    `before` is the pool's rest after an earlier refusal of this sort, if there was one. If `launch` came after that
-    rest, the new rest is twice as long.
+    Return the rest of a pool that begins with the refusal of `launch`, because the quota was full or the request was
+    rejected. `before` is the pool's rest after the previous refusal of this sort; None if there was none. If `launch`
+    came after that rest had ended, the new rest is twice as long.
     """
     if before is None or not _lasts(before.launch):
         return _rest(launch, LASTING_REST)

@@ -1,5 +1,6 @@
 """
-Collects the losses and refusals of spot pools, in this run and in others, and finds the pools that are in trouble now.
+Collects the losses and refusals of spot pools, in this run and in other runs, and finds the pools that are unlikely to
+have capacity now.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def name_of(pool: Pool) -> str:
 @once
 def just_lost(facts: Facts) -> dict[Pool, Observation]:
     """
-    Return the pools that have just refused a request, given notice to an instance, or taken an instance, in this run or
-    in another. Each pool is returned with the observation of this event.
+    Return the spot pools in which this run or another run has just received a refusal or a notice, or has lost an
+    instance. Each pool is returned with the observation of this event.
     """
     return pools_in_trouble([*observations_of(facts.state), *facts.world.observations], facts.now, TROUBLE_LASTS)
 
@@ -47,8 +48,8 @@ def at_risk(facts: Facts) -> set[Pool]:
 @once
 def market_history(facts: Facts) -> MarketHistory:
     """
-    Return the history of the spot pools for strategies: their losses and refusals in this run and in others. Times in
-    it are seconds since the run's creation.
+    Return the history of the spot pools in the form that strategies need: the losses and refusals of each pool, in this
+    run and in other runs. Times are in seconds since this run's creation.
 
     A pool counts as having spot now unless it has recently refused a request or lost an instance.
     """

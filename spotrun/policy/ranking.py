@@ -4,9 +4,9 @@ Ranks the offerings that can be requested now. The offering with the lowest cost
     cost per hour of progress = (price now * (1 + changeover / life) + commits of an hour + start / life) / speed
 
 `price now` is for all instances that train together. `commits of an hour` and `start` are the cost of traffic between
-regions, in dollars: an hour's commits are written, and at a start the data and the checkpoint are read. This cost does
-not depend on the number of instances. `life` is how long an instance is expected to last. It is estimated from the
-observations of its pool by this run and others.
+regions, in dollars: for writing the commits of one hour, and for reading the data and the checkpoint at a start. This
+cost does not depend on the number of instances. `life` is the expected lifetime of an instance. It is estimated from
+the observations that this run and other runs made of the instance's pool.
 
 `speed` is 1 if the job allows only one kind of instance. If it allows several, `speed` is relative to the first kind:
 an hour of progress is the work that the first kind does in an hour. So offerings are then ranked by their cost per
@@ -73,10 +73,10 @@ def spot_now(facts: Facts) -> list[Offering]:
 
 def spot_of_first_kinds(facts: Facts) -> list[Offering]:
     """
-    Return the spot offerings that a run whose job allows several kinds requests first. These are all offerings in the
-    best tier that is not empty (see TRIED, PREFERRED, DEARER).
+    Return the spot offerings that the run requests first, if its job allows several kinds. These are all offerings in
+    the best tier that is not empty (see TRIED, PREFERRED, DEARER).
 
-    If only the tier of dearer kinds has offerings, those that cost more than on-demand are left out.
+    If this is the tier of dearer kinds, offerings that cost more than on-demand are left out.
     """
     spot, tier = spot_now(facts), _tiers(facts, all_spot_work(facts), spot_work(facts))
     first = [found for found in spot if tier(found) == tier(spot[0])]
@@ -95,8 +95,8 @@ def is_of_dearer_kind(facts: Facts, offering: Offering) -> bool:
 
 TRIED, PREFERRED, DEARER = 0, 1, 2
 """
-The tiers into which the kinds that a job allows are divided, best first: kinds on trial, kinds about as cheap as the
-best kind, and dearer kinds.
+The tiers into which the kinds that a job allows are divided, best first: kinds that the run wants to try, kinds that
+are about as cheap as the best kind, and dearer kinds.
 """
 ABOUT = 1.1
 """
@@ -183,8 +183,8 @@ def on_demand_work(facts: Facts) -> dict[Offering, float]:
 
 def _asked_last(facts: Facts, trouble: set[Pool]) -> Callable[[Offering], bool]:
     """
-    Return a function that tests whether an offering comes last, whatever the offering costs. It comes last if its pool
-    is in `trouble`, or if a request was rejected or an instance failed in its zone.
+    Return a function that tests whether an offering is ranked last regardless of its cost. It is ranked last if its
+    pool is in `trouble`, or if a request was rejected or an instance failed in its zone.
     """
     at_fault = zones_at_fault(facts) | failing_zones(facts)
     return lambda found: found.pool in trouble or found.zone in at_fault

@@ -2,16 +2,16 @@
 Decides whether to replace an instance when its cloud warns that it might take the instance (EC2's rebalance
 recommendation).
 
-If the instance is then lost, an earlier move has saved training time. If the loss has a notice, the move saves the part
-of a changeover that is longer than the notice. If the loss has no notice, the move saves the whole changeover and the
-rework. If the instance is not lost, the cost of the move is wasted. So the move pays if
+If the instance is lost later, a move at the recommendation saves training time. If the loss comes with a notice, the
+move saves the part of a changeover that is longer than the notice. If the loss comes without a notice, the move saves
+the whole changeover and the rework. If the instance is not lost, the cost of the move is wasted. So the move pays if
 
     q * saved * price of time  >  (1 - q) * (changeover * price there + handover * price of time
                                              + extra price there + regional traffic at its start)
 
-The price of time is the on-demand price, because time can be bought at that price. q is the probability that a loss
-follows within `FOLLOWS_WITHIN`, estimated from what followed this run's recommendations so far. Before the run's first
-recommendation, q is a weak assumption, because EC2 publishes no figure
+The price of time is the on-demand price, because training time can always be bought at that price. q is the probability
+that a loss follows within `FOLLOWS_WITHIN`, estimated from what followed this run's recommendations so far. Before the
+run's first recommendation, q is only an assumption, because EC2 publishes no figure
 (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: a recommendation "can arrive sooner" than
 the notice, or along with it).
 """
@@ -68,8 +68,8 @@ class Move(msgspec.Struct, frozen=True):
 
 def move_in_time(facts: Facts) -> Move | None:
     """
-    Return the move that the newest recommendation calls for. Return None if there is no recommendation, if the run has
-    already acted on it, or if no move pays.
+    Return the move with which the run should react to the newest recommendation. Return None if there is no
+    recommendation, if the run has already reacted to it, or if no move pays.
     """
     current = facts.state.current
     if current is None or not _calls_for_a_decision(facts, current):
@@ -188,9 +188,9 @@ def _starts_s(state: RunState) -> list[float]:
     Return the times, in seconds, from the request for an instance to its first new step. The first time in the list is
     assumed, and all others were measured.
 
-    If a standby was ready before it took over, its time includes its wait for the takeover. This does no harm: such a
-    time is at most as long as the notice, and all times shorter than the notice have the same effect, because they save
-    nothing.
+    If a standby was ready before it took over, its time includes its wait for the takeover. This does no harm. Such a
+    time is at most as long as the notice, and a move saves only the part of a start that is longer than the notice. So
+    all times up to the length of the notice have the same effect.
     """
     measured = [
         (attempt.trainers[0].started_at - state.asked_last(attempt).intended_at).total_seconds()
@@ -202,8 +202,8 @@ def _starts_s(state: RunState) -> list[float]:
 
 def _handover_s(state: RunState) -> float:
     """
-    Return for how many seconds no instance trains while a ready standby takes over. This is the time of the last
-    commit, plus the time of a restore by a standby that has already fetched the checkpoint.
+    Return the number of seconds for which no instance trains while a ready standby takes over. This is the time of the
+    last commit plus the time of a restore, for which the standby has already fetched the checkpoint.
     """
     return _commit_s(state) + assumptions.WARM_RESTORE.total_seconds()
 

@@ -26,8 +26,8 @@ def situation(facts: Facts, running: Launch | None, spot: Sequence[Offering]) ->
     Return the facts in the form that a strategy needs. `running` is the launch that trains or is about to train; None
     if there is none, as after a loss. `spot` are the offerings that can be requested.
 
-    While it is unknown how much work is left, the work is assumed to fill all the time until the deadline. So the
-    strategy finds that there is no time to wait for spot or to try spot.
+    While the amount of remaining work is unknown, the work is assumed to take all the time until the deadline. So the
+    strategy concludes that there is no time to wait for spot or to try spot.
 
     If the job allows several kinds of instances, all times are those of the keeper, the kind that has to meet the
     deadline (`spotrun.policy.deadline_guarantee`). If there is no keeper, they are those of the first kind. The price
@@ -77,11 +77,11 @@ def _work_on(facts: Facts, kept: Keeper | None, running: Launch | None, spot: It
 
 def on_demand_usd_per_hour(facts: Facts) -> float:
     """
-    Return the price per hour of the cheapest on-demand offering, including the traffic of commits. If no offering is on
-    demand, return the lowest on-demand price with which one of the spot offerings is compared.
+    Return the price per hour of the cheapest on-demand offering, including the traffic of commits. If there is no
+    on-demand offering, return the lowest price of all other offerings, without traffic.
 
-    If the job allows several kinds of instances, return the cost of the work that the first kind does in an hour. If
-    there is a keeper, this is the cost of that work on the keeper.
+    If the job allows several kinds of instances, return the cost of the work that the first kind does in an hour; if
+    there is a keeper, the cost of doing that work on the keeper.
     """
     kept = keeper(facts)
     if kept is not None:

@@ -33,8 +33,8 @@ life. There has to be a limit, because a ledger that an earlier version wrote ma
 
 class FailedStandbys(msgspec.Struct, frozen=True):
     """
-    A series of failed standbys: their number, the reason why the newest one failed, and the time at which the run
-    requests the next standby.
+    A series of failed standbys: the number of standbys, the reason why the newest one failed, and the time at which the
+    run will request the next standby.
     """
 
     count: int

@@ -20,8 +20,8 @@ for all entries of other kinds.
 
 def storage_reserve(facts: Facts) -> Decimal:
     """
-    Return the price of a month's storage. It covers the checkpoints that the job keeps and one more, all as large as
-    the newest; the stored set-ups; and the files of the script.
+    Return the price of a month's storage. Three things are stored: as many checkpoints as the job keeps and one more,
+    all assumed to be as large as the newest; the setup caches; and the files of the script.
     """
     state = facts.state
     packed_bytes = sum(one.setup.packed_bytes for one in state.packed)
@@ -50,7 +50,7 @@ def requests_usd(state: RunState) -> Decimal:
 
 def requests_usd_per_hour(state: RunState) -> Decimal:
     """
-    Return the maximum cost of the requests in an hour of training. For this maximum, there is a commit every
+    Return the maximum cost of the requests in an hour of training. At the maximum, the training makes a commit every
     COMMIT_GAP, and each object of a commit is written once and read twice.
     """
     prices, newest = state.created.storage, state.latest_commit()

@@ -2,8 +2,8 @@
 Chooses the subnet in which an instance starts: the best subnet of its zone. If an instance in that subnet ended before
 it trained, another subnet of the zone is chosen. If all of them have failed, another zone is preferred.
 
-A subnet may lack a route, so that no instance in it can install what its agent needs. If the run continued to use such
-a subnet, it would pay for one machine after another, and none of them would train.
+A subnet may lack a route to other networks, so that instances in it cannot install what their agents need. If the run
+continued to use such a subnet, it would pay for one machine after another without training on any.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from spotrun.run.state import Launch, RunState
 
 AVOIDED_FOR = timedelta(hours=1)
 """
-Run time for which a zone is requested only after all others. This applies to a zone whose newest instance ended before
-it trained, and which has no subnet left to try.
+Run time for which a failing zone is requested only after all other zones. A zone is failing if its newest instance
+ended before it trained, and the zone has no subnet left to try.
 """
 
 
@@ -63,9 +63,9 @@ def _failed_subnets(state: RunState) -> set[str]:
 
 def _telling(state: RunState) -> Iterator[Launch]:
     """
-    Yield the launches whose outcome says something about their zone and subnet, oldest first: those whose agent came
-    up, and those whose instance ran and ended before it trained. A failure from before the run was last resumed is left
-    out.
+    Yield the launches whose outcome says something about their zone and subnet, oldest first. These are launches whose
+    agent came up, and launches whose instance ran but ended before it trained. Leave out failures from the time before
+    the run was last resumed.
     """
     for launch in state.launches.values():
         failed = launch.intended_at >= state.opened_at and stillborn(launch) and not rejected(launch)

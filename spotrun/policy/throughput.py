@@ -2,10 +2,10 @@
 Estimates the speed of each kind of instance that a job allows: at first from published figures, and later from the
 measurements of this run.
 
-Of published figures, only the ratios matter. Each figure may be too high or too low by a factor of up to
-PUBLISHED_DOUBT, and all factors up to this one are assumed to be equally likely. This gives the spread of the logarithm
-of each speed. Once one kind was measured, its steps per second and the published ratios give the speeds of the other
-kinds. The speed of a measured kind is computed from its own steps alone.
+Only the ratios of the published figures are used. Each figure may be too high or too low by a factor of up to
+PUBLISHED_DOUBT, and all factors up to this one are assumed to be equally likely. From this follows the spread of the
+logarithm of each speed. When one kind was measured, its steps per second and the published ratios give the speeds of
+the other kinds. The speed of a measured kind is computed only from its own steps.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ def another_kind(facts: Facts, offering: Offering) -> str:
 
 def pace_on(facts: Facts, kind: Kind) -> Pace | None:
     """
-    Return the pace of `kind`. It is measured from the run's own steps on this kind; if there are none, it is the pace
-    that `spotrun bench` measured. Return None if `kind` was not measured.
+    Return the pace of `kind`. If the run has made steps on this kind, compute the pace from them; otherwise return the
+    pace that `spotrun bench` measured. Return None if neither has measured `kind`.
     """
     state = facts.state
     own = measured_pace(state, facts.world, lambda attempt: is_of(state.launch_of(attempt).intent.offering, kind))

@@ -6,28 +6,28 @@ Let i be the best kind known so far. A trial of kind j is expected to save
 
     E[max(0, c_i - c_j)] * work left            c = dollars for the work of an hour on the first kind
 
-where the logarithm of c_j is as uncertain as the speed of j. If the intervals in which the two speeds lie do not
-overlap, the saving is close to 0. If there is a deadline, a speed at which the run would be late saves nothing. If j
-turns out to be dearer, the cost of the trial and of the way back is wasted.
+where the logarithm of c_j is as uncertain as the logarithm of j's speed. If the intervals in which the two speeds lie
+do not overlap, the saving is close to 0. If there is a deadline, a speed at which the run would miss it saves nothing.
+If j turns out to be dearer, the cost of the trial and of the way back to i is wasted.
 
 The cost of a trial depends on the moment:
 
-- At an interruption, the start of some instance has to be paid in any case, so the trial costs no additional start.
+- At an interruption, the run has to pay for the start of a new instance in any case, so the trial costs no extra start.
 - While an instance trains, the trial could also wait for the next interruption. So the saving until then has to exceed
   the cost of the start.
 - While the run is on demand, its next start will be on spot, where the same trial costs far less. So the saving until
   then has to exceed the cost of the whole trial.
 
-A trial pays if its saving exceeds its expected loss. The loss has three parts: the cost of the start; the cost of the
-way back, if j is dearer; and what the training on j costs more than the same progress on i.
+A trial pays if its expected saving exceeds its expected loss. The loss has three parts: the cost of the start; the cost
+of the way back, if j is dearer; and the extra cost of training on j instead of i.
 
-The *reserve* of kind j is the cost c_i at which a trial of j would just pay; if the best known kind costs less, the
-trial does not pay. The kind with the lowest reserve is tried first. Trials end when the best known cost is below all
+The *reserve* of kind j is the cost c_i of the best known kind at which a trial of j would just pay. If c_i is lower,
+the trial does not pay. The kind with the lowest reserve is tried first. There are no more trials when c_i is below all
 reserves. This rule is optimal (Weitzman 1979, Optimal search for the best alternative).
 
-All trials together, including the ways back, are expected to lose at most EXPLORED of the run's cost. The first kind in
-the job's list is the kind that the job would use if it allowed only one. So these limits compare other kinds with the
-first kind:
+All trials together, including the ways back, are expected to lose at most EXPLORED of the run's cost. The loss is
+measured against the first kind in the job's list, which is the kind that the job would use if it allowed only one. So
+these limits apply:
 
 - a trial of the first kind is always allowed
 - if the first kind is the best known, a trial of another kind is allowed only if it cannot lose more than EXPLORED,
@@ -83,8 +83,8 @@ class KindTrial(msgspec.Struct, frozen=True):
 
 def begun_with(facts: Facts, work: Work) -> Kind | None:
     """
-    Return the kind with which the run begins while no kind was measured. It is the kind that is believed to be
-    cheapest, among the kinds with which the run cannot lose too much.
+    Return the kind with which the run begins if no kind was measured yet. Of the kinds whose possible loss is within
+    the limits, this is the kind that is believed to be cheapest.
     """
     cheapest, first = cheapest_of_kinds(facts, work), choice(facts)[0]
     if first not in cheapest:
@@ -192,8 +192,8 @@ def _phi(z: float) -> float:
 
 def _trial_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> float:
     """
-    Return the most that a trial of `tried` can lose. In the worst case, the trial makes no progress at all. Then the
-    run loses the cost of three things: the start of `tried`, the time on `tried`, and the start of `known` afterwards.
+    Return the maximum loss of a trial of `tried`. In the worst case, the trial makes no progress at all. The run then
+    loses the cost of three things: the start of `tried`, the time on `tried`, and the start of `known` afterwards.
     """
     return _there_usd(facts, tried, known, starts) + _stay_usd(facts, tried) + _start_usd(facts, known)
 
@@ -218,7 +218,9 @@ def _there_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> f
 
 
 def _stay_usd(facts: Facts, tried: Offering) -> float:
-    """Return the cost of `tried` until its speed is known and, after that, until its replacement has started."""
+    """
+    Return the cost of training on `tried` until its speed is known and, after that, until its replacement has started.
+    """
     return float(tried.price_usd_per_hour) * _hours(assumptions.TRIAL.total_seconds() + changeover(facts.state))
 
 

@@ -1,17 +1,17 @@
 """
-Estimates when an instance ended, if no runner observed its end and the cloud no longer lists it.
+Estimates the time at which an instance ended, if no runner observed the end and the cloud no longer lists the instance.
 
-A cloud lists an instance for about an hour after its end. If no runner was present in this hour, the next runner
-estimates when the instance ended. Several facts limit the time of the end, such as the instance's time-to-live. The
-runner records the earliest of these limits, and the entry says from which fact it comes. Later, `spotrun bill
---correct` enters the cloud's own figure.
+A cloud lists an instance for about an hour after its end. If no runner was running in this hour, the next runner
+estimates the time of the end. Several facts show a time by which the instance must have ended, for example its
+time-to-live. The runner records the earliest of these times, and the entry names the fact from which the time comes.
+Later, `spotrun bill --correct` enters the cloud's own figure.
 
-The time of the last heartbeat is used as the estimate in two cases. In the first, the agent has reported the end. In
-the second, the instance is a spot instance, which the cloud may have taken at that time.
+The time of the last heartbeat is used as the estimate in two cases: if the agent has reported the end, or if the
+instance is a spot instance, which the cloud may have taken at that time.
 
-It is not used for an on-demand instance that falls silent in the middle of its training. Such a machine may hang, and a
-machine that hangs is billed until its time-to-live ends. A spot instance that hangs is billed too, but it cannot be
-distinguished from a spot instance that was taken.
+The last heartbeat is not used for an on-demand instance whose heartbeats stop in the middle of its training. Such a
+machine may hang, and a machine that hangs is billed until its time-to-live ends. A spot instance that hangs is billed
+too, but it cannot be distinguished from a spot instance that was taken.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ def unseen_end(facts: Facts, name: MemberName) -> ev.InstanceGone:
 
 def over_by(state: RunState, name: MemberName) -> datetime | None:
     """
-    Return the time by which an instance must have ended, because by then it has powered itself off, or was taken after
-    a notice (protocol 15). Return None during its attempt, and while it waits for the next attempt.
+    Return the time by which an instance must have ended, because it powers itself off by then, or because the cloud
+    takes it by then after a notice (protocol 15). Return None during the instance's attempt, and while the instance
+    waits for the next attempt.
     """
     if not has_left(state, name):
         return None
@@ -105,8 +106,8 @@ def _heard_at(facts: Facts, name: MemberName) -> datetime | None:
     """
     Return the last sign of life from the member's agent; None if there was none.
 
-    This is its last heartbeat or, if it is newer, the last entry that it wrote. In a gang, only the lead writes the
-    entries of an attempt.
+    This is the agent's last heartbeat or the last entry that the agent wrote, whichever is newer. In a gang, only the
+    lead writes the entries of an attempt.
     """
     heard_at, attempt = facts.world.heard.get(name), facts.state.attempt_of(name)
     if heard_at is None or attempt is None or name != attempt.names[0]:

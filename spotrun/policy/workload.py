@@ -37,8 +37,8 @@ class Workload(msgspec.Struct, frozen=True):
 @once
 def workload(facts: Facts) -> Workload | None:
     """
-    Return the work that is left; None if it is unknown. The work is unknown if the job gives no `expected_work` and the
-    steps do not tell: either no step was measured yet, or the training does not report its total number of steps.
+    Return the remaining work; None if it is unknown. It is unknown if the job gives no `expected_work` and it cannot be
+    computed from the steps: either no step was measured yet, or the training does not report its total number of steps.
     """
     measured, total, expected = pace(facts), facts.world.steps_total, facts.spec.policy.expected_work
     rework_s = rework_max_s(facts)
@@ -80,8 +80,8 @@ def pace(facts: Facts) -> Pace | None:
 
 def _trained_s(facts: Facts) -> float:
     """
-    Return the seconds of training whose result is kept so far: the training before the newest checkpoint, and the
-    running trainer's training since then.
+    Return the seconds of training whose result is not lost so far: the training before the newest checkpoint, and the
+    running trainer's training since that checkpoint.
     """
     kept = [commit for commit in facts.state.commits if commit.usable]
     if kept and not kept[-1].event.has_image:  # a command: its work is measured by time
@@ -119,8 +119,8 @@ def rework_max_s(facts: Facts) -> float:
 @once
 def commit_interval_s(facts: Facts) -> float:
     """
-    Return the seconds between two commits. These are the seconds that the job sets or, for `auto`, those computed from
-    the measurements.
+    Return the seconds between two commits. The job sets this number; if the job sets `auto`, it is computed from the
+    run's measurements.
     """
     every = facts.spec.checkpoint.every
     if isinstance(every, Steps):

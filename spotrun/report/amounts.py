@@ -1,11 +1,12 @@
 """
 Rounds the dollars in tables so that, in each row and in each column, the amounts shown add up exactly to the sum shown.
 
-Each amount is rounded up or down to the same number of decimals, and zero stays zero. The amounts that have a remainder
-beyond these decimals form cycles: from one amount to the next, a cycle moves along a row and along a column in turn.
-One quantity is alternately added to and subtracted from the amounts of a cycle, which leaves all sums as they are. The
-quantity is chosen so that one remainder becomes zero. Statistical offices use this method (B. D. Causey, L. H. Cox, L.
-R. Ernst, "Applications of Transportation Theory to Statistical Problems", JASA 80, 1985).
+Each amount is rounded up or down to the same number of decimals, and zero stays zero. The method looks for a cycle
+among the amounts that have a remainder beyond these decimals: a path that moves from amount to amount, in turn along a
+row and along a column, and returns to its beginning. It alternately adds one quantity to the amounts of the cycle and
+subtracts it, which leaves all sums as they are. The quantity is chosen so that one remainder becomes zero. This is
+repeated until no remainder is left. Statistical offices use this method (B. D. Causey, L. H. Cox, L. R. Ernst,
+"Applications of Transportation Theory to Statistical Problems", JASA 80, 1985).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Money(NamedTuple):
     The dollars of an account as tables show them.
 
     `kept` is the sum of storage, requests and egress. `waiting` is the part of `spot` and `on_demand` that was paid for
-    members of a gang while they waited for other members.
+    gang members while they waited for other members.
     """
 
     cost: str
@@ -157,7 +158,8 @@ def _cycle(graph: dict[int, set[int]]) -> list[Place]:
     row and one neighbour in its column.
 
     In the graph, row i is the node `i`, column j is the node `~j`, and each amount with a remainder is an edge. Every
-    node has at least two edges, because a row or column that adds up to zero has either no remainder or several.
+    node has at least two edges: each row and each column adds up to zero, so if one of its amounts has a remainder, at
+    least one other amount has a remainder too.
     """
     path = [next(iter(graph))]
     at = {path[0]: 0}

@@ -51,8 +51,8 @@ def dated(what: str, time_scale: float) -> str:
 
 def about_times(time_scale: float) -> str:
     """
-    Return a line about times, to be printed below the events of a run. Return "" for a run whose times are wall-clock
-    times, because it needs no such line.
+    Return a line that explains the times of a run's events, to be printed below the events. Return "" if the run's
+    times are wall-clock times, which need no explanation.
     """
     return "" if time_scale == 1 else f"Times are run time, {time_scale:g} times as fast as the wall clock."
 
@@ -145,8 +145,8 @@ def _deadline_lost(event: ev.DeadlineOutOfReach) -> str:
 
 def nearly_spent(event: ev.BudgetNearlySpent, clock: str = "") -> str:
     """
-    Return the event as a sentence. `clock`, such as " UTC", is written after a time in the sentence. It is "" if the
-    sentence is shown next to other times, which have no such mark.
+    Return the event as a sentence. `clock`, such as " UTC", is appended to the time in the sentence. It is "" if the
+    sentence is shown next to other times that name no clock.
     """
     return f"{dollars(event.spent_usd)} is spent{passing(event.passes_at, event.epoch, 'the budget', clock)}"
 

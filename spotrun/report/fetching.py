@@ -55,8 +55,8 @@ def kept_back(files: Sequence[OutputFile]) -> list[Fetched]:
 
 def show(outputs: Outputs, listing: Listing, chosen: Sequence[OutputFile], patterns: Sequence[str] = ()) -> None:
     """
-    Print the stored files, and after them the files that are not stored. If the user has given `patterns`, only those
-    that match one are listed as not stored.
+    Print the stored files, and then the files that are not stored. If the user has given `patterns`, only files that
+    match one of them are listed as not stored.
     """
     kept = kept_back(chosen)
     marked = {each.file.path for each in kept}
@@ -83,7 +83,8 @@ def text(
 ) -> str:
     """
     Return the report of a fetch: a line for each fetched file, lines about files that were not fetched or not stored,
-    and a sentence about the folder's files. Only files that match `patterns` are listed as not stored.
+    and a sentence with the number of files that were fetched into `folder` or were already there. Only files that match
+    `patterns` are listed as not stored.
 
     Times are wall-clock times, not run time, because the times of files are wall-clock times too.
     """
@@ -188,7 +189,8 @@ def as_json(
 
 def why_nothing(state: RunState, typed: str) -> str:
     """
-    Return a hint for the user of a run without stored files: how this run, or the next run of the job, will store some.
+    Return a hint for the user of a run that has stored no files: what makes this run, or the job's next run, store
+    files.
     """
     if state.terminal is None:
         return f"try later: spotrun stores files a few minutes after they are written (see `spotrun logs {typed}`)"

@@ -186,8 +186,8 @@ class GcpDoctor:
     @cached_property
     def _catalogs(self) -> dict[str, Catalog]:
         """
-        A catalog for each region. It has all types of the region, not only those that the job wants, so that a finding
-        can name the types that the region does have.
+        A catalog for each region. It has all types of the region, not only the types that the job names. So if the
+        region lacks a type that the job names, the finding can say which types the region has.
         """
         everything = replace(self._config, instance_types=(), accelerators=())
         return {

@@ -44,8 +44,8 @@ https://cloud.google.com/compute/docs/instances/deleting-instance
 
 class _Ending(NamedTuple):
     """
-    An instance that is to end: the time of the first request to end it, and Google's message if the last request
-    failed.
+    The requests to end one instance. `since_s` is the time of the first request. `why_not` is Google's message if the
+    last request failed, otherwise "".
     """
 
     since_s: float
@@ -213,8 +213,8 @@ class GcpDriver:
 
     def _not_listed_yet(self, request: LaunchRequest) -> Instance | None:
         """
-        Return an instance that Google accepted recently and does not list yet, so that it is not requested a second
-        time; None if there is none.
+        Return the requested instance if Google accepted it a short time ago; otherwise return None. Google may not list
+        such an instance yet, and without this record, the launch would request it a second time.
         """
         accepted_s, pending = self._accepted.get(request.token, (-inf, None))
         if self._clock.monotonic() - accepted_s < LISTED_WITHIN_S * self._clock.scale:
@@ -224,9 +224,9 @@ class GcpDriver:
 
     def _learn(self, catalog: Catalog, offering: Offering, error: CloudError) -> None:
         """
-        Learn from a refusal for later launches. If `error` shows that pools have no capacity, leave these pools out for
-        a while. If Google rejected the subnetwork or the image, forget that subnetwork or image, so that it is looked
-        up again.
+        Change what later launches try, after a refusal. If `error` shows that pools have no capacity, stop offering
+        these pools for a while. If Google rejected the subnetwork or the image, forget the cached one, so that the next
+        launch looks it up again.
         """
         match error:
             case Unsupported():

@@ -138,16 +138,16 @@ _BY_STATUS: dict[int, Meaning] = {
     429: (CloudUnavailable, None),
 }
 """
-Errors for answers without a known reason, keyed by HTTP status. Status 403 alone is ambiguous: Google also uses it for
-throttling, but then gives a reason.
+The error for an answer that gives no known reason, keyed by HTTP status. Google uses status 403 for missing rights and
+for throttling, but it always gives a reason for throttling. So 403 without a reason means AccessDenied.
 """
 _VAGUE = (
     *("forbidden", "PERMISSION_DENIED", "insufficientPermissions"),
     *("notFound", "NOT_FOUND", "RESOURCE_NOT_FOUND", "EXTERNAL_RESOURCE_NOT_FOUND"),
 )
 """
-Codes that each stand for many different faults. They are used only if neither the details nor the message of the fault
-say more.
+Codes that Google uses for many different faults. Such a code decides the class of the error only if neither the fault's
+details nor its message are more specific.
 """
 _ACCOUNT = re.compile(r"service ?accounts?\b|\.gserviceaccount\.com\b", re.IGNORECASE)
 """Matches a message that mentions a service account, by these words or by an address."""
@@ -161,8 +161,9 @@ _PERMANENCE: tuple[type[CloudError], ...] = (
     *(IdentityUnknown, QuotaExceeded, AddressesExhausted, StockedOut, LaunchTokenSpent, AlreadyThere, NotThere),
 )
 """
-Errors from the most lasting to the most temporary. If an answer reports several faults, the one that comes first in
-this list is used (P25). Temporary errors that are not listed come last.
+Errors in order of how long they last, from permanent to temporary. If one answer reports several faults, the fault
+whose error comes first in this list is reported (P25). Temporary errors that are not in the list come after all that
+are.
 """
 
 _WORDS: tuple[tuple[tuple[int, ...], re.Pattern[str], Meaning], ...] = tuple(
@@ -183,14 +184,14 @@ _WORDS: tuple[tuple[tuple[int, ...], re.Pattern[str], Meaning], ...] = tuple(
         ((400,), r"machineTypes?\b|machine type|not compatible", (Unsupported, OTHER_OFFERING)),
         ((404,), r"/machineTypes/", (Unsupported, OTHER_OFFERING)),
         ((400,), r"network|disk ?type", (BadSurroundings, _SURROUNDINGS)),
-        # Google reports this quota with 429, the status of throttling, and a delay of a day:
+        # For this quota, Google sends 429, the status of throttling, and asks the caller to wait for a day:
         # https://github.com/kubeflow/pipelines/issues/1052
         ((429,), r"maximum number of service accounts", (QuotaExceeded, _QUOTA)),
     )
 )
 """
-Errors that have no code of their own, so that only words of the message identify them. Each row has the HTTP statuses,
-the words and the meaning; the first row that matches is used.
+Errors that Google reports under a code shared with other errors, so that only the message's words identify them. Each
+row has the HTTP statuses, the words and the meaning. The first row that matches is used.
 """
 
 
@@ -230,10 +231,10 @@ def lacking_identity(error: CloudError) -> CloudError:
     Return IdentityUnknown if `error`, which Compute Engine has reported, is about a service account that was not found.
     Otherwise return `error`.
 
-    The words of such an error say that the account does not exist (`The resource 'ADDRESS' of type 'serviceAccount' was
-    not found`), so it is read as a NotThere. But Compute Engine also reports it if the account is new and Compute
-    Engine does not know it yet. IAM reports similar words only if the account really does not exist. So for an error of
-    IAM, NotThere is right, and this function must not be called.
+    The message of such an error says that the account does not exist (`The resource 'ADDRESS' of type 'serviceAccount'
+    was not found`), so spotrun first reads the error as NotThere. But the account may exist: Compute Engine also sends
+    this message for a new account that it does not know yet. IAM sends a similar message only if the account really
+    does not exist. So NotThere is right for IAM's errors, and this function must not be called for them.
     """
     if isinstance(error, NotThere) and _ACCOUNT.search(error.message):
         return IdentityUnknown(error.message, hint=_IDENTITY)

@@ -84,8 +84,9 @@ def _role(project: str, name: str) -> str:
 
 def _condition(folder: BucketAddress) -> str:
     """
-    Return a condition that is true for objects of this folder whose keys begin with one of CHANGED. The whole path is
-    compared from its beginning, so that an object with the same text in the middle of its path does not match.
+    Return a condition that is true for objects of this folder whose keys begin with one of CHANGED. The condition
+    compares an object's path from its beginning, so an object with the same text in the middle of its path does not
+    match.
     """
     root = f"projects/_/buckets/{folder.bucket}/objects/{folder.root}"
     return " || ".join(f'resource.name.startsWith("{root}{each}")' for each in CHANGED)

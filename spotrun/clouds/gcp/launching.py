@@ -24,8 +24,8 @@ from spotrun.instance import LaunchRequest
 
 ACCEPTED_WITHIN_S = 45.0
 """
-Maximum seconds to wait for an operation. If it is still open by then, it continues, and a later list shows how it
-ended.
+Maximum seconds that a launch waits for its operation. An operation that is still open by then continues at Google, and
+a later listing of operations shows how it ended.
 """
 LOOKED_EVERY_S = 1.0
 _HAS_CAPACITY = ("STAGING", "RUNNING")

@@ -59,8 +59,8 @@ class Name(NamedTuple):
 
 def name_for(request: LaunchRequest) -> Name:
     """
-    Return the name for a request's instance. Raise Unsupported if the request's instance type cannot be part of a name:
-    then it is no machine type of Google's.
+    Return the name for a request's instance. Raise Unsupported if the instance type has characters or a length that a
+    name does not allow, because then it is not a machine type of Google's.
     """
     pool = request.offering.pool
     name = Name(request.run_uid, request.launch, _crc(request.token), pool.capacity_type, pool.instance_type)

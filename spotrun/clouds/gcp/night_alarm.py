@@ -30,9 +30,9 @@ class GcpAlarm:
     """
     An Alarm that consists of a Cloud Scheduler job, `job`, which fires each minute.
 
-    Google notifies only the instance itself when it takes the instance. The instance's agent then writes the notice
-    into the ledger. The runner's next call, within a minute, reads the ledger; that is early enough, because a notice
-    comes two minutes ahead.
+    Before Google takes an instance, it notifies only the instance itself. The instance's agent then writes the notice
+    into the ledger. The job fires within a minute, and the runner that it calls reads the notice there. That is early
+    enough, because Google gives notice two minutes before it takes the instance.
     """
 
     def __init__(self, google: Google, job: str) -> None:

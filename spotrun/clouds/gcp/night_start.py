@@ -1,5 +1,6 @@
 """
-Fetches the archive of spotrun and runs it. This is the first program on Cloud Run, with a Python that has no packages.
+Fetches the archive of spotrun and runs it. This is the first program that Cloud Run starts, so it uses no packages: the
+image has only Python and its standard library.
 
 nights.py sends this file unchanged, as the argument of `python3 -c`, so that no image has to be built or stored.
 https://cloud.google.com/run/docs/container-contract#metadata-server

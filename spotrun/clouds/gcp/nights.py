@@ -75,9 +75,9 @@ CLOUD_RUN = FunctionRuntime(
     size_max_bytes=50 * 1000 * 1000,
 )
 """
-Cloud Run's Python versions, on Ubuntu 22.04: https://cloud.google.com/docs/buildpacks/base-images. The archive is not
-compiled. night_start.py unpacks it at each cold start, and unpacking the bytecode took longer than compiling the
-modules that are imported.
+Cloud Run's Python versions, on Ubuntu 22.04: https://cloud.google.com/docs/buildpacks/base-images. The archive has no
+bytecode. night_start.py unpacks the archive at each cold start, and unpacking the bytecode of all modules took longer
+than compiling only the modules that are imported.
 """
 STACK = "google-22"
 MACHINE = "x86_64"
@@ -335,9 +335,9 @@ class GcpNights:
 
     def _have_job(self, job: Mapping[str, Any]) -> None:
         """
-        Create or change a job. A new job is enabled from the start. The job that fires each minute is needed only while
-        a run is in progress. It is enabled all the same, which does no harm: at the job's first call, the service
-        pauses the job.
+        Create or change a job. A new job is enabled, even the job that fires each minute, which is needed only while a
+        run is in progress. Enabling it early does no harm: if no run is in progress when the job first calls the
+        service, the service pauses the job.
         """
         path = str(job["name"])
         name = path.rpartition("/")[2]

@@ -29,8 +29,8 @@ ENDED_BY = {
     STOP: EndedBy.USER,
 }
 """
-The party that counts as having ended an instance, keyed by the type of the operation that ended it. If an instance was
-lost without such an operation, Google's system ended it, and that counts as a fault.
+The party that ended an instance, keyed by the type of the operation that Google recorded for the end. For an instance
+that ended without any of these operations, spotrun assumes a fault of Google's systems.
 """
 _RESTARTS = ("start", f"{SYSTEM}automaticRestart")
 """

@@ -26,7 +26,8 @@ _FIELDS = (
     "pricingInfo(pricingExpression(usageUnit,tieredRates(startUsageAmount,unitPrice))))"
 )
 """
-The fields to read. They are a third of each SKU's data, which matters because there are tens of thousands of SKUs.
+The fields to request. They are only a third of each SKU's data. This matters because there are tens of thousands of
+SKUs.
 """
 _SKUS = Call(BILLING, "GET", f"v1/{COMPUTE_ENGINE}/skus", {"fields": _FIELDS})
 
@@ -65,8 +66,8 @@ def read_price_list(
     Return the USD per hour of `machines`, and of all other machines in the shipped table. `parts` returns the prices of
     machine parts, from the catalog or from a cache.
 
-    A failure of `parts` is not an error, because prices that are a few months old still show which types are cheaper
-    than others.
+    If `parts` fails, return the prices of the shipped table. They may be a few months old, but they still show which
+    types are cheaper than others.
     """
     shipped = {market: shipped_prices(__package__, region, market) for market in RENTED}
     try:

@@ -59,8 +59,8 @@ def insert_body(
     request: LaunchRequest, config: GcpConfig, project: str, notice: timedelta = EXTENDED_NOTICE
 ) -> dict[str, Any]:
     """
-    Return the body of the request, which depends only on the arguments. `notice` is how long before the shutdown signal
-    a spot instance is warned; if it is 0, no notice is requested.
+    Return the body of the request, which depends only on the arguments. `notice` is the time between the notice that a
+    spot instance gets and its shutdown signal. If `notice` is 0, the request asks for no notice.
     """
     offering = request.offering
     zone = f"zones/{offering.zone}"

@@ -78,8 +78,8 @@ FOR_FOLDERS = (
 
 def right_findings(google: Google, project: str, own_accounts: bool) -> Iterator[Finding]:
     """
-    Check the rights in the project; raise CloudError if Resource Manager does not answer. `own_accounts` says that each
-    run has a separate service account, so that the rights to make such accounts are needed too.
+    Check the caller's rights in the project; raise CloudError if Resource Manager does not answer. If `own_accounts`,
+    each run gets a separate service account, so the rights to make service accounts are checked too.
     """
     needed = {*NEEDED, *(FOR_ACCOUNTS if own_accounts else ())}
     granted = account_checks.granted(google, project, {*needed, *ASIDE, *UNDER_CONDITION})

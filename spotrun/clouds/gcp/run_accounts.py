@@ -142,8 +142,8 @@ class RunAccounts:
 
     def _take_grants(self, folder: BucketAddress, email: str) -> None:
         """
-        Remove the account's grants. If the policy then grants nothing to any other account, remove the managed folder
-        with its policy.
+        Remove the account's grants from the policy of the run's managed folder. If no grants are left in the policy,
+        remove the managed folder together with its policy.
         """
         with contextlib.suppress(NotThere):
             if without(self._policy(folder), email)["bindings"]:
@@ -155,8 +155,8 @@ class RunAccounts:
     def _rewritten(self, folder: BucketAddress, edit: Callable[[Policy], Policy]) -> bool:
         """
         Change a policy; return whether a change was necessary. Cloud Storage accepts the new policy only if no other
-        process has changed the policy since it was read here. If it refuses for this reason, or if its answer was lost,
-        the policy is read and edited again.
+        process has changed the policy since this process read it. If Cloud Storage refuses for this reason, or if its
+        answer is lost, read and edit the policy again.
         """
         refused: CloudError = CloudUnavailable(f"other processes keep changing the policy of {folder}")
         for _ in range(TRIES_MAX):
@@ -243,9 +243,9 @@ class RunAccounts:
 @contextlib.contextmanager
 def _with_advice() -> Iterator[None]:
     """
-    If Google refuses a call in the block, add a hint to the error: to grant a role if a right is missing, or to remove
-    unused accounts if their quota is full. If the caller has no valid credentials, raise the error as it is, because a
-    role would not help.
+    Add a hint to the error if Google refuses a call in the block. If a right is missing, the hint is to grant a role;
+    if the quota of service accounts is used up, the hint is to remove unused accounts. An error about invalid
+    credentials gets no hint, because a role would not help.
     """
     try:
         yield

@@ -1,6 +1,6 @@
 """
-Launches a local instance and its supervisor. If several processes send the same launch request at the same time, one of
-them launches the instance, and the others get that instance.
+Launches a local instance and its supervisor. If several processes send the same launch request at the same time, only
+one process launches an instance, and all of them get this instance.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Launcher:
 
     def _accept_members(self, folders: Sequence[RecordFolder], request: LaunchRequest) -> None:
         """
-        Check that there is capacity for all members, then write one record for each. The first member's record is
-        written last, so once it exists, all records exist.
+        Check that there is capacity for all members, then write one record for each member. The first member's record
+        is written last: a process that finds this record knows that all the records exist.
         """
         with self._places.deciding(START_WITHIN_S):
             if folders[0].read() is not None:

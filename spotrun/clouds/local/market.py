@@ -28,8 +28,8 @@ SPOT_SHARE_MIN, SPOT_SHARE_MAX = 0.25, 0.40
 
 UP_MIN_MINUTES, UP_MEDIAN_MINUTES, UP_SIGMA = 8.0, 24.0, 2.0
 """
-Parameters of the length of a period with capacity: UP_MIN_MINUTES plus a lognormal variable. Its median is 32 min, its
-10th percentile 10 min, and its mean 3.1 h.
+Parameters of the length of a period with capacity: UP_MIN_MINUTES plus a lognormal variable. The length has a median of
+32 min, a 10th percentile of 10 min and a mean of 3.1 h.
 """
 DOWN_MEDIAN_MINUTES, DOWN_SIGMA = 25.0, 1.4
 PRICE_MEDIAN_MINUTES, PRICE_SIGMA = 90.0, 0.8

@@ -16,8 +16,8 @@ from spotrun.clouds.local.records import Record, RecordFolder, instance_id_of
 MEMBERS_NET, CUT_OFF_NET = "127.77", "127.78"
 """
 The first two numbers of the members' IPv4 addresses. A member has the address 127.77.L.M, where L is the launch's
-number and M the member's index. If the market's script cuts a member off from the other members, that member moves to
-an address in 127.78.
+number and M the member's index. If the market's script says that the other members can no longer reach a member, that
+member moves to an address in 127.78.
 
 All these are loopback addresses of this machine, and each address has its own ports. So two members can use the same
 unprivileged port.

@@ -1,6 +1,6 @@
 """
-A machine that the user owns, presented as one offering. The offering's price is what using the machine costs. The
-machine serves one run at a time.
+A machine that the user owns, presented as one offering. The offering's price is the user's own cost of running the
+machine. The machine serves one run at a time.
 
 Its instances are instances of the local cloud: process trees with a supervisor that enforces their time-to-live. A
 living supervisor holds the lock on its instance's record, and the kernel frees the lock when the supervisor dies. So an
@@ -25,8 +25,8 @@ from spotrun.spec.own_machine import HardwareSpec, this_host
 class OwnMachine:
     """
     The user's own machine, which a job can name as its home. Only processes on that machine can see its instances. On
-    any other machine, `offerings` returns an empty list. There `instances` also returns an empty list, unless the
-    caller must see the home's instances: then it raises an error.
+    any other machine, `offerings` and `instances` both return an empty list. An exception is a caller of `instances`
+    that must see the home's instances: it gets an error.
     """
 
     def __init__(self, name: str, hardware: HardwareSpec, clock: ScaledClock, gpus: BusyGpus | None = None) -> None:

@@ -82,9 +82,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     def end(self, at: datetime, by: EndedBy, init_exit_code: int | None = None) -> Record:
         """
-        Return a copy of the record that says when and by whom the instance was ended. An instance cannot end before its
-        launch or its last price change. If `at` is earlier than one of them, the record gets the time of that event as
-        the end.
+        Return a copy of the record, with the time at which the instance ended and the party that ended it. An instance
+        cannot end before its launch or its last price change. If `at` is earlier than one of these events, use the
+        event's time instead.
         """
         known = [self.instance.launched_at, *(segment.since for segment in self.instance.prices)]
         ended = self.with_instance(state=InstanceState.STOPPING, ended_at=max([at, *known]), ended_by=by)
@@ -151,9 +151,9 @@ class RecordFolder:
 
     def agree(self, word: str) -> str:
         """
-        Decide whether all members of a gang start, or none. `word` is this process's decision (ALL or NONE). Write it,
-        unless another process has already written a decision. Return the decision that was written first: only that one
-        counts.
+        Decide whether all members of a gang start, or none of them. `word` is this process's proposal (ALL or NONE).
+        Write it as the decision, unless another process has already written one. Return the decision that was written
+        first: all processes follow this decision.
         """
         with contextlib.suppress(FileExistsError):
             os.symlink(word, self._word)
@@ -251,11 +251,11 @@ class CloudLog:
     """
     The cloud's log of its actions, with one JSON object a line. Tests compare this log with the ledger of a run.
 
-    `event` is launched, metered (billing has begun), price, notice, rebalance, cut-off (the other members of the gang
-    cannot reach the instance any more), ended or refused. `at` is in run time.
+    `event` is one of these words: launched, metered (billing has begun), price, notice, rebalance, cut-off (the other
+    members of the gang can no longer reach the instance), ended, refused. `at` is in run time.
 
-    The log may contain the same fact twice. If a process died, the process that takes over does not know whether the
-    fact is already in the log, so it writes the fact again.
+    The log may contain the same fact twice. If a process dies while it records a fact, the process that takes over does
+    not know whether the fact is already in the log, so it writes the fact again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -292,8 +292,9 @@ def try_flock(descriptor: int) -> bool:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """
-    Replace the file in one step: a reader sees either the old bytes or the new ones. The file is not flushed to disk.
-    If the machine crashes, the file may be lost, but then the local instances that it describes are gone too.
+    Replace the file in one step: a reader sees either the old bytes or the new bytes. The file is not flushed to disk,
+    so a crash of the machine may lose it. That does no harm, because the crash also ends the local instances that the
+    file describes.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:

@@ -1,7 +1,7 @@
 """
-The script of a simulated market, which tells the local cloud what to do to a run's instances. (It is not the script
-that the user trains.) It is a list of steps, such as "interrupt the instance at epoch 3". The steps happen in order.
-Each step happens once in a run, when its trigger comes true.
+The script of a simulated market, which tells the local cloud what to do to a run's instances. (This is not the user's
+training script.) It is a list of steps, such as "interrupt the instance at epoch 3". The steps happen in order. Each
+step happens once in a run, when its trigger comes true.
 
 One file lists the steps that have happened. It is shared by a run's instances and by the processes that launch these
 instances. Each of these processes checks the trigger of the next step. The process that first sees the trigger come
@@ -28,9 +28,9 @@ from spotrun.spec.market_script import Action, After, EpochAt, Trigger, UploadAt
 
 class StepFired(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A step that has happened. Its trigger came true at `at`. `instance_id` is the instance that noticed this; None if a
-    process that launches an instance noticed it. If the step affects several members of a gang, `others` are the
-    members that it affected in addition to `instance_id`.
+    A step that has happened. `at` is the time at which its trigger came true. `instance_id` is the instance that
+    detected the trigger; None if a process that launches an instance detected it. If the step affects several members
+    of a gang, `others` are the affected members other than `instance_id`.
     """
 
     at: datetime
@@ -62,8 +62,8 @@ class Observer(msgspec.Struct, frozen=True):
     """
     The instance that checks whether a trigger has come true, with its capacity type and the progress of its training.
 
-    Once an instance has a notice, its training triggers no further steps of the script. The next step can be triggered
-    only by the next attempt's training.
+    After an instance has received a notice, its training triggers no further steps of the script. A step that waits for
+    progress of the training then waits for the next attempt's progress.
     """
 
     instance_id: str

@@ -79,8 +79,8 @@ class Slurm(Cloud):
 
     def require_known(self, spec: RunSpec) -> None:
         """
-        Check the job's partitions against those that Slurm's controller reports. This needs a connection to the
-        controller, which this machine needs anyway to submit jobs.
+        Check that Slurm's controller knows the job's partitions. This needs a connection to the controller. Requiring
+        it here is acceptable, because this machine could not submit jobs without it.
         """
         from spotrun.clouds.slurm.commands import Programs, require_submitting
         from spotrun.clouds.slurm.config import config_of
@@ -96,8 +96,8 @@ class Slurm(Cloud):
 
     def furnish(self, store: Store) -> None:
         """
-        Do nothing. Nodes run spotrun from a shared folder, with the packages that are installed on this machine, so
-        there is nothing to upload.
+        Do nothing. There is nothing to upload: the nodes run this machine's installation of spotrun and its packages,
+        which lies in a shared folder.
         """
 
     def billing(self, spec: RunSpec) -> BillingRule:

@@ -55,7 +55,10 @@ class SlurmDoctor:
         yield from self._well(cluster) if self._config.partitions else _to_write(cluster)
 
     def _well(self, cluster: Cluster) -> Iterator[Finding]:
-        """Check the job's partitions, except those that the job describes wrongly (`misfits` reports them)."""
+        """
+        Check the partitions that the job describes correctly. `misfits` reports the partitions that it describes
+        wrongly.
+        """
         wrong = {problem.at[2] for problem in misfits(self._config, cluster)}
         for index, partition in enumerate(self._config.partitions):
             known = cluster.partitions.get(partition.name)

@@ -179,8 +179,9 @@ class SlurmDriver:
         """
         Record which nodes the job has, and which of these nodes are lost.
 
-        Normally the job's batch script records the end of each step. It runs on the first node, so if that node is
-        lost, the batch script is too. Then this driver records the end of each member whose step no longer runs.
+        Normally the job's batch script records the end of each member's step. The batch script runs on the job's first
+        node, so it is lost with that node. In that case, this driver records the end of each member whose step no
+        longer runs.
         """
         now, there = self._clock.now(), self._seats_of(job.nodes)
         seats = files.seats() or (files.take_seats(there) if len(there) == job.tags.count else ())

@@ -3,7 +3,7 @@ The members of a gang, which Slurm runs as one job.
 
 When a member has ended, its node stays with the job, and Slurm charges for the node until the job is over. The node
 cannot be given back earlier: `scontrol update` cannot remove the first node from a job, and on a cluster without
-accounting it can remove other nodes only once. So once a member has ended, the further cost of its node is added to the
+accounting it can remove other nodes only once. So from the end of a member on, the cost of its node is added to the
 bill of the member that ends last.
 
 A lost node is different: Slurm itself removes it from the job, so it is no longer billed.
@@ -25,8 +25,8 @@ from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 
 class GangJob(NamedTuple):
     """
-    A job with its members' records: their seats (nodes), if known, and for each member that ended before the job, when
-    and why it ended.
+    A job and the records of its members: each member's seat (its node), if it is known, and the time and the reason for
+    each member that ended before the job.
     """
 
     job: Job
@@ -112,9 +112,9 @@ class GangJob(NamedTuple):
 
     def _changes(self, last: int) -> Iterator[tuple[datetime, int]]:
         """
-        Yield the times at which the number of nodes that are billed to the last member changes, each with the change.
-        It is 1 when another member ends, because from then on its node is billed to the last member. It is -1 when the
-        last member's own node is lost.
+        Yield each time at which the number of nodes billed to the last member changes, with the change. The change is 1
+        when another member ends, because from then on that member's node is billed to the last member. The change is -1
+        when the last member's own node is lost.
         """
         for index, ended in enumerate(self.ended):
             lost = ended is not None and ended.by is EndedBy.FAULT

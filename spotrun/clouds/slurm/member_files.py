@@ -3,7 +3,7 @@ Records of a gang's members, in files next to their job's log.
 
 Slurm reports which nodes a job has now, but neither which nodes it had nor when one of its steps ended. So the job's
 batch script, and each driver that lists the job, record these facts in files. If several processes record the same
-fact, the first value counts.
+fact, the value that was written first counts.
 """
 
 from __future__ import annotations

@@ -18,8 +18,9 @@ from spotrun.units import Unreadable, count_of, format_duration
 BY_PARTITION, BY_QOS = "preempt/partition_prio", "preempt/qos"
 _ENDING = {"CANCEL", "REQUEUE"}
 """
-Preemption modes in which Slurm ends one of spotrun's jobs to preempt it. REQUEUE is one of them because spotrun's jobs
-forbid Slurm to requeue them: https://slurm.schedmd.com/slurm.conf.html#OPT_PreemptMode
+The values of PreemptMode with which Slurm ends a preempted job of spotrun's. With REQUEUE, Slurm puts other jobs back
+into the queue. It ends spotrun's jobs, because they are submitted with `--no-requeue`:
+https://slurm.schedmd.com/slurm.conf.html#OPT_PreemptMode
 """
 
 
@@ -39,7 +40,7 @@ class ClusterPartition(msgspec.Struct, frozen=True, kw_only=True):
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """
     A cluster and its partitions. `preempt_type` is Slurm's PreemptType. It says which jobs can take nodes from other
-    jobs: jobs in a partition of higher priority, jobs of a higher QOS, or no jobs at all.
+    jobs: jobs in a partition of higher priority, jobs with a higher QOS, or none.
     """
 
     name: str

@@ -13,7 +13,8 @@ from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 _FIELDS = "%i|%T|%P|%V|%S|%e|%r|%N|%j|%k"
 """
 Job, state, partition, submitted, began, ends, reason, nodes, name, comment: https://slurm.schedmd.com/squeue.html. Name
-and comment come last because they may contain `|` in jobs of other programs, but never in spotrun's jobs.
+and comment come last, because in the jobs of other programs they may contain `|`, which separates the fields. In
+spotrun's jobs they never do.
 """
 LIST = ("squeue", "--noheader", "--me", "--states=all", f"--format={_FIELDS}")
 """The command that lists jobs. Slurm lists ended jobs for the cluster's MinJobAge, usually five minutes."""
@@ -44,16 +45,16 @@ _ENDS = {
     "REVOKED": EndedBy.FAULT,
 }
 """
-Who ended a job, keyed by the job's state: https://slurm.schedmd.com/job_state_codes.html. In any other state a job has
-not ended.
+The party that ended a job, keyed by the job's state: https://slurm.schedmd.com/job_state_codes.html. A job in any other
+state has not ended.
 """
 _COMPLETING = "COMPLETING"
 
 
 def has_nodes(state: str) -> bool:
     """
-    Return whether a job in this state runs on its nodes. In place of RUNNING, Slurm may show a flag: SIGNALING while it
-    sends the warning of a preemption, or RESIZING after the job has lost a node.
+    Return whether a job in this state runs on its nodes. For a running job, Slurm may show a flag in place of RUNNING:
+    SIGNALING while Slurm sends the warning of a preemption, or RESIZING after the job has lost a node.
     """
     return bool(state) and state not in (*_ENDS, *_WAITING, _COMPLETING)
 

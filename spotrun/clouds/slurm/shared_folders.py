@@ -1,4 +1,7 @@
-"""Guesses, from the mounts of this machine, whether the nodes of a cluster see a given folder of this machine too."""
+"""
+Guesses, from the file systems that are mounted on this machine, whether the nodes of a cluster can also access a given
+folder of this machine.
+"""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ The first process of an instance, which the Slurm job runs on its node. When thi
     python -P -m spotrun.clouds.slurm.start RUN UID LAUNCH SECONDS SCRATCH COMMAND…
 
 The process makes the instance's folder, starts the step that listens for Slurm's notice, and runs COMMAND, which starts
-the agent. When the time-to-live of SECONDS is over, the process ends all of this. Slurm enforces the time-to-live too,
-but only in whole minutes.
+the agent. When the time-to-live of SECONDS is over, the process ends the step and COMMAND. Slurm enforces the
+time-to-live too, but only in whole minutes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from spotrun.clouds.slurm.notices import FILE
 
 SLURMS_OWN = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_")
 """
-Prefixes of environment variables that Slurm sets. The agent does not get them: a training library that finds them
-assumes that Slurm has started the training's processes, but the agent starts them.
+Prefixes of environment variables that Slurm sets. These variables are removed from the agent's environment. A training
+library that found them would assume that Slurm starts the trainers, but the agent starts them.
 """
 UNENDED = ("sh", "-c", 'trap "" TERM; exec "$@"', "sh")
 """
@@ -154,8 +154,8 @@ def sweep(scratch: Path) -> None:
 
 def made(folder: Path) -> int:
     """
-    Make a new folder that only this user can access, and return its lock. The folder is locked before it gets its final
-    name, so that no other process removes it.
+    Make a new folder that only this user can access, and return its lock. Other processes remove folders that are not
+    locked, so the folder is locked before it gets its final name.
     """
     unnamed = folder.with_name(f".{folder.name}")
     for left in (folder, unnamed):

@@ -40,9 +40,9 @@ def submission(
     Return the command that submits a job for `request`.
 
     The command sets a deadline for the job's end: `wait` plus the job's time limit. If the job has not begun when
-    `wait` is over, it cannot end by its deadline, so Slurm removes it from the queue, even if no runner is alive. An
-    exception is a job that cannot begin at all, for example in a partition that is down. Slurm ignores its deadline,
-    and the next driver that lists jobs cancels it.
+    `wait` is over, it can no longer end by its deadline, so Slurm removes it from the queue. Slurm does this even if no
+    runner is alive. There is one exception: Slurm ignores the deadline of a job that cannot begin at all, for example
+    in a partition that is down. The next driver that lists jobs cancels such a job.
 
     The option `singleton` keeps two jobs with the same token from running at the same time.
     https://slurm.schedmd.com/sbatch.html
@@ -75,7 +75,7 @@ def trial(config: SlurmConfig, partition: Partition) -> list[str]:
 
 def _nodes(count: int) -> Iterator[str]:
     """
-    Yield the arguments that request `count` nodes, all or none: Slurm begins the job only when it has all of them.
+    Yield the arguments that request `count` nodes. Slurm begins the job only when all these nodes are available.
     """
     yield f"--nodes={count}"
     yield f"--ntasks={count}"

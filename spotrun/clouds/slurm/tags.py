@@ -20,8 +20,8 @@ OURS = "spotrun:"
 
 class Tags(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The facts about a job that its comment holds. The partition and the token are not among them, because Slurm has
-    other fields for them (the token is the job's name).
+    The facts about a job that are stored in its comment. The partition and the token are not among them, because Slurm
+    stores them in other fields of the job (the token is the job's name).
     """
 
     run_uid: str

@@ -20,8 +20,8 @@ NAMES = {
     RATES: ("lrs", "last_momentum_values", "last_weight_decay_values"),
 }
 """
-The attributes to save, by class of callback. Attributes that are not in OF_PARTS are missing in some of the supported
-versions of Lightning.
+The attributes to save, keyed by the class of the callback. OF_PARTS has only attributes that every supported version of
+Lightning has; the other attributes here are missing in some versions.
 """
 
 

@@ -1,9 +1,9 @@
 """
-Saves and restores the part of an averaging callback's state that the callback does not save.
+Saves and restores the part of an averaging callback's state that the callback itself does not save.
 
-StochasticWeightAveraging saves its average, but creates its schedule and its count of averages only when an epoch
-starts. After a resume within an epoch, it would have no schedule until the next epoch, and would count its averages
-from 0. So this module creates both when the training resumes.
+StochasticWeightAveraging saves its average, but not its learning rate schedule and its count of averages, which it
+creates when an epoch starts. After a resume within an epoch, it would have no schedule until the next epoch, and would
+count its averages from 0 again. So this module creates both when the training resumes.
 """
 
 from __future__ import annotations

@@ -98,8 +98,8 @@ class Loops:
     def make_loaders_as_in(self, epochs: dict[str, int]) -> None:
         """
         Let fit() make each loader as if fit() were in the epoch in which the interrupted training made that loader.
-        `epochs`, a result of `loaded_at`, has that epoch for each stage. The effect lasts until `enter` is called.
-        Called in `Callback.setup`.
+        `epochs`, a result of `loaded_at`, has this epoch number for each stage. The effect lasts until `enter` is
+        called. Called in `Callback.setup`.
         """
         self._loaded_at = epochs
 
@@ -117,11 +117,12 @@ class Loops:
         """
         Return a copy of `state` in which the current epoch counts as begun. Called in `Callback.setup`.
 
-        Normally, Lightning counts an epoch as begun when it begins. There is one exception: the script wrote a
-        checkpoint in the last batch of an epoch, and a fit() continued from this checkpoint. From then on, Lightning's
-        count of begun epochs is one too low while an epoch runs. If a snapshot from the middle of such an epoch were
-        loaded unchanged, Lightning would take it for a snapshot at the epoch's end. So the count is raised by one for
-        the load. Once training continues, `_lag_again` lowers it again, as in the interrupted training.
+        Normally, Lightning counts an epoch as begun when the epoch begins. There is one exception: if the script writes
+        a checkpoint in the last batch of an epoch, and a fit() continues from this checkpoint, then Lightning's count
+        of begun epochs is one too low in each later epoch. If a snapshot from the middle of such an epoch were loaded
+        unchanged, Lightning would mistake it for a snapshot from the epoch's end. So this method raises the count by
+        one for the load. When training continues, `_lag_again` lowers the count again, so that it is the same as in the
+        interrupted training.
         """
         progress = state["loops"]["fit_loop"]["epoch_progress"]
         current = progress["current"]
@@ -143,9 +144,9 @@ class Loops:
         """
         Prepare the loops for a resume. Called in on_fit_start, before the loops run.
 
-        If a last validation is still due, the loops must not end immediately. Lightning ends a loop when its `done` is
-        true, which depends on max_steps and should_stop. So this method changes these two values, and `_advance`
-        restores them before anything else uses them.
+        If a last validation is still due, the loops must not end before it. Lightning ends a loop when the loop's
+        `done` is true, which depends on max_steps and should_stop. So this method changes these two values, and
+        `_advance` restores them before any other code uses them.
         """
         self._entering = {
             "validation_due": validation_due,

@@ -43,8 +43,8 @@ OF_TRAINER: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """
-Private names that spotrun uses in a Trainer. Each key is the path to one of the Trainer's parts; "" is the Trainer
-itself.
+Private names that spotrun uses in a Trainer and its parts. A key is the path from the Trainer to the part that has
+these names; "" is the Trainer itself.
 """
 OF_MODULES: Mapping[str, tuple[str, ...]] = {
     RESULTS: ("_ResultMetric", "_Metadata", "_Sync"),

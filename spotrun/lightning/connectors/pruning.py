@@ -1,12 +1,13 @@
 """
-Saves and restores copies that ModelPruning keeps but does not save: the initial weights, to which lottery-ticket
-pruning resets the model.
+Saves and restores the copies of the initial weights that ModelPruning makes but does not save. Lottery-ticket pruning
+resets the model to these weights.
 
-Each process makes these copies when the callback is set up. So after a resume, the new process would not have the
-initial weights, but a copy of the weights that its new model happens to have at that moment.
+Each process makes the copies when the callback is set up. So after a resume, the new process's copies would not have
+the initial weights of the training, but the weights that the new process's model happens to have at that moment.
 
-If the model and the copies are on the same device, a parameter that is reset shares memory with its copy from then on.
-Later steps change both. This module saves and restores which parameters share memory with their copies.
+If the model and the copies are on the same device, a parameter that is reset shares memory with its copy from then on,
+so later steps change both. This module also saves which parameters share memory with their copies, and makes the same
+parameters share memory after a resume.
 """
 
 from __future__ import annotations

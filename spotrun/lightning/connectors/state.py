@@ -55,8 +55,9 @@ def load(trainer: Any, state: State, kinds: list[str] | None) -> None:
     Make this fit() restore `state` in place of the checkpoint file, if any, that the script names as `ckpt_path`.
     Called in `Callback.setup`.
 
-    `kinds` are the kinds of the schedulers whose states are in `state`. If a scheduler of this fit() has another kind
-    than the saved one, it keeps its present state: the script may still replace it with a scheduler of the saved kind.
+    `kinds` are the kinds of the schedulers whose states are in `state`. If the kind of one of this fit()'s schedulers
+    differs from the saved kind, do not restore this scheduler's state: the script may still replace it with a scheduler
+    of the saved kind.
     """
     connector = trainer._checkpoint_connector
 
@@ -112,7 +113,7 @@ def load_scores(trainer: Any, state: State) -> None:
 
 def load_weights(trainer: Any, saved: Weights) -> None:
     """
-    Make this fit() load those weights in `saved` whose names the module has. Called in `Callback.setup`.
+    Make this fit() load the weights in `saved`, except those whose names the module lacks. Called in `Callback.setup`.
 
     If the module's class defines its own `load_state_dict`, that method gets everything that the module's `state_dict`
     returned when the snapshot was made.
@@ -134,7 +135,10 @@ def load_weights(trainer: Any, saved: Weights) -> None:
 
 
 def load_optimizers_by(trainer: Any, load: Callable[[Sequence[Any]], None]) -> None:
-    """Make this fit() restore its optimizers by calling `load`, and in no other way. Called in `Callback.setup`."""
+    """
+    Make this fit() restore its optimizers by calling `load` instead of Lightning's own code. Called in
+    `Callback.setup`.
+    """
     strategy = trainer.strategy
 
     def load_optimizer_state_dict(checkpoint: State) -> None:
@@ -154,8 +158,8 @@ def kinds_of_schedulers(trainer: Any) -> list[str]:
 
 def load_new_schedulers(trainer: Any, saved: Sequence[State], before: Sequence[Any]) -> None:
     """
-    Load the state of each scheduler that is not in `before`. The schedulers in `before` were restored by Lightning.
-    Since then, the script has replaced some of them, or has added others.
+    Load the state of each scheduler that the script has added, or has put in the place of another one, since Lightning
+    restored the schedulers. `before` has the schedulers that Lightning restored.
     """
     for number, (state, scheduler) in enumerate(zip(saved, schedulers(trainer), strict=False)):
         if number >= len(before) or scheduler is not before[number]:

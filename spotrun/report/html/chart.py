@@ -32,8 +32,8 @@ class Scale:
 
 def chart(state: RunState, now: datetime) -> Markup:
     """
-    Draw the run over time: a row for its activity, a row for commits and notices, a row for times at which instances
-    overlapped (if there were any), and a row for each zone and capacity type.
+    Draw the run over time. There is one row for the run's activity, one for commits and notices, one for the times at
+    which two instances overlapped (if there were any), and one for each zone and capacity type.
     """
     scale = Scale(state.created_at, account_end(state, now))
     lanes = _lanes(state, scale.end)
@@ -89,8 +89,8 @@ def _there(launch: Launch, end: datetime) -> Stretch | None:
 
 def _bars(scale: Scale, stretches: Iterable[tuple[datetime, datetime, str]]) -> Markup:
     """
-    Draw a bar for each stretch. A bar that is narrower than a thousandth of the drawing is hardly visible. If several
-    such bars of one class are at the same place, only one of them is drawn.
+    Draw a bar for each stretch. Bars that are narrower than a thousandth of the drawing are hardly visible, so if
+    several such bars of one class would be at the same place, draw only one of them.
     """
     drawn: list[Markup] = []
     seen: set[tuple[float, str]] = set()

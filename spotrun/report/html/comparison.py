@@ -1,4 +1,7 @@
-"""`spotrun compare A B --html FILE`: several runs side by side, in one file that loads no other file."""
+"""
+Makes the page that `spotrun compare A B --html FILE` writes: several runs side by side, in one file that loads no other
+file.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +53,7 @@ def _trend(summaries: Sequence[RunSummary]) -> Markup:
 
 def _costs(runs: Sequence[ComparedRun]) -> Markup:
     """
-    Draw two bars for each run: what it cost, by capacity type, and what it would have cost if everything had run on
-    demand.
+    Draw two bars for each run: its cost, divided by capacity type, and its cost if everything had run on demand.
     """
     totals = [run.summary.total for run in runs]
     most = max((max(total.cost_usd, total.counterfactual_usd) for total in totals), default=Decimal(0)) or Decimal(1)

@@ -55,8 +55,8 @@ def _stack(epoch: Account, x: float, width: float, most: Decimal) -> Markup:
 
 def cumulative(series: list[tuple[datetime, Bill]]) -> Markup:
     """
-    Draw two curves over time: the accumulated cost, and what the run would have cost up to then if everything had run
-    on demand.
+    Draw two curves over time: the accumulated cost of the run, and the accumulated cost if everything had run on
+    demand.
     """
     paid = [float(bill.cost_usd) for _, bill in series]
     compared = [float(bill.counterfactual_usd) for _, bill in series]

@@ -86,8 +86,8 @@ def tick(x: float, y: float, pixels: float, height: float, class_: str) -> Marku
 
 def label(x: float, y: float, text: str, anchor: str = "start", spare: bool = False) -> Markup:
     """
-    Draw a text. The part of it that `anchor` names (start, middle or end) is at `x`. A `spare` text is hidden on a
-    narrow screen.
+    Draw a text. `anchor` (start, middle or end) is the part of the text that is placed at `x`. A `spare` text is hidden
+    on a narrow screen.
     """
     hidden = {"class_": "spare"} if spare else {}
     return element("text", text, x=f"{x:.2f}%", y=f"{y:g}", text_anchor=anchor, **hidden)

@@ -140,7 +140,8 @@ def costs(*, own: bool) -> tuple[str, ...]:
 
 def account_cells(a: Account, shown: Money, *, own: bool) -> list[Markup]:
     """
-    Return one account's cells: first those of the columns that `costs` names, then those of the columns in `OTHERS`.
+    Return one account's cells: first the cells of the columns that `costs` names, then the cells of the columns in
+    `OTHERS`.
     """
     used, used_text = ((a.own_usd,), (shown.own,)) if own else ((), ())
     exact = (a.cost_usd, a.spot_usd, a.on_demand_usd, *used, a.storage_usd, a.requests_usd, a.egress_usd)
