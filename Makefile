@@ -48,11 +48,11 @@ help:
 # Each pytest worker computes on one core: two of them with two threads each would mostly wait for one another.
 # With CI=true a test that was skipped without being listed in tests/support/expected_skips.txt is a failure.
 # The tests start a thousand Pythons: they begin sooner where they find their bytecode.
-# Where processes run, much of the time is waiting, for deadlines and polls: other workers compute meanwhile.
+# Where processes run, much of the time is waiting, for deadlines and polls: a third worker computes meanwhile.
 quick test nightly shares battery: export PYTHONDONTWRITEBYTECODE :=
 quick test nightly shares: export OMP_NUM_THREADS ?= 1
 quick: WORKERS ?= 2
-test nightly shares: WORKERS ?= 4
+test nightly shares: WORKERS ?= 3
 TESTS = .venv/bin/python -m pytest -q $(addprefix -p tests.plugins.,forked processor_time unchanged) --forks $(WORKERS)
 quick: .venv/.installed-dev
 	.venv/bin/ruff check --quiet .

@@ -17,11 +17,10 @@ from typing import NamedTuple
 
 import msgspec
 
-EXEC_WITHIN_S = 0.1
-"""
-Maximum seconds of system time that a process spends in execve on a busy machine. If a process shows no environment, the
-search waits for up to this time until it does.
-"""
+EMPTY_FOR_S = 0.1
+"""Seconds of system time after which a process without an environment counts as one that was started without any."""
+EXEC_WITHIN_S = 5.0
+"""Maximum seconds of system time for which the search waits for a process that is in execve, on a busy machine."""
 _PAUSE_S = 0.001
 _KERNEL_THREAD = 0x00200000
 """The flag PF_KTHREAD in the kernel's include/linux/sched.h."""
@@ -31,11 +30,15 @@ def started_with(name: str, value: str) -> list[int]:
     """Return the ids of this user's live processes that were started with `name=value` in their environment."""
     wanted = f"{name}={value}".encode()
     read: dict[int, bytes | None] = {}
-    give_up_at = time.monotonic() + EXEC_WITHIN_S
+    began_s = time.monotonic()
     while True:
         pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
         pending = [pid for pid in pids if pid not in read or (read[pid] == b"" and _will_have_one(pid))]
-        if not pending or time.monotonic() > give_up_at:
+        if (waited_s := time.monotonic() - began_s) > EMPTY_FOR_S:
+            executing = [pid for pid in pending if _is_in_execve(pid)]
+            read |= {pid: _environment(pid) for pid in pending if pid not in executing}  # it may have one by now
+            pending = executing
+        if not pending or waited_s > EXEC_WITHIN_S:
             return sorted(pid for pid, found in read.items() if found and wanted in found.split(b"\0"))
         if any(pid in read for pid in pending):
             time.sleep(_PAUSE_S)
@@ -55,6 +58,12 @@ def _will_have_one(pid: int) -> bool:
     return found is not None and not found.ended and not found.flags & _KERNEL_THREAD
 
 
+def _is_in_execve(pid: int) -> bool:
+    """Return True if the process is alive and its memory has no place for an environment yet."""
+    found = stat(pid)
+    return found is not None and not found.ended and not found.flags & _KERNEL_THREAD and not found.environment_at
+
+
 class ProcessMark(msgspec.Struct, frozen=True):
     """
     Identifies a process. Unlike a process id, it cannot be mistaken for a later process that has got the same id.
@@ -69,7 +78,7 @@ class Stat(NamedTuple):
     """
     The facts that Linux reports about a process (proc_pid_stat(5)). `ended` is True if the process has ended and its
     parent has not reaped it yet, or if its first thread has ended. `cpu_s` is the CPU time of the process and of the
-    children for which it has waited.
+    children for which it has waited. `environment_at` is the address of its environment; 0 during execve.
     """
 
     mark: ProcessMark
@@ -79,6 +88,7 @@ class Stat(NamedTuple):
     flags: int
     cpu_s: float
     threads: int
+    environment_at: int
 
 
 def stat(pid: int) -> Stat | None:
@@ -96,7 +106,16 @@ def stat(pid: int) -> Stat | None:
     state, parent, group, flags = fields[0], *map(int, (fields[1], fields[2], fields[6]))
     cpu_s = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
     mark = ProcessMark(pid, int(fields[19]))
-    return Stat(mark, state in (b"Z", b"X"), parent, group, flags, cpu_s, threads=int(fields[17]))
+    return Stat(
+        mark=mark,
+        ended=state in (b"Z", b"X"),
+        parent=parent,
+        group=group,
+        flags=flags,
+        cpu_s=cpu_s,
+        threads=int(fields[17]),
+        environment_at=int(fields[47]),
+    )
 
 
 def program(pid: int) -> str:

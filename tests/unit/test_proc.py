@@ -18,7 +18,11 @@ ROUNDS = 40
 
 
 @pytest.mark.exhaustive
-def test_a_process_between_two_programs_is_found_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("empty_for_s", [proc.EMPTY_FOR_S, 0.0], ids=["as usual", "as if it waited for a processor"])
+def test_a_process_between_two_programs_is_found_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_for_s: float
+) -> None:
+    monkeypatch.setattr(proc, "EMPTY_FOR_S", empty_for_s)
     script = tmp_path / "another"
     script.write_text('#!/bin/sh\nexec "$0"\n')
     script.chmod(0o755)
