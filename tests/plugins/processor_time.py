@@ -28,8 +28,11 @@ GROWN = 4 / 3
 """A module is reported if it needs more than this many times its share."""
 BUDGET = 2.0
 """A module fails the run if it needs more than this many times its share."""
-NOISE_S = 3.0
-"""Seconds that a module may need more than its share, whatever its size."""
+NOISE_S = 10.0
+"""
+Seconds that a module may need more than its share, whatever its size. The module that is the first to use a server pays
+for its start, and the order of the modules changes.
+"""
 _PROPERTY = "processor_s"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _HEAD = "# Seconds of each test module: processor time, and with waits. `make shares` rewrites this file.\n"
