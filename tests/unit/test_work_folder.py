@@ -64,9 +64,11 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _no_older_objects() -> Iterator[None]:
     """What is open is looked for among all objects of Python. Torch alone has hundreds of thousands of them."""
+    was_frozen = gc.get_freeze_count()
     gc.freeze()
     yield
-    gc.unfreeze()
+    if not was_frozen:  # all of it: what make quick has frozen would be gone through by each later collection
+        gc.unfreeze()
 
 
 def sent(frozen: Frozen) -> Any:
