@@ -53,10 +53,10 @@ quick test nightly shares battery: export PYTHONDONTWRITEBYTECODE :=
 quick test nightly shares: export OMP_NUM_THREADS ?= 1
 quick: WORKERS ?= 2
 test nightly shares: WORKERS ?= 3
-TESTS = .venv/bin/python -m pytest -q $(addprefix -p tests.plugins.,forked processor_time unchanged) --forks $(WORKERS)
+TESTS = .venv/bin/python -m pytest $(addprefix -p tests.plugins.,processor_time forked unchanged) --forks $(WORKERS)
 quick: .venv/.installed-dev
 	.venv/bin/ruff check --quiet .
-	$(TESTS) --cpu-max 0.5 -m 'not exhaustive and not nightly' tests/unit $(PYTEST_ARGS)
+	$(TESTS) -q --cpu-max 0.5 -m 'not exhaustive and not nightly' tests/unit $(PYTEST_ARGS)
 
 # Each module has a budget (tests/plugins/processor_times.txt), unless PYTEST_ARGS chooses other tests.
 test: .venv/.installed-dev .browser/.installed

@@ -43,6 +43,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     queue_read, queue_write = os.pipe()
     os.write(queue_write, b"".join(map(_NUMBER.pack, range(len(files)))))
     os.close(queue_write)
+    if reporter := session.config.pluginmanager.getplugin("terminalreporter"):
+        reporter.showfspath = False  # the reports of several files come in turn
     gc.collect()
     gc.freeze()  # so that a collection does not copy the memory that the processes share
     sys.stdout.flush()

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import pytest
 
+from spotrun.proc import ProcessMark, Stat, stat
 from tests.support.repository import ROOT
 
 TIMES = Path(__file__).with_name("processor_times.txt")
@@ -34,18 +35,7 @@ Seconds that a module may need more than its share, whatever its size. The modul
 for its start, and the order of the modules changes.
 """
 _PROPERTY = "processor_s"
-_TICKS = os.sysconf("SC_CLK_TCK")
 _HEAD = "# Seconds of each test module: processor time, and with waits. `make shares` rewrites this file.\n"
-
-
-class _Process(NamedTuple):
-    """A process as /proc shows it. `started` is in clock ticks since the boot."""
-
-    pid: int
-    started: int
-    parent: int
-    used_s: float
-    """User and system time of the process, and of its children that have ended and were awaited."""
 
 
 class Times(NamedTuple):
@@ -62,45 +52,41 @@ class ProcessTree:
     """This process and all that it started, also indirectly. A process whose parent has ended still belongs to it."""
 
     def __init__(self) -> None:
-        self._alive: dict[tuple[int, int], _Process] = {}
+        self._alive: dict[ProcessMark, Stat] = {}
         self._orphans_s = 0.0
 
     def used_s(self) -> float:
         """Return the processor seconds of the whole tree since it began."""
-        alive = {(each.pid, each.started): each for each in self._processes()}
+        alive = {each.mark: each for each in self._processes()}
         ended = self._alive.keys() - alive.keys()
         # The time of any other process that has ended is in that of the parent that awaited it.
-        self._orphans_s += sum(self._alive[key].used_s for key in ended if self._alive[key].parent == 1)
+        self._orphans_s += sum(self._alive[key].cpu_s for key in ended if self._alive[key].parent == 1)
         self._alive = alive
-        return sum(os.times()[:4]) + sum(each.used_s for each in alive.values()) + self._orphans_s
+        return sum(os.times()[:4]) + sum(each.cpu_s for each in alive.values()) + self._orphans_s
 
-    def _processes(self) -> Iterator[_Process]:
+    def _processes(self) -> Iterator[Stat]:
         """Yield the processes that this one started, and those that such processes have left behind."""
-        waiting: list[tuple[int, int | None]] = [(pid, None) for pid in _children(os.getpid())]
-        waiting += self._alive
+        waiting = [*_children(os.getpid()), *(mark.pid for mark in self._alive if _exists(mark))]
         seen = set()
         while waiting:
-            pid, started = waiting.pop()
-            found = None if pid in seen else _process(pid)
-            if found is None or started not in (None, found.started):  # another process has the id of one that ended
+            pid = waiting.pop()
+            if pid in seen or (found := stat(pid)) is None:
                 continue
             seen.add(pid)
             yield found
-            waiting += [(child, None) for child in _children(pid)]
+            waiting += _children(pid)
+
+
+def _exists(mark: ProcessMark) -> bool:
+    """Return True if the process still exists. Another one may have the id of a process that has ended."""
+    found = stat(mark.pid)
+    return found is not None and found.mark == mark
 
 
 def _children(pid: int) -> Iterator[int]:
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             yield from map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
-
-
-def _process(pid: int) -> _Process | None:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
-    except OSError:
-        return None
-    return _Process(pid, int(fields[19]), int(fields[1]), sum(map(int, fields[11:15])) / _TICKS)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -164,7 +150,7 @@ class _Shares:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if self._mode == "write":
+        if self._mode == "write" and exitstatus == pytest.ExitCode.OK:
             write_times(self._times)
         elif self._mode == "check":
             self._grown, self._over = compare(_processor(self._times), _processor(read_times()))

@@ -25,6 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--unchanged", choices=("skip", "record"), help="Leave unchanged tools out, or record them.")
 
 
+@pytest.hookimpl(trylast=True)  # what -k and -m leave out has proven nothing
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     about = {item: _subjects(item) for item in items if item.get_closest_marker("checks")}
     names = sorted({name for found in about.values() for name in found})
