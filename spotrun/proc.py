@@ -33,9 +33,9 @@ def started_with(name: str, value: str) -> list[int]:
     began_s = time.monotonic()
     while True:
         pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
-        pending = [pid for pid in pids if pid not in read or (read[pid] == b"" and _will_have_one(pid))]
+        pending = [pid for pid in pids if pid not in read or (read[pid] == b"" and _living(pid))]
         if (waited_s := time.monotonic() - began_s) > EMPTY_FOR_S:
-            executing = [pid for pid in pending if _is_in_execve(pid)]
+            executing = [pid for pid in pending if (found := _living(pid)) and not found.environment_at]
             read |= {pid: _environment(pid) for pid in pending if pid not in executing}  # it may have one by now
             pending = executing
         if not pending or waited_s > EXEC_WITHIN_S:
@@ -53,15 +53,10 @@ def _environment(pid: int) -> bytes | None:
         return None
 
 
-def _will_have_one(pid: int) -> bool:
+def _living(pid: int) -> Stat | None:
+    """Return the facts about a process that can have an environment; None if it has ended or is the kernel's."""
     found = stat(pid)
-    return found is not None and not found.ended and not found.flags & _KERNEL_THREAD
-
-
-def _is_in_execve(pid: int) -> bool:
-    """Return True if the process is alive and its memory has no place for an environment yet."""
-    found = stat(pid)
-    return found is not None and not found.ended and not found.flags & _KERNEL_THREAD and not found.environment_at
+    return None if found is None or found.ended or found.flags & _KERNEL_THREAD else found
 
 
 class ProcessMark(msgspec.Struct, frozen=True):
