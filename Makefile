@@ -53,7 +53,7 @@ quick test nightly shares battery: export PYTHONDONTWRITEBYTECODE :=
 quick test nightly shares: export OMP_NUM_THREADS ?= 1
 quick: WORKERS ?= 2
 test nightly shares: WORKERS ?= 3
-TESTS = .venv/bin/python -m pytest $(addprefix -p tests.plugins.,processor_time forked unchanged) --forks $(WORKERS)
+TESTS = .venv/bin/python -m pytest $(addprefix -p tests.plugins.,processor_time forked unchanged warm) --forks $(WORKERS)
 quick: .venv/.installed-dev
 	.venv/bin/ruff check --quiet .
 	$(TESTS) -q --cpu-max 0.5 -m 'not exhaustive and not nightly' tests/unit $(PYTEST_ARGS)

@@ -19,6 +19,7 @@ import signal
 import struct
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -89,17 +90,15 @@ def _fork(session: pytest.Session, files: list[list[pytest.Item]], queue: int) -
 def _run(session: pytest.Session, files: list[list[pytest.Item]], queue: int) -> None:
     """Run files of the queue until it is empty. What a fixture has set up for the session lasts until then."""
 
-    def taken() -> list[pytest.Item]:
-        number = os.read(queue, _NUMBER.size)
-        return files[_NUMBER.unpack(number)[0]] if number else []
+    def taken() -> Iterator[pytest.Item]:
+        while number := os.read(queue, _NUMBER.size):
+            yield from files[_NUMBER.unpack(number)[0]]
 
-    items = taken()
     try:
-        while items:
-            for item, following in itertools.pairwise(items):
-                session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            last, items = items[-1], taken()
-            session.config.hook.pytest_runtest_protocol(item=last, nextitem=items[0] if items else None)
+        for item, following in itertools.pairwise(itertools.chain(taken(), [None])):
+            session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if session.shouldfail:  # -x: pytest tears everything down after each further test
+                break
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # another one must not keep a server from being stopped
         session._setupstate.teardown_exact(None)

@@ -1,0 +1,184 @@
+"""
+A pytest plugin that forks spotrun's own processes from one that has its imports, instead of starting each anew.
+
+    pytest -p tests.plugins.warm tests/runs
+
+An agent or a command spends most of its start on imports, and the tests start a thousand of them. So each process of
+tests has a server (tests/plugins/warm_server.py), and `subprocess.Popen` asks it for the modules in `MODULES`. What
+comes back is a child like any other: it has an id, signals, an exit code, and its own environment in /proc. A start
+that asks for more, for another Python or for a working directory as root of imports, is a start as always.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.support.repository import ROOT
+
+MODULES = frozenset({"spotrun", "spotrun.agent", "spotrun.agent.bootstrap", "spotrun.clouds.local.supervisor"})
+ADDRESS = "SPOTRUN_TESTS_WARM"
+"""Variable with the address of the server, for the processes that it has started: they start some too."""
+ROOM = "x" * 16_000
+"""Makes a server's arguments and variables so long that those of any process fit in their place."""
+AT_IMPORT = frozenset(
+    {"SPOTRUN_BEGUN_AFTER_S", "SPOTRUN_HANG_FLOOR_S", "SPOTRUN_REST_FLOOR_S", "SPOTRUN_ROOM_WITHIN_S"}
+)
+"""What modules of spotrun read when they are imported. Each set of values has a server."""
+PR_SET_CHILD_SUBREAPER = 36
+Preexec = Callable[[], object] | None
+
+
+class Start(NamedTuple):
+    """
+    A process to start: `python -m module arguments`, or `python -P -m …` if `safe_path`. `fds` are its open files, by
+    their numbers there and here.
+    """
+
+    module: str
+    safe_path: bool
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    folder: str
+    fds: Mapping[int, int]
+    new_session: bool
+
+
+def module_of(args: object, executable: object) -> tuple[str, bool, list[str]] | None:
+    """Return a command's module, whether -P is given, and the module's arguments; None if no server can run it."""
+    if executable is not None or not isinstance(args, list | tuple) or not all(isinstance(each, str) for each in args):
+        return None
+    safe_path = list(args[1:2]) == ["-P"]
+    python, *words = (*args[:1], *args[1 + safe_path :])
+    if python != sys.executable or len(words) < 2 or words[0] != "-m" or words[1] not in MODULES:
+        return None
+    return words[1], safe_path, words[2:]
+
+
+def is_usual(environment: Mapping[str, str]) -> bool:
+    """Return True if a Python with these variables starts as the server did."""
+    of_python = _of_python(environment)
+    paths = of_python.pop("PYTHONPATH", "").split(os.pathsep)
+    return of_python == USUAL and all(Path(path) == ROOT for path in paths if path)
+
+
+def _of_python(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in environment.items() if name.startswith(("PYTHON", "LD_"))}
+
+
+USUAL = _of_python(os.environ)
+USUAL.pop("PYTHONPATH", None)
+
+
+class Servers:
+    """The servers of a process of tests, each from when it is first needed until the process ends."""
+
+    def __init__(self) -> None:
+        self._pid = 0
+        self._addresses: dict[frozenset[tuple[str, str]], str] = {}
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._lock = threading.Lock()
+
+    def start(self, wanted: Start, preexec: Preexec) -> int | None:
+        """Start a process, which becomes a child of this one. Return its id; None if it needs another start."""
+        if preexec is not None:
+            return None
+        with self._lock:
+            address = self._server_for(wanted.environment)
+            with _subreaper():
+                return ask(address, wanted)
+
+    def _server_for(self, environment: Mapping[str, str]) -> str:
+        if self._pid != os.getpid():  # forked: the servers are those of another process
+            self._pid, self._addresses = os.getpid(), {}
+        values = frozenset((name, environment[name]) for name in AT_IMPORT & environment.keys())
+        if values not in self._addresses:
+            self._addresses[values] = self._serve(dict(values))
+        return self._addresses[values]
+
+    def _serve(self, values: Mapping[str, str]) -> str:
+        address = f"spotrun-tests-{os.getpid()}-{len(self._addresses)}"
+        usual = {name: text for name, text in os.environ.items() if not name.startswith(("SPOTRUN_", "PYTHON", "LD_"))}
+        server = subprocess.Popen(
+            [sys.executable, "-m", "tests.plugins.warm_server", address, ROOM],
+            env={**usual, **USUAL, **values, "SPOTRUN_TESTS_ROOM": ROOM},
+            cwd=ROOT,
+            stdin=subprocess.PIPE,  # the server ends when this end is closed
+            stdout=subprocess.PIPE,
+        )
+        self._processes.append(server)
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"ready\n", "the server of warm processes did not start"
+        return address
+
+
+def ask(address: str, wanted: Start) -> int:
+    """Ask a server for a process. It becomes a child of the nearest subreaper above the server."""
+    data = json.dumps(wanted._asdict() | {"fds": list(wanted.fds)}).encode()
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", wanted.fds.values()))]
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect("\0" + address)
+        link.sendmsg([len(data).to_bytes(4, "big")], rights)
+        link.sendall(data)
+        with link.makefile() as answer:
+            return int(answer.readline())
+
+
+@contextmanager
+def _subreaper() -> Iterator[None]:
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def intercept(start: Callable[[Start, Preexec], int | None]) -> None:
+    """Make `subprocess.Popen` start processes by `start`. Those for which it returns None start as always."""
+    cold: Callable[..., None] = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+
+    def execute(
+        self: subprocess.Popen[bytes],
+        args: object,
+        executable: object,
+        preexec: Preexec,
+        close_fds: bool,
+        pass_fds: Sequence[int],
+        folder: str | os.PathLike[str] | None,
+        env: Mapping[str, str] | None,
+        *rest: Any,
+    ) -> None:
+        environment = dict(os.environ if env is None else env)
+        _, _, shell, stdin, _, _, stdout, _, stderr, *settings, new_session, group = rest
+        pid = None
+        if (
+            (found := module_of(args, executable)) is not None
+            and is_usual(environment)
+            and (close_fds, shell, *settings, group) == (True, False, True, None, None, None, -1, -1)
+        ):
+            given = enumerate((stdin, stdout, stderr))
+            fds = {number: number if fd == -1 else fd for number, fd in given} | {fd: fd for fd in pass_fds}
+            pid = start(Start(*found, environment, os.fspath(folder or os.getcwd()), fds, new_session), preexec)
+        if pid is None:
+            cold(self, args, executable, preexec, close_fds, pass_fds, folder, env, *rest)
+            return
+        self.pid = pid
+        self._child_created = True  # type: ignore[attr-defined]
+        self._close_pipe_fds(*rest[3:9])  # type: ignore[attr-defined]
+
+    subprocess.Popen._execute_child = execute  # type: ignore[attr-defined]
+
+
+def pytest_configure() -> None:
+    intercept(Servers().start)

@@ -1,0 +1,218 @@
+"""
+The server of tests/plugins/warm.py: has spotrun's imports, and forks the processes that it is asked for.
+
+    process of tests ── asks ──> server
+                                   └── first child: ends, so that the second becomes a child of the process of tests
+                                         └── second child: becomes `python -m spotrun.agent`, for example
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import contextlib
+import ctypes
+import gc
+import importlib
+import io
+import itertools
+import json
+import os
+import pkgutil
+import runpy
+import select
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from tests.plugins.warm import ADDRESS, MODULES, Preexec, Start, ask, intercept
+
+ROOMS = (
+    *("agent", "checkpoint", "cli", "clouds.local", "folder", "market", "notify", "policy", "report", "run", "runner"),
+    *("runs", "spec", "store", "sweep", "verify", "wire"),
+)
+"""The packages of spotrun that are imported, with all their modules but `MODULES` and `RARE`."""
+RARE = frozenset({"spotrun.checkpoint.accelerator", "spotrun.store.gcs", "spotrun.store.s3"})
+"""These import torch or a cloud's client, which few processes do."""
+_FD_BYTES = array.array("i").itemsize
+_FDS_MAX = 16
+_libc = ctypes.CDLL(None)
+
+
+class Shown:
+    """
+    The memory of this process that /proc/PID/cmdline and environ show. In a fork, both are those of the process that it
+    was forked from, unless they are overwritten: spotrun and the tests look for processes by their variables.
+    """
+
+    def __init__(self) -> None:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        self._command, self._environment = (int(fields[45]), int(fields[46])), (int(fields[47]), int(fields[48]))
+
+    def become(self, command: Iterable[str], environment: Mapping[str, str]) -> None:
+        os.environ.clear()  # the C library points into that memory
+        os.environ.update(environment)
+        _fill(*self._command, command)
+        _fill(*self._environment, (f"{name}={text}" for name, text in environment.items()))
+
+
+def _fill(start: int, end: int, texts: Iterable[str]) -> None:
+    block = b"".join(os.fsencode(text) + b"\0" for text in texts)
+    assert len(block) < end - start, "there is no room for the process's variables or arguments"
+    ctypes.memmove(start, block.ljust(end - start, b"\0"), end - start)
+
+
+shown = Shown()
+
+
+def main(address: str) -> None:
+    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the process of tests, whose end is the server's
+    _import()
+    intercept(start)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("\0" + address)
+        listener.listen(64)
+        print("ready", flush=True)
+        while listener in (ready := select.select([listener, sys.stdin], [], [])[0]) or sys.stdin not in ready:
+            link, _ = listener.accept()
+            with link:
+                _answer(link, address)
+
+
+def _import() -> None:
+    for room in ROOMS:
+        package = importlib.import_module(f"spotrun.{room}")
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if found.name not in MODULES | RARE and not found.name.endswith("__main__"):
+                importlib.import_module(found.name)
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy what it looks at
+
+
+def _answer(link: socket.socket, address: str) -> None:
+    size, rights, _, _ = link.recvmsg(4, socket.CMSG_SPACE(_FDS_MAX * _FD_BYTES))
+    fds = array.array("i", b"".join(data for _, _, data in rights)).tolist()
+    with link.makefile("rb") as file:
+        told = json.loads(file.read(int.from_bytes(size, "big")))
+    told["environment"][ADDRESS] = address
+    wanted = Start(**told | {"fds": dict(zip(told["fds"], fds, strict=True))})
+    read, write = os.pipe()
+    if (first := os.fork()) == 0:
+        if second := os.fork():
+            os.write(write, f"{second}\n".encode())
+            os._exit(0)
+        become(wanted)
+    os.waitpid(first, 0)  # from now on, the process that asked is the parent of the second
+    link.sendall(os.read(read, 16))
+    for fd in (*fds, read, write):
+        os.close(fd)
+
+
+def start(wanted: Start, preexec: Preexec) -> int | None:
+    """
+    Start a process from one that a server has started. A process with something to do before it runs is forked from
+    this one, which has one thread: only instances of the local cloud start such processes. One in a new session comes
+    from the server: whoever starts such a process does not wait for it.
+    """
+    if preexec is None:
+        return ask(os.environ[ADDRESS], wanted) if wanted.new_session else None
+    if (pid := os.fork()) == 0:
+        become(wanted, preexec)
+    return pid
+
+
+def become(wanted: Start, preexec: Preexec = None) -> NoReturn:
+    """Be what `python -m` would have been."""
+    code = 1
+    try:
+        if wanted.new_session:
+            os.setsid()
+        _take(wanted.fds)
+        os.chdir(wanted.folder)
+        _forget_handlers()
+        _begin(wanted)
+        if preexec is not None:
+            preexec()
+        code = _run(wanted.module)
+    except BaseException:  # noqa: BLE001  nothing is above this
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _take(fds: Mapping[int, int]) -> None:
+    """Have these open files, by their new numbers, and no others."""
+    above = max(fds) + 1
+    moved = {new: _move(old, above) for new, old in fds.items()}
+    for new, old in moved.items():
+        os.dup2(old, new)
+    for one, next_one in itertools.pairwise([*sorted(fds), 1 << 16]):
+        if one + 1 < next_one:  # an empty range would close everything above it
+            os.closerange(one + 1, next_one)
+
+
+def _move(fd: int, above: int) -> int:
+    import fcntl
+
+    return fcntl.fcntl(fd, fcntl.F_DUPFD, above)
+
+
+def _forget_handlers() -> None:
+    """Handle signals as a Python that starts. Those that are ignored stay so."""
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+
+
+def _begin(wanted: Start) -> None:
+    """Set what Python sets at its start."""
+    command = [sys.executable, *(["-P"] if wanted.safe_path else []), "-m", wanted.module, *wanted.arguments]
+    shown.become(command, wanted.environment)
+    time.tzset()
+    tempfile.tempdir = None
+    sys.argv, sys.orig_argv = ["-m", *wanted.arguments], command
+    sys.path[:1] = [*([] if wanted.safe_path else [wanted.folder]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    errors = {0: "strict", 1: "strict", 2: "backslashreplace"}
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        buffer = open(number, "wb" if number else "rb", closefd=False)  # noqa: SIM115
+        stream = io.TextIOWrapper(buffer, "utf-8", errors[number], line_buffering=number == 2 or os.isatty(number))
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _run(module: str) -> int:
+    code, interrupted = 0, False
+    try:
+        sys.modules.pop(module, None)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if end.code is not None and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException as error:  # noqa: BLE001  as the interpreter does
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+        interrupted = isinstance(error, KeyboardInterrupt)
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    if interrupted:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    return code
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
