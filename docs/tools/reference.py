@@ -51,7 +51,7 @@ def job_reference() -> str:
     schema = json_schema()
     text = NOTE.format("the schema") + (
         "# The job file\n\n"
-        "A job is one YAML file. This page has every key that it may have; only `train` or `run` is required. "
+        "A job is one YAML file. This page lists every key that it may contain; only `train` or `run` is required. "
         "`spotrun validate JOB.yaml` shows every mistake in a file with its line.\n\n"
         "Editors with a YAML language server (VS Code with the YAML extension, for example) complete keys, show their "
         "meaning and mark mistakes. For this, the first line of the job file has to name the JSON Schema:\n\n"
@@ -61,8 +61,8 @@ def job_reference() -> str:
         "[job-schema.json](job-schema.json).\n\n"
         "Write a duration like `90s`, `10m` or `1h30m`. A dash in the column *default* means that nothing is set. "
         "spotrun ignores keys that start with `x-`. You can put shared values there, with a YAML anchor (`&NAME`), and "
-        "insert them elsewhere by `<<: *NAME`. "
-        "[examples/resnet50.yaml](../examples/resnet50.yaml) is a whole job.\n\n"
+        "insert them elsewhere with `<<: *NAME`. "
+        "[examples/resnet50.yaml](../examples/resnet50.yaml) is a complete job.\n\n"
     )
     for path, section in sections(schema):
         title = f"`{path}`" if path else "At the top of the file"
@@ -160,8 +160,8 @@ def cli() -> str:
         "# Commands\n\n"
         "This page has the output of `spotrun VERB --help` for each verb. All times are UTC. A run whose clock is "
         "faster than the real one shows its own times, and says so.\n\n"
-        "RUN is the id of a run, its name (the newest run of that name), the first letters of either, or the address "
-        "of the run's folder.\n\n"
+        "RUN is the id of a run, its name (the newest run of that name), the first characters of either, or the "
+        "address of the run's folder.\n\n"
     )
     for words, command in [("spotrun", group), *verbs(group, "spotrun")]:
         settings = command.context_settings

@@ -139,7 +139,7 @@ def without_checkpoints(spec: RunSpec) -> str | None:
     source = spec.train.source(Path(spec.workdir)) or spec.train.module
     what = "The job is a plain command" if spec.train.run else f"{source} uses none of the frameworks below"
     return (
-        f"{what}: spotrun makes checkpoints of trainings with Lightning, the Trainer of transformers or a Loop, and of "
+        f"{what}: spotrun makes checkpoints of trainings with Lightning, the transformers Trainer or a Loop, and of "
         "files that a job names as state. Any other job starts from the beginning after each interruption, unless it "
         "writes into $SPOTRUN_STATE_DIR, and the repeated time is rework. To store the files that it writes: "
         "train: {state: [out/]}."
