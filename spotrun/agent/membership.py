@@ -37,8 +37,8 @@ TURN_S = 0.1
 
 class Membership:
     """
-    One instance's membership in its gang. If the job's `setup` failed on this instance, `failure` is the reason, and
-    the next attempt ends immediately with this reason.
+    Runs one instance as a member of its gang. If the job's `setup` failed on this instance, `failure` is the reason,
+    and the next attempt ends immediately with this reason.
     """
 
     def __init__(self, context: AgentContext, failure: str | None) -> None:
@@ -70,7 +70,7 @@ class Membership:
         try:
             return Door(self._context.assignment.address, port or 0)
         except OSError as error:
-            self._context.note(f"the other members cannot reach this one: {self._context.assignment.address}: {error}")
+            self._context.note(f"other members cannot reach this one at {self._context.assignment.address}: {error}")
             return None
 
     # -- between two attempts
@@ -121,7 +121,8 @@ class Membership:
 
     def _append(self, decide: Decide) -> bool:
         """
-        Append an event. Return False if it was not written, because another member was first or the ledger has changed.
+        Append an event. Return False if it was not written, because another member has already written it, or the
+        ledger has changed.
         """
         future = self._context.recorder.append(decide)
         try:
@@ -134,7 +135,7 @@ class Membership:
     def _hear(self) -> None:
         """
         Handle the next letter in the inbox, between two attempts. Only a notice and the loss of the ledger matter then.
-        All other letters are left over from the attempt before, and are dropped.
+        All other letters are left over from the previous attempt, and are dropped.
         """
         try:
             letter = self._context.inbox.get(timeout=TURN_S)
@@ -143,7 +144,7 @@ class Membership:
         if isinstance(letter, NoticeHeard) and letter.kind == "termination":
             raise PowerOff("the cloud is taking this instance before the run needed it")
         if isinstance(letter, LedgerLost):
-            self._context.note(f"the ledger has not accepted an entry: {letter.reason}")
+            self._context.note(f"the ledger did not accept an entry: {letter.reason}")
 
     # -- an attempt
 
