@@ -64,9 +64,8 @@ def _interruption(
     redone: Mapping[datetime, int],
 ) -> Interruption:
     """
-    Compute one interruption. `next_trainer` is the first trainer of a later attempt. `next_started` is the first
-    trainer of a later attempt that made a step. The two are different trainers if the first one ended before its first
-    step.
+    Compute one interruption. `next_trainer` is the first trainer of all later attempts, and `next_started` is the first
+    of those trainers that made a step. They differ if `next_trainer` ended before its first step.
     """
     end = attempt.end
     assert end is not None
@@ -109,9 +108,8 @@ def _notice_lead(attempt: Attempt) -> timedelta | None:
 
 def _commit_age(state: RunState, trainer: Trainer | None, at: datetime) -> timedelta | None:
     """
-    Return the age, at the time `at`, of the commit from which `trainer` resumed. `trainer` is the first trainer of a
-    later attempt. It is None if no later trainer has started yet. Then the age of the newest commit is returned,
-    because the next trainer will resume from that commit.
+    Return the age, at the time `at`, of the commit from which `trainer`, the first trainer of a later attempt, resumed.
+    If no such trainer has started yet (None), return the age of the newest commit, from which it will resume.
     """
     if trainer is None:
         commit = state.latest_commit()

@@ -1,4 +1,4 @@
-"""The cost of a gang's members while they wait for other members: ready, but in no attempt. Pure."""
+"""The cost of gang members that are ready, but wait until other members are ready for an attempt. Pure."""
 
 from __future__ import annotations
 
