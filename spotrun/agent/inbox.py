@@ -16,7 +16,7 @@ TURN_S = 0.1
 
 class PowerOff(Exception):
     """
-    The agent's work on this instance is over. The agent has to end the trainer, ship the log, and exit with code 0.
+    The agent's work on this instance is done. It has to end the trainer, ship the log, and exit with code 0.
     """
 
 
@@ -50,9 +50,9 @@ class Exited:
 @dataclass(frozen=True)
 class CameTooLate:
     """
-    A second process of the command wanted to begin a training, and was refused, because process `leader` had begun one
-    before. `pid` is the second process. `alone` is True if the leader had already ended, so that the two would not have
-    trained at the same time.
+    A second process of the command wanted to begin a training, and was refused, because process `leader` had already
+    begun one. `pid` is the second process. `alone` is True if the leader had ended by then, so that the two would not
+    have trained at the same time.
     """
 
     incarnation: int
@@ -101,8 +101,7 @@ class LedgerRead:
 @dataclass(frozen=True)
 class LedgerLost:
     """
-    This agent is no longer allowed to write to the ledger, because its attempt is fenced; or it is not able to, because
-    the ledger is damaged.
+    This agent can no longer write to the ledger, because its attempt is fenced, or because the ledger is damaged.
     """
 
     reason: str
@@ -205,8 +204,8 @@ class SaveAbandoned:
 @dataclass(frozen=True)
 class CommonPartSent:
     """
-    The store now has the common part of the snapshot that is being uploaded. The common part is memory that the
-    snapshots in both arenas use. So the trainer can take the next snapshot only after this part has been sent.
+    The store now has the common part of the snapshot that is being uploaded. The two arenas share the memory of this
+    part, so the trainer can take the next snapshot only after the part has been sent.
     """
 
     sequence: int

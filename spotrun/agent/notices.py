@@ -70,7 +70,7 @@ class NoticeWatcher:
             self._inbox.put(NoticesLost(reason))
 
     def _is_new(self, what: str) -> bool:
-        """Return True if `what` was not reported before, and record that it is reported now."""
+        """Return True if `what` has not been reported yet. Record it as reported."""
         with self._telling:
             new = what not in self._told
             self._told.add(what)

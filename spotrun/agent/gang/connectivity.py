@@ -75,7 +75,7 @@ class Door:
 
 
 class Connectivity:
-    """A thread that tries, again and again, to connect to the doors of the gang's other members."""
+    """A thread that repeatedly connects to the doors of the gang's other members."""
 
     def __init__(self, clock: Clock, doors: Mapping[MemberName, DoorAddress]) -> None:
         self._clock = clock
@@ -92,7 +92,7 @@ class Connectivity:
 
     def begins(self) -> None:
         """
-        Start again to measure how long each member has not answered. The caller calls this when a trainer has started.
+        Measure from now how long each member has not answered. The caller calls this when a trainer has started.
         """
         self._reached_s = dict.fromkeys(self._doors, self._clock.monotonic())
 

@@ -52,7 +52,7 @@ class WorkerStatuses:
 
     def begins(self) -> None:
         """
-        Start again to measure how long each member's status has not changed. The caller calls this when a trainer has
+        Measure from now how long each member's status has not changed. The caller calls this when a trainer has
         started.
         """
         self._closely.clear()
