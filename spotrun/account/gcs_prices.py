@@ -78,8 +78,8 @@ def gcs_prices(location: str) -> StoragePrices:
 
 def _of_several(location: str) -> Mapping[str, Decimal]:
     """
-    Return the prices of a bucket that spans several regions, as far as they differ from the prices of a bucket in one
-    region. Return {} for a bucket in one region.
+    Return the prices in which a bucket that spans several regions differs from a bucket in one region. Return {} for a
+    bucket in one region.
     """
     if location in _MULTI_REGIONS:
         return list_prices("GCS Standard in all of a continent").prices

@@ -17,14 +17,14 @@ from spotrun.run.state import Attempt, RunState, Trainer
 @dataclass(frozen=True)
 class Interruption:
     """
-    An interruption: the cloud took an attempt's instance. If the attempt was trained by a gang, `members` names the
-    members whose instances the cloud took.
+    An interruption: the cloud took an attempt's instance. In a gang, `members` names the members whose instances the
+    cloud took.
 
-    `at` is when training stopped. `notice_lead` is the time from the notice to its deadline; None without a notice.
-    `detection` is the time from the instance's end until the ledger recorded that end. `commit_age` is the age, at the
-    time `at`, of the checkpoint from which training later resumed; None if training began from scratch. `to_first_step`
-    is the time from `at` to the first step of a later trainer; None if no later trainer has made a step yet. Time in
-    which the run was paused (stopped by the user or failed, and later resumed) is not included.
+    `at` is the time at which training stopped. `notice_lead` is the time from the notice to its deadline; None without
+    a notice. `detection` is the time from the instance's end until the ledger recorded that end. `commit_age` is the
+    age, at the time `at`, of the checkpoint from which training later resumed; None if training began from scratch.
+    `to_first_step` is the time from `at` to the first step of a later trainer; None if no later trainer has made a step
+    yet. Time in which the run was paused (stopped by the user or failed, and later resumed) is not included.
     """
 
     attempt: int

@@ -140,8 +140,8 @@ def _draw_changeover(line: _Line, previous: Attempt | None, launch: Launch, atte
 
 def _draw_rest(line: _Line, state: RunState, last: Attempt | None) -> None:
     """
-    Add the time from the end of the last attempt to `line.end`: until that end was detected, then waiting, then the
-    boot of a requested instance.
+    Add the time from the end of the last attempt to `line.end`: detecting that end, waiting, and booting a requested
+    instance.
     """
     pending = state.pending_launch if state.terminal is None else None
     asked_at = line.end if pending is None else pending.intended_at
@@ -213,8 +213,8 @@ def _over_at(state: RunState, attempt: Attempt, end: datetime) -> datetime:
 
 def _stood_still_at(state: RunState, attempt: Attempt, trainer: Trainer, commits: list[Commit]) -> datetime:
     """
-    Return the time at which the trainer stopped training, to save only its last checkpoint. Return FOREVER if the time
-    is unknown.
+    Return the time at which the trainer stopped training: after it, the trainer only saved its last checkpoint. Return
+    FOREVER if the time is unknown.
     """
     last = state.terminal.final_commit if state.terminal is not None else None
     moments = [commit.event.taken_at for commit in commits if commit.event.final or commit.number == last]

@@ -1,4 +1,4 @@
-"""The cost of gang members that are ready, but wait until other members are ready for an attempt. Pure."""
+"""The cost of gang members that are ready, while they wait for others to become ready. Pure."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ class AttemptJournal:
         Append an event and wait until it is written.
 
         Raises:
-            PowerOff: the ledger accepts no more entries from this agent, or the store cannot be written.
+            PowerOff: the ledger accepts no more entries from this agent, or the store cannot be written to.
         """
         try:
             self._recorder.append(decide).result(APPEND_WITHIN_S)

@@ -262,7 +262,7 @@ def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
 class HeldSnapshot(NamedTuple):
     """
     A snapshot whose upload has to wait, because the newest commit is too recent and there is a minimum time between
-    commits. In `left_s` seconds the upload will be allowed.
+    commits. The upload will be allowed in `left_s` seconds.
 
     Since this snapshot, the training has taken `steps` steps, each of which takes `step_s`. The training has reported
     nothing for the last `silent_s` seconds. `every_steps` is the number of steps between two snapshots; None if
@@ -335,10 +335,10 @@ def beginning_after(exited: TrainerExited, failures: int, *, alone: bool) -> Sta
     often it has failed since the newest checkpoint. `alone` is True if the run has only one instance, and False in a
     gang.
 
-    After its first failure, the command continues with the files that it left. There are two exceptions, in which it
-    starts from the newest checkpoint: if the command was killed, because it may have left half-written files; and in a
-    gang, because all members have to start from the same commit. After a second failure, it starts from the newest
-    checkpoint, and after more failures, from the checkpoint before the newest.
+    After its first failure, the command continues with the files that it left. It starts from the newest checkpoint
+    instead if it was killed, because it may have left half-written files, and in a gang, because all members have to
+    start from the same commit. After a second failure, it starts from the newest checkpoint, and after more failures,
+    from the checkpoint before the newest.
     """
     if failures > 2:
         return StateChoice.ONE_BEFORE

@@ -1,5 +1,5 @@
 """
-Runs a member of a gang that is not the lead. The member's trainers begin and end according to the ledger (protocol 38).
+Runs a gang member other than the lead. The member's trainers begin and end according to the ledger (protocol 38).
 
 Within an attempt, the trainers of all members start together. If one of them fails, the lead's agent may have all of
 them started again. Each of these starts has a number, the incarnation. The lead's agent restores, saves, and decides
@@ -139,7 +139,7 @@ class Follower:
         """
         Restore the work folder for commit `number`. If the commit holds a command's state, restore the same state as on
         the lead. Restore all other files as the user uploaded them. If the commit is damaged in the store, return a
-        text that says what is damaged; otherwise return "".
+        description of the damage; otherwise return "".
 
         Raises:
             PowerOff: the files cannot be restored here. Before that, this agent has written the attempt's end and the

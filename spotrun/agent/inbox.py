@@ -83,7 +83,7 @@ class NoticeHeard:
 
 @dataclass(frozen=True)
 class NoticesLost:
-    """The metadata service gives no readable answer. So the agent cannot receive notices."""
+    """The metadata service gives no readable answer, so the agent cannot receive notices."""
 
     reason: str
 
@@ -140,7 +140,7 @@ class SaveTorn:
 @dataclass(frozen=True)
 class SaveGivenUp:
     """
-    A command's state contains something that is not allowed to be stored, for example a secret. Every further try will
+    A command's state contains something that must not be stored, for example a secret. Every further try will
     fail until the state changes.
     """
 
@@ -237,8 +237,8 @@ Inbox = queue.SimpleQueue[Letter]
 
 def forget(inbox: Inbox, incarnation: int) -> None:
     """
-    Wait for the letter that says that a killed trainer has ended. Drop the letters with the messages and connections of
-    this trainer, because they no longer matter. Keep all other letters.
+    Wait for the letter that says that a killed trainer has ended. Drop the letters about this trainer's messages and
+    connections, because they no longer matter. Keep all other letters.
     """
     kept: list[Letter] = []
     while True:

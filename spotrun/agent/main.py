@@ -3,7 +3,7 @@ Runs the agent of one instance, from the agent's start until the instance powers
 
     read the ledger -> end what an earlier agent left running -> set up -> (stand by) -> run the attempt
 
-If the agent exits with code 0, the instance powers off, whatever the reason was. Any other exit code is a crash: the
+If the agent exits with code 0, for whatever reason, the instance powers off. Any other exit code is a crash: the
 bootstrap restarts the agent, which then continues the attempt that it had begun.
 """
 
@@ -119,11 +119,11 @@ def _set_up(context: AgentContext) -> str | None:
 
 def _early_trainer(context: AgentContext) -> TrainerProcess | None:
     """
-    Start a trainer while this agent is a standby. The trainer does its imports, and then blocks at the start of its
+    Start a trainer while this agent is a standby. The trainer imports its modules, and then waits at the start of its
     training until the takeover.
 
     The trainer is started only if an earlier commit proves that the script uses spotrun's callback. A script without
-    the callback would not wait for the takeover. It would begin to train at once.
+    the callback would not wait for the takeover, but begin to train at once.
     """
     if not context.recorder.state.has_trained or os.environ.get(EARLY_VARIABLE) == "0":
         return None

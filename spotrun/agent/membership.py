@@ -3,8 +3,8 @@ Runs the agent of a gang's member, after the job's `setup` and until the instanc
 
     say ready -> (the lead starts an attempt) -> lead or follow -> the attempt ends -> say ready again -> …
 
-A member takes part in one attempt after another. What `setup` installed and the files that were fetched stay on the
-instance in between. The lead also keeps the newest checkpoint in memory.
+A member takes part in one attempt after another. Between attempts, what `setup` installed and the files that were
+fetched stay on the instance. The lead also keeps the newest checkpoint in memory.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Membership:
 
     def _open_door(self) -> Door | None:
         """
-        Open a door: a socket by which the other members check whether they can reach this member (connectivity.py). If
-        an earlier agent of this instance has reported a port, use the same port, because the other members already
+        Open a door: a socket with which the other members check whether they can reach this member (connectivity.py).
+        If an earlier agent of this instance has reported a port, use the same port, because the other members already
         connect to it. Return None if this machine cannot open a door.
         """
         known = self._context.recorder.state.member(self._name).ready
@@ -172,7 +172,7 @@ class Membership:
 
     def _fail_setup(self, attempt: Attempt) -> NoReturn:
         """
-        Write to the ledger that the attempt has ended because the job's `setup` failed on this member. Any member is
+        Record in the ledger that the attempt has ended because the job's `setup` failed on this member. Any member is
         allowed to write that entry, not only the lead.
         """
         name = self._context.assignment

@@ -1,6 +1,6 @@
 """
-Watches the cloud's sources of notices, and reports to the main loop each notice that the cloud will take this instance.
-If a source does not answer, the watcher is *blind*. It reports this once, and training continues.
+Watches the cloud's sources of notices for this instance, and reports each notice to the main loop. If a source does
+not answer, the watcher is *blind*. It reports this once, and training continues.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ class Saver:
             self._spent(snapshot)
 
     def hurry(self) -> None:
-        """From now on, let uploads fully use the network and the processor, because there is a deadline."""
+        """From now on, let uploads use the whole network and processor, because there is a deadline."""
         self._hurried = True
         self._control.hurry()
         self._cpu_priority.stand_behind(False)
@@ -230,7 +230,8 @@ class Saver:
         Record that the upload in flight has ended, and return its snapshot.
 
         The snapshot is kept for another upload if `retry` is True, or if the upload `failed` and the snapshot is the
-        final one. It is dropped if a newer snapshot is waiting, or if the trainer may have overwritten a part of it.
+        final one. Even then it is dropped if a newer snapshot is waiting, or if the trainer may have overwritten a part
+        of it.
         """
         snapshot, self._in_flight = self._in_flight, None
         if snapshot is None:

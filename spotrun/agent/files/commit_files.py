@@ -95,7 +95,7 @@ class StoredFiles(NamedTuple):
 
 class CommitFiles:
     """
-    Stores the files of snapshots, in the thread that saves these. Call `begin` before each trainer's first snapshot.
+    Stores the files of snapshots, for the thread that saves snapshots. Call `begin` before each trainer's first one.
     """
 
     def __init__(self, context: AgentContext, pieces: ContentStore) -> None:

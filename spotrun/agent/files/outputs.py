@@ -1,7 +1,7 @@
 """
-Stores the script's files while it trains.
+Stores the files of a script while the script trains.
 
-A thread surveys the work folder: it reads which files are there, and which of them have changed. It does so
+A thread surveys the work folder, to find which files are there and which of them have changed. It does so
 at these times:
 - after each checkpoint, and at least every few minutes, unless the run's checkpoints include the files
   (commit_files.py)

@@ -122,8 +122,7 @@ def _answers(door: DoorAddress) -> bool:
 
 def doors_of_others(state: RunState, attempt: Attempt, own: MemberName) -> dict[MemberName, DoorAddress]:
     """
-    Return the addresses and ports of the other members' doors. A door is a socket by which a member checks whether it
-    can reach another member. A member whose agent could not open a door is missing from the result.
+    Return the addresses and ports of the other members' doors, except for members whose agents could not open a door.
     """
     known = zip(attempt.names, state.members_of(attempt), strict=True)
     return {

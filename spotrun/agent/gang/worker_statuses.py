@@ -22,7 +22,7 @@ LOOKS_EVERY_MIN_S = 0.2
 
 
 class SeenStatus(NamedTuple):
-    """A member's newest status. `since_s` is when the status last changed, in this agent's monotonic run time."""
+    """A member's newest status. `since_s` is the time of its last change, in this agent's monotonic run time."""
 
     status: AgentStatus | None
     since_s: float

@@ -1,6 +1,6 @@
 """
-The output of the job's `setup` and of training. It is a file on the instance. It is shipped (sent) to the store in
-chunks that are never changed.
+The output of the job's `setup` and of training. It is a file on the instance, which is shipped (sent) to the store in
+chunks. A chunk in the store never changes.
 
     logs/LAUNCH/000000.log, 000001.log, …      the chunks; joined in this order, they give the file
     logs/LAUNCH.MEMBER/                        the same for each other member of a gang
@@ -10,9 +10,9 @@ stopped. After a pause in the output, a new line is shipped immediately. If a pr
 shipped every few seconds.
 
 Programs write directly into the file and may keep it open, so no output is lost when an agent ends. Because a program
-may have the file open, the agent cannot replace it by a new file. Instead, it frees the disk space of shipped output
+may have the file open, the agent cannot replace it with a new file. Instead, it frees the disk space of shipped output
 within the file, except for the last KEPT_BYTES. Freed bytes read as zeros, and every byte keeps its offset. Once output
-is shipped, the secrets in it are replaced by stars on the disk too.
+is shipped, the secrets in it are replaced with stars on the disk too.
 """
 
 from __future__ import annotations

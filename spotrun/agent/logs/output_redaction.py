@@ -57,8 +57,8 @@ class OutputRedaction:
     @property
     def reach(self) -> int:
         """
-        Maximum number of bytes by which a secret can begin before a position in the output and still end after it. A
-        reader that starts at a position has to read this many bytes before it too, to miss no secret.
+        Number of bytes that a reader has to read in addition before its position in the output, to miss no secret that
+        begins before the position and ends after it.
         """
         return max(named_values.REACH, self._exact.reach)
 
@@ -95,7 +95,7 @@ class OutputRedaction:
         """
         Return how many bytes at the end of `data` might be the beginning of a secret that continues in later output.
         `data` must be the original output, not the redacted one. In redacted output, a name that announces a secret
-        value (such as `--password`) may itself have been replaced by stars.
+        value (such as `--password`) may itself have been replaced with stars.
         """
         end = data[-self.reach :]
         return max(named_values.unfinished(self._without_exact(end)[-named_values.REACH :]), self.begun(end))

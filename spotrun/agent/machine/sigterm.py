@@ -82,7 +82,8 @@ def _programs(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
 
 def _above(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
     """
-    Yield `pid` and the shells below it, down to the first process of each branch that is no shell or catches SIGTERM.
+    Yield `pid` and the shells below it, but in each branch only those above the first process that is not a shell or
+    that catches SIGTERM.
     """
     process = processes.get(pid)
     if process is not None and process.is_shell and not process.catches:
@@ -96,7 +97,7 @@ def _children(pid: int, processes: Mapping[int, Process]) -> list[int]:
 
 
 class Termination:
-    """Sends SIGTERM to the command whose first process is `leader`, as soon as an object is made."""
+    """A SIGTERM to the command whose first process is `leader`. Constructing the object sends it."""
 
     def __init__(self, leader: int) -> None:
         self._leader = leader

@@ -124,8 +124,8 @@ def _busy(seconds: float, share: float | None) -> Busy:
 
 class DataWait:
     """
-    Measures the share of its recent time that a training has waited for data, and keeps totals for the whole training.
-    Time in validations is excluded from both.
+    Measures the share of recent time in which a training waited for data, and keeps totals for the whole training. Time
+    in validations is excluded from both.
     """
 
     def __init__(self) -> None:

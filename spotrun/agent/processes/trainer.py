@@ -174,8 +174,8 @@ class Trainer:
     def begin_at(self, start: Start, *later: Start) -> None:
         """
         Tell the trainer where its training starts, as soon as the trainer has said hello (connected to the agent). Send
-        no image if the trainer already got it part by part during the download. The `later` starts are for the next
-        calls of fit() in the script.
+        no image if the trainer already got it part by part during the download. The `later` starts are for the script's
+        next fit() calls.
 
         The agent keeps the image open until the trainer makes steps. Closing the image frees much memory, which takes a
         while, and would delay the first step.
@@ -186,9 +186,9 @@ class Trainer:
 
     def _start_anew_unless_told_of(self, image: Image | None) -> None:
         """
-        Restart the trainer's process if it was given parts of another image than `image`, while that other image was
-        fetched. The other image turned out to be damaged, and the trainer may have loaded weights from it. No step is
-        lost, because no trainer begins its steps before its image is complete.
+        Restart the trainer's process if it was given parts of an image other than `image` while that image was fetched.
+        That image turned out to be damaged, and the trainer may have loaded weights from it. No step is lost, because
+        no trainer makes a step before its image is complete.
         """
         if self._coming is None or self._coming.image is image:
             return

@@ -74,7 +74,7 @@ class Frozen:
     """
     Files as they were at one moment, kept until `close` is called. For a training's files, `number` identifies the step
     boundary at which they were frozen; it is None for a command's state. `is_whole` is True for a command's state, of
-    which no file is allowed to be left out.
+    which no file may be left out.
     """
 
     def __init__(self, folder: FrozenFolder, descriptors: Descriptors, number: int | None = None) -> None:

@@ -58,8 +58,8 @@ class StateWatch:
 
     def want(self, wish: CopyRequest) -> None:
         """
-        Request a copy. When it is made, the thread puts a StateFrozen letter into the agent's inbox, unless the request
-        was dropped before. Repeating a request before its letter has arrived has no effect.
+        Request a copy. When the copy is made, the thread puts a StateFrozen letter into the agent's inbox, unless the
+        request was dropped before. Repeating a request before its letter has arrived has no effect.
         """
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="state", daemon=True)
