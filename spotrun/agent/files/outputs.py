@@ -199,7 +199,7 @@ class OutputKeeper:
             time.sleep(WAKE_S)
 
     def _go_on(self) -> None:
-        """Wait until sending is allowed. Called before each piece."""
+        """Wait until sending is allowed."""
         self._free.wait()
         if self._closed.is_set():
             raise Abandoned

@@ -46,7 +46,8 @@ class FilesOfCommit:
 
     `known` are files of the work folder that this agent has stored or restored before. If such a file is unchanged, its
     digests need not be computed again. `rules` select which files of the work folder belong to the checkpoint; the
-    default is a script's files. Files are fetched into the folder `beside`, which is next to the work folder.
+    default is a script's files. Files are fetched into a folder next to the work folder; the last parameter is its
+    name.
     """
 
     def __init__(
