@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
-    """Import `Loop` on its first use, because only `Loop` needs torch."""
+    """Import `Loop` when it is first used: only `Loop` needs torch."""
     if name != "Loop":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from spotrun.loop.loop import Loop

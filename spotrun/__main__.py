@@ -1,4 +1,4 @@
-"""Runs the command line for `python -m spotrun`, just as the command `spotrun` does."""
+"""Makes `python -m spotrun` do the same as the command `spotrun`."""
 
 from spotrun.cli.app import main
 

@@ -2,8 +2,8 @@
 The cost of traffic between regions, computed from the ledger. Pure.
 
 Instances read checkpoints, setup caches and data from the store, and write checkpoints, setup caches and the script's
-files to it. Both directions are counted. One kind of transfer is missing: a standby fetches a checkpoint before it
-takes over. If the standby never takes over, no entry of the ledger shows that transfer.
+files to it. Both directions are counted. One transfer is not counted, because no entry of the ledger shows it: the
+fetch of a checkpoint by a standby that never takes over.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def _led(state: RunState) -> dict[int, list[Attempt]]:
     """
     Return the attempts of each launch, by the launch's number. A gang's attempt is listed only under its lead's launch.
 
-    That is enough to compute the cost of transfers. All members of a gang are in the lead's region, so the same prices
-    apply, whichever members transfer the parts of a checkpoint.
+    The lead suffices to compute the cost of transfers. All members of a gang are in the lead's region, so the same
+    prices apply, whichever members transfer the parts of a checkpoint.
     """
     found: dict[int, list[Attempt]] = {}
     for attempt in state.attempts.values():
@@ -70,8 +70,8 @@ def _led(state: RunState) -> dict[int, list[Attempt]]:
 
 def _set_up(state: RunState) -> dict[int, list[KnownSetUp]]:
     """
-    Return the recorded runs of the job's `setup` for each launch, keyed by the launch's number. Each member of a gang
-    runs `setup` separately.
+    Return the recorded executions of the job's `setup`, keyed by the number of the launch. Each member of a gang runs
+    `setup` separately.
     """
     found: dict[int, list[KnownSetUp]] = {}
     for one in state.setups():

@@ -35,7 +35,7 @@ _NOT_IN_EU = ("europe-west2", "europe-west6")
 
 
 class Continent(StrEnum):
-    """A continent. The value is the first word in the names of the continent's regions."""
+    """A continent. Its value is the first word of its regions' names."""
 
     US = "us"
     NORTH_AMERICA = "northamerica"
@@ -65,7 +65,7 @@ def gcs_prices(location: str) -> StoragePrices:
     Return the prices for a bucket at `location`, or the default prices if `location` is "" (unknown).
 
     A location is a region, the code of a dual- or multi-region, or two regions joined by BETWEEN_REGIONS. If the price
-    list lacks a continent, traffic to it is priced like traffic to the dearest continent.
+    list lacks a continent, traffic to it is priced like traffic to the most expensive continent.
     """
     prices = standard_prices("GCS Standard in us-central1")
     if not location:
@@ -78,8 +78,8 @@ def gcs_prices(location: str) -> StoragePrices:
 
 def _of_several(location: str) -> Mapping[str, Decimal]:
     """
-    Return the prices of a bucket that spans several regions, as far as they differ from the prices of a bucket in one
-    region. Return {} for a bucket in one region.
+    Return the prices in which a bucket that spans several regions differs from a bucket in one region. Return {} for a
+    bucket in one region.
     """
     if location in _MULTI_REGIONS:
         return list_prices("GCS Standard in all of a continent").prices

@@ -17,14 +17,14 @@ from spotrun.run.state import Attempt, RunState, Trainer
 @dataclass(frozen=True)
 class Interruption:
     """
-    An interruption: the cloud took an attempt's instance. If the attempt was trained by a gang, `members` names the
-    members whose instances the cloud took.
+    An interruption: the cloud took an attempt's instance. In a gang, `members` names the members whose instances the
+    cloud took.
 
-    `at` is when training stopped. `notice_lead` is the time from the notice to its deadline; None without a notice.
-    `detection` is the time from the instance's end until the ledger recorded that end. `commit_age` is the age, at the
-    time `at`, of the checkpoint from which training later resumed; None if training began from scratch. `to_first_step`
-    is the time from `at` to the first step of a later trainer; None if no later trainer has made a step yet. Time in
-    which the run was paused (stopped by the user or failed, and later resumed) is not included.
+    `at` is the time at which training stopped. `notice_lead` is the time from the notice to its deadline; None without
+    a notice. `detection` is the time from the instance's end until the ledger recorded that end. `commit_age` is the
+    age, at the time `at`, of the checkpoint from which training later resumed; None if training began from scratch.
+    `to_first_step` is the time from `at` to the first step of a later trainer; None if no later trainer has made a step
+    yet. Time in which the run was paused (stopped by the user or failed, and later resumed) is not included.
     """
 
     attempt: int
@@ -64,9 +64,8 @@ def _interruption(
     redone: Mapping[datetime, int],
 ) -> Interruption:
     """
-    Compute one interruption. `next_trainer` is the first trainer of a later attempt. `next_started` is the first
-    trainer of a later attempt that made a step. The two are different trainers if the first one ended before its first
-    step.
+    Compute one interruption. `next_trainer` is the first trainer of all later attempts, and `next_started` is the first
+    of those trainers that made a step. They differ if `next_trainer` ended before its first step.
     """
     end = attempt.end
     assert end is not None
@@ -109,9 +108,8 @@ def _notice_lead(attempt: Attempt) -> timedelta | None:
 
 def _commit_age(state: RunState, trainer: Trainer | None, at: datetime) -> timedelta | None:
     """
-    Return the age, at the time `at`, of the commit from which `trainer` resumed. `trainer` is the first trainer of a
-    later attempt. It is None if no later trainer has started yet. Then the age of the newest commit is returned,
-    because the next trainer will resume from that commit.
+    Return the age, at the time `at`, of the commit from which `trainer`, the first trainer of a later attempt, resumed.
+    If no such trainer has started yet (None), return the age of the newest commit, from which it will resume.
     """
     if trainer is None:
         commit = state.latest_commit()

@@ -27,8 +27,8 @@ def status_word(state: RunState) -> str:
     Return the run's current state in one word. Before its end:
 
     - `created`
-    - `waiting`: for capacity, or for a runner to request a machine
-    - `starting`: a machine has been requested, or is about to train from scratch
+    - `waiting`: the run waits for capacity, or for a runner that requests a machine
+    - `starting`: a machine has been requested, or will soon train from scratch
     - `restoring`
     - `training`
     - `leaving`: the attempt has a notice or a drain request
@@ -58,13 +58,12 @@ def _attempt_word(state: RunState, attempt: Attempt) -> str:
 
 def is_plain(state: RunState) -> bool:
     """
-    Return whether the run is plain. A plain run's training reports no steps, so its first step is unknown, and the run
-    counts as training as soon as the process of the training starts. If a plain run has checkpoints, they contain only
-    files.
+    Return True if the run is plain: its training reports no steps. A plain run counts as training as soon as the
+    training's process starts, because its first step is unknown. Its checkpoints, if any, contain only files.
 
     If the job names a command, the run is plain until the training reports a first step. If the job names a script, the
-    run becomes plain when the script has run for a while without a message to its agent, or has completed without a
-    step.
+    run becomes plain when the script has run for a while without a message to its agent, or has completed without
+    reporting a step.
     """
     trainers = [trainer for attempt in state.attempts.values() for trainer in attempt.trainers]
     if state.has_trained or any(trainer.started_at for trainer in trainers):
@@ -80,9 +79,8 @@ def completed_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:
     epoch, later costs to the next epoch. Epochs and times are in ascending order.
 
     An epoch counts as completed if the run is completed, or if a commit at the epoch's last step or later exists and
-    training has not resumed from an earlier commit since. Its account ends at the time at which the training reached
-    the end of the epoch's data. If the last steps of the epoch were lost and repeated, the end of the repetition
-    counts.
+    training has not resumed from an earlier commit since. Its account ends when the training reaches the end of the
+    epoch's data. If the last steps of the epoch were lost, it ends when they have been repeated.
     """
     commits = [commit for commit in state.commits if not commit.cut_off and not commit.event.suspect]
     completed_at = state.terminal.at if state.terminal is not None and state.terminal.outcome == "completed" else None
@@ -108,7 +106,7 @@ def _account_end(state: RunState, epoch: Epoch, durable_at: datetime) -> datetim
 
 def interrupted(state: RunState, attempt: Attempt) -> bool:
     """
-    Return whether the cloud took one or more instances of this attempt.
+    Return True if the cloud took one or more instances of this attempt.
 
     Usually the entry that ended the attempt names an interruption as the cause. But if a standby took over before the
     instance was lost, that entry names the replacement as the cause. In that case the attempt was interrupted if it had

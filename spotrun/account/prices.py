@@ -48,8 +48,8 @@ class Rented(NamedTuple):
 
 def rented(state: RunState) -> list[Rented]:
     """
-    Return the instances billed now, at the newest recorded prices. They are grouped by type and capacity type, and the
-    group that was launched first comes first.
+    Return the instances billed now, at the newest recorded prices. They are grouped by type and capacity type, in
+    the order of each group's first launch.
     """
     found: dict[tuple[str, CapacityType], list[Decimal]] = {}
     for launch in state.launches.values():
@@ -77,10 +77,9 @@ def charges(launch: Launch, rule: BillingRule, end: datetime) -> list[Charge]:
     Return the charges of all instances of a launch, each from the instance's first billed moment to its end or, if
     earlier, to `end`.
 
-    There is no charge for a time in which the cloud bills nothing for the machine, in which the machine is switched off
-    and only its disk is billed, or for which no price is known. If the cloud billed an instance before the ledger
-    recorded the instance's first price, that first price applies from the start of billing, as in the bill that spotrun
-    computes.
+    There is no charge while the cloud bills nothing for the machine, while the machine is switched off and only its
+    disk is billed, or while its price is unknown. If the cloud billed an instance before the ledger recorded the
+    instance's first price, that price applies from the start of billing, as in the bill that spotrun computes.
     """
     meters = zip(launch.members, launch.meters(rule), strict=True)
     return [charge for member, meter in meters for charge in _charges(member, meter, end)]

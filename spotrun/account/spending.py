@@ -1,4 +1,4 @@
-"""From a run's completed epochs, forecasts when it will use up its budget and what budget it needs. Pure."""
+"""Forecasts from a run's completed epochs when its budget will be used up, and what budget it needs. Pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class BudgetForecast(msgspec.Struct, frozen=True):
 def forecast_spending(
     summary: RunSummary, budget_usd: Decimal, now: datetime, epochs_total: int | None = None
 ) -> BudgetForecast:
-    """Forecast the spending. `epochs_total` is None if it is unknown."""
+    """Forecast how the run spends its budget. `epochs_total` is None if it is unknown."""
     spent = BudgetForecast(budget_usd, summary.total.cost_usd, time_scale=summary.time_scale)
     usd, wall = _pace(summary.epochs)
     if not usd or not wall or summary.ended_at is not None:
@@ -69,8 +69,8 @@ def forecast_spending(
 
 def _pace(epochs: Sequence[Account]) -> tuple[Decimal, timedelta]:
     """
-    Return the expected dollars and wall time of each further epoch: the mean of the newest epochs. Return zeros if no
-    epoch is completed.
+    Return the expected cost in dollars and the expected wall time of a future epoch: the means over the newest epochs.
+    Return zeros if no epoch is completed.
 
     The mean leaves out the first epoch, because its cost includes the run's start, which later epochs do not repeat. If
     only the first epoch is completed, the function uses that epoch's cost without the cost of the start.

@@ -38,8 +38,8 @@ def storage_prices(place: BucketAddress | str, region: str = "", *, home: bool =
     compared.
 
     `region` is the bucket's region, "" if unknown. `home` is True if the job allows training on the user's own machine
-    too. Then the prices include traffic to that machine, at the price list's first tier for traffic to the internet.
-    The provider's free allowance of such traffic per month is ignored: every GB counts at that price.
+    too. Then the prices include traffic to that machine: every GB at the price of the first GBs to the internet,
+    without the provider's monthly free allowance and its discounts for larger amounts.
     """
     if isinstance(place, str):
         return replace(s3_standard(), source=f"{s3_standard().source}, as if the folder were a bucket; simulated")

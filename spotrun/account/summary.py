@@ -1,11 +1,11 @@
 """
 The cost of a run, in dollars and in time, per completed epoch (protocol 24 and 26). Pure: no clock, no I/O.
 
-    epochs + rest = total                  exactly, in dollars (Decimal) and in time (timedelta)
+    epochs + rest = total                  both the dollars (Decimal) and the times (timedelta) add up exactly
 
-An epoch's account begins when the previous epoch's account ends. It ends at the end of the epoch's training. If the
-last steps of that training were lost and repeated, the end of the repetition counts. All cost that accrues in this time
-is the epoch's cost, even if two instances ran side by side.
+An epoch's account begins when the previous epoch's account ends. It ends when the epoch's last step is trained. If the
+last steps were lost, it ends when they have been repeated. All cost that accrues in this time is the epoch's cost, even
+if two instances ran side by side.
 
 The rest is the cost that belongs to no completed epoch, because it accrued after the last one. Until the run is
 completed, reports call it *unfinished*. Afterwards they call it *end of run*: it covers the last checkpoint, and the
@@ -63,7 +63,7 @@ class Account(Bill):
 
     @property
     def savings(self) -> float | None:
-        """The saved share of the on-demand bill, 0.7 for 70 %; None if that bill is zero."""
+        """The savings as a share of the on-demand bill (0.7 is 70 %); None if that bill is zero."""
         if not self.counterfactual_usd:
             return None
         return float(1 - self.cost_usd / self.counterfactual_usd)
@@ -72,13 +72,13 @@ class Account(Bill):
     def goodput(self) -> float | None:
         """
         The sum of all instances' productive time, divided by the sum of their paid time. It is above 1 if instances
-        trained for free (not billed by the cloud), and None if no time was paid.
+        trained for free (not billed by the cloud), and None if there is no paid time.
         """
         return self.size * self.productive / self.paid if self.paid else None
 
     @property
     def usd_per_productive_hour(self) -> Decimal | None:
-        """The whole cost divided by the productive hours, to the nano-dollar; None without productive hours."""
+        """The whole cost divided by the productive hours, rounded to nano-dollars; None if there are no such hours."""
         if not self.productive:
             return None
         return to_nano(self.cost_usd * SECONDS_PER_HOUR / exact_seconds(self.productive))
@@ -116,7 +116,7 @@ class RunSummary:
 
     @property
     def usd_per_epoch(self) -> Decimal | None:
-        """The whole cost divided by the number of completed epochs; None before the first."""
+        """The whole cost divided by the number of completed epochs; None if no epoch is completed yet."""
         return self.total.cost_usd / len(self.epochs) if self.epochs else None
 
     @property
@@ -167,7 +167,7 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
 
 def bill_series(state: RunState, now: datetime, points: int) -> list[tuple[datetime, Bill]]:
     """
-    Return the bill at `points` (2 or more) times, evenly spaced from the run's creation to the time up to which costs
+    Return the bills at `points` times (2 or more), evenly spaced from the run's creation to the time up to which costs
     can accrue (`_billed_until`).
 
     The last bill covers all entries of the ledger, even those written after the run's end, because the request that
@@ -181,13 +181,13 @@ def bill_series(state: RunState, now: datetime, points: int) -> list[tuple[datet
 
 
 def bills_at(state: RunState, now: datetime, moments: Iterable[datetime]) -> list[Bill]:
-    """Return, for each of these times, the bill accrued by then."""
+    """Return the bills accrued by each of the times `moments`."""
     totals = Totals(state, timeline(state, now), _horizon(state, now))
     return [totals.until(moment) for moment in moments]
 
 
 def assumptions(state: RunState) -> str:
-    """Return in one line what the figures are based on."""
+    """Describe in one line what the figures are based on."""
     created = state.created
     simulated = "instance prices are SIMULATED, nobody bills them"
     prices = simulated if created.simulated else "prices as the cloud reported them"

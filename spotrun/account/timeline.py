@@ -24,7 +24,7 @@ FOREVER = datetime.max.replace(tzinfo=UTC)
 
 
 class Activity(StrEnum):
-    """The activity of a run at one time."""
+    """The activity of a run at a given time."""
 
     PRODUCTIVE = "productive"
     """Training whose result is kept."""
@@ -89,7 +89,7 @@ def timeline(state: RunState, now: datetime) -> tuple[Span, ...]:
 
 
 def account_end(state: RunState, now: datetime) -> datetime:
-    """Return the time up to which a run's time is counted: its end or, while it has not ended, `now`."""
+    """Return the end of the time that is accounted for: the run's end or, while it has not ended, `now`."""
     return max(state.created_at, now if state.terminal is None else state.terminal.at)
 
 
@@ -125,7 +125,7 @@ class _Line:
 
 def _draw_changeover(line: _Line, previous: Attempt | None, launch: Launch, attempt: Attempt) -> None:
     """
-    Draw the time from the end of one attempt to the takeover by the next.
+    Add the time from the end of one attempt to the takeover by the next.
 
     If the next attempt's instance is a standby that was requested before the previous attempt ended, there is no wait.
     If the standby had also booted by then, there is no boot.
@@ -139,7 +139,10 @@ def _draw_changeover(line: _Line, previous: Attempt | None, launch: Launch, atte
 
 
 def _draw_rest(line: _Line, state: RunState, last: Attempt | None) -> None:
-    """Draw the time from the end of the last attempt to `line.end`: detecting that end, waiting, and booting."""
+    """
+    Add the time from the end of the last attempt to `line.end`: detecting that end, waiting, and booting a requested
+    instance.
+    """
     pending = state.pending_launch if state.terminal is None else None
     asked_at = line.end if pending is None else pending.intended_at
     known_at = NEVER if last is None or last.end is None else last.end.known_at
@@ -184,8 +187,8 @@ def _draw_attempt(
     plain: bool,
 ) -> None:
     """
-    Draw one attempt's time. A `plain` command does not report when it makes its first step. So all time from its start
-    counts as training.
+    Add one attempt's time. A `plain` command does not report its first step, so all time from its start counts as
+    training.
     """
     over = _over_at(state, attempt, line.end)
     for index, trainer in enumerate(attempt.trainers):
@@ -202,7 +205,7 @@ def _draw_attempt(
 
 
 def _over_at(state: RunState, attempt: Attempt, end: datetime) -> datetime:
-    """Return when the attempt was over: when its machine ended or, if earlier, when the ledger recorded the end."""
+    """Return the end of the attempt: the end of its machine or, if earlier, the time of the ledger's entry about it."""
     if attempt.end is None:
         return end
     return min(attempt.end.known_at, state.still_from(attempt) or attempt.end.known_at)
@@ -210,8 +213,8 @@ def _over_at(state: RunState, attempt: Attempt, end: datetime) -> datetime:
 
 def _stood_still_at(state: RunState, attempt: Attempt, trainer: Trainer, commits: list[Commit]) -> datetime:
     """
-    Return when the trainer stopped training: from then on it only saved its last checkpoint. Return FOREVER if that
-    time is unknown.
+    Return the time at which the trainer stopped training: after it, the trainer only saved its last checkpoint. Return
+    FOREVER if the time is unknown.
     """
     last = state.terminal.final_commit if state.terminal is not None else None
     moments = [commit.event.taken_at for commit in commits if commit.event.final or commit.number == last]
@@ -235,8 +238,8 @@ def _draw_training(
 
 def _draw_until(line: _Line, kind: Activity, until: datetime, survived: datetime, attempt: int) -> None:
     """
-    Draw the time up to `until`: as the activity `kind` up to `survived`, and as rework after that, because training
-    after `survived` was lost.
+    Add the time up to `until`. Training after `survived` was lost, so the part before `survived` counts as `kind`, and
+    the part after it as rework.
     """
     line.draw(kind, min(until, survived), attempt)
     line.draw(Activity.REWORK, until, attempt)
@@ -251,11 +254,11 @@ def _commits_by_trainer(commits: Iterable[Commit]) -> dict[TrainerKey, list[Comm
 
 def _survived(state: RunState) -> dict[TrainerKey, datetime]:
     """
-    Return, for each trainer, the time up to which its training was kept: `FOREVER` for all of it, `NEVER` for none.
+    Return for each trainer the time up to which its training was kept: `FOREVER` if all of it was, `NEVER` if none was.
 
     When a trainer resumes from a commit, all training since that commit's snapshot is lost: the later steps of the
     trainer that took the snapshot, and all steps that other trainers made between the snapshot and the resume. If later
-    trainers resumed from several commits, the oldest of these commits counts. A command that continues with the files
+    trainers resumed from several commits, the oldest of these decides. A command that continues with the files
     that the previous command left (`in_place`) loses nothing.
     """
     trainers = [(attempt, trainer) for attempt in state.attempts.values() for trainer in attempt.trainers]
@@ -282,8 +285,8 @@ def _survived(state: RunState) -> dict[TrainerKey, datetime]:
 
 def _will_be_resumed(state: RunState, attempt: Attempt, trainer: Trainer) -> bool:
     """
-    Return whether the newest trainer has ended without completing the run. If so, its uncommitted steps are lost,
-    because the next trainer has to resume from a commit.
+    Return True if the newest trainer has ended without completing the run. Then its uncommitted steps are lost, because
+    the next trainer has to resume from a commit.
     """
     completed = state.terminal is not None and state.terminal.outcome == "completed"
     return not completed and (attempt.end is not None or trainer.exited is not None)

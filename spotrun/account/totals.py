@@ -1,5 +1,5 @@
 """
-Computes the dollars and counts of a run as cumulative sums.
+Computes running totals of a run's costs and counts, such as requests.
 
 At each boundary between two epochs, each sum is rounded to nano-dollars. An epoch's cost is the difference between the
 sums at its two boundaries, so the epochs' costs add up exactly to the total.
@@ -35,9 +35,9 @@ class Bill:
     """
     The costs and counts accrued up to one time, or between two times.
 
-    - `counterfactual_usd`: what the run would have cost on demand. This is the price of the job's baseline (usually the
-      same instance type on demand), multiplied by a time. The time is the productive time and one start: the run's
-      first boot, setup and restore. Stalls are not included, because a run on demand needs no checkpoints.
+    - `counterfactual_usd`: what the run would have cost on demand, at the price of the job's baseline (usually the same
+      instance type on demand). The run would have paid for its productive time, and for one start: the first boot,
+      setup and restore. Stalls are not included, because a run on demand needs no checkpoints.
     - `paid`: the sum of the times for which each instance was billed
     - `own_usd`: the cost of wear and power on the user's own machine
     - `own_paid`: the time for which the user's own machine was used
@@ -75,7 +75,7 @@ NOTHING = Bill(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, timedelta(0), tim
 
 
 class Tally:
-    """Counts events by the times at which they happened."""
+    """Counts the events that happened up to a given time."""
 
     def __init__(self, happened: Iterable[tuple[datetime, int]]) -> None:
         self._moments: list[datetime] = []
@@ -91,8 +91,8 @@ class Tally:
 
 class Integral:
     """
-    The integral over time of a sum of amounts, such as stored bytes or dollars an hour. Each amount counts from its
-    start to its end.
+    The integral over time of amounts, such as stored bytes or dollars an hour, that each apply from their start to
+    their end.
     """
 
     def __init__(self, stretches: Iterable[tuple[datetime, datetime, Decimal]]) -> None:
@@ -114,7 +114,7 @@ class Integral:
             self._amounts.append(amount_now)
 
     def until(self, moment: datetime) -> Decimal:
-        """Return the integral up to `moment`: the sum of each amount times the microseconds for which it counted."""
+        """Return the integral from the start to `moment`, in amounts times microseconds."""
         index = bisect_right(self._moments, moment) - 1
         if index < 0:
             return ZERO
@@ -127,7 +127,7 @@ def _microseconds(duration: timedelta) -> int:
 
 class Machines:
     """
-    The cost of the instances of one capacity type, up to any time.
+    Computes the cost of the instances of one capacity type up to a given time.
 
     Each instance's bill is rounded separately. The bills of ended instances are added up once, so each call only has to
     compute the bills of the few instances that ran at the requested time.
@@ -235,7 +235,7 @@ class Totals:
 
 def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, datetime, Decimal]]:
     """
-    Yield, for everything that the store keeps, the start and end of its storage, and its bytes. This includes each
+    Yield the start of storage, the end of storage, and the bytes of everything that the store keeps. This includes each
     checkpoint (from its commit on), each setup cache (from the entry that reports it), and the files of the script.
     """
     for commit in state.commits:
@@ -250,10 +250,9 @@ def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, d
 
 def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
     """
-    Yield, for each `setup` on an instance, the time of the entry that reports it, and the number of objects that were
-    sent to the store or fetched from it. `how` selects one of two kinds of `setup`. With "run", the instance ran the
-    commands and sent objects to the store. With "unpacked", the instance fetched a setup cache from the store and
-    unpacked it.
+    Yield the time of each entry that reports a `setup`, and the number of objects that the instance sent to the store
+    or fetched from it. `how` selects which entries: with "run", those of instances that ran the command and sent its
+    result to the store; with "unpacked", those of instances that fetched a setup cache and unpacked it.
     """
     for one in state.setups():
         if one.setup.how == how:
@@ -274,7 +273,7 @@ def baseline_usd_per_hour(state: RunState) -> Decimal | None:
 
 
 def baseline_in_words(state: RunState) -> str:
-    """Return the words `the on-demand price of the same type` or, if the job names another baseline, that baseline."""
+    """Describe the baseline: `the on-demand price of the same type` or, if the job names another baseline, that one."""
     named, usd_per_hour = str(state.created.job("report").get("baseline", ON_DEMAND)), baseline_usd_per_hour(state)
     if usd_per_hour is not None:
         kind = f", {named} on demand" if is_instance_type(named) else ""
@@ -288,9 +287,8 @@ def _counterfactual(
     state: RunState, spans: tuple[Span, ...], attached_usd_per_hour: Decimal
 ) -> Iterable[tuple[datetime, datetime, Decimal]]:
     """
-    Yield the stretches of time for which an on-demand run would have had to pay too: all productive spans, and the
-    spans of the run's first start. Each is yielded as its start, its end, and the total hourly price of the on-demand
-    machines.
+    Yield the spans for which an on-demand run would have to pay too: all productive spans, and the spans of the run's
+    first start. Each is yielded as its start, its end, and the total hourly price of the on-demand machines.
     """
     baseline = baseline_usd_per_hour(state)
     first = next((span for span in spans if span.kind is Activity.PRODUCTIVE), None)

@@ -1,4 +1,4 @@
-"""The cost of a gang's members while they wait for other members: ready, but in no attempt. Pure."""
+"""The cost of gang members that are ready, while they wait for others to become ready. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Identifies a run's work, so that two bills are compared only if they pay for the same work. Pure."""
+"""Describes the work that a run did. Two bills are compared only if they pay for the same work. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the agent by `python -m spotrun.agent`, the command with which the bootstrap starts it on an instance."""
+"""Makes `python -m spotrun.agent` run the agent. The bootstrap of an instance uses this command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The context of an agent: the agent's assignment in the run, and the objects that all parts of the agent use."""
+"""The context of an agent: its place in the run, and the objects that all parts of the agent use."""
 
 from __future__ import annotations
 
@@ -165,8 +165,8 @@ class AgentContext:
 
 def _booted_at(path: Path, clock: Clock) -> datetime:
     """
-    Return when the first agent of this instance began. The first agent stores the time in the file `path`; later agents
-    read it.
+    Return the time at which the first agent of this instance began. That agent stores it in the file `path`; later
+    agents read it.
     """
     if not path.exists():
         temporary = path.with_suffix(".tmp")

@@ -107,10 +107,10 @@ class AttemptRun:
 
     def run(self, ready: Image | None = None) -> NoReturn:
         """
-        Run until the attempt is over. `ready` is a checkpoint that was fetched before the takeover, if there is one.
+        Run the attempt to its end. `ready` is a checkpoint that was fetched before the takeover, if there is one.
 
         Raises:
-            PowerOff: always, with the reason.
+            PowerOff: the attempt has ended. Its text is the reason.
         """
         attempt = self._begin()
         self._context.status.change(phase="restore", attempt=attempt.number)
@@ -128,8 +128,8 @@ class AttemptRun:
 
     def take_newest(self) -> Newest | None:
         """
-        Take the newest checkpoint out of memory and return it. The caller then owns it, and has to release it. If no
-        trainer of this attempt has started, this is the checkpoint that was passed to this attempt (`held`).
+        Return the newest checkpoint that is in memory. The caller then owns it, and has to release it. If no trainer of
+        this attempt has started, this is the checkpoint that was passed to the attempt (`held`).
         """
         held, self._held = self._held, None
         return self._trainers.take_newest() if held is None else held

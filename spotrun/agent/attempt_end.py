@@ -51,8 +51,8 @@ class AttemptEnd:
 
     def drained_short(self, why: str) -> NoReturn:
         """
-        End after a drain that could not be completed. The steps since the newest commit are lost, and the ledger's
-        entry says so.
+        End the attempt after a drain that could not be completed. The steps since the newest commit are lost, and the
+        ledger's entry says so.
         """
         self.failed(self._drain.cause, f"{self._drain.reason}: {self._drain.too_short or why}", lossy=True)
 
@@ -64,7 +64,8 @@ class AttemptEnd:
 
     def without(self, missing: tuple[MemberName, ...], why: str) -> NoReturn:
         """
-        End because the `missing` members of the gang could not be reached. The steps since the newest commit are lost.
+        End the attempt, because the `missing` members of the gang could not be reached. The steps since the newest
+        commit are lost.
         """
         self._trainers.close()
         detail = f"{', '.join(map(str, missing))} {why}"
@@ -73,7 +74,8 @@ class AttemptEnd:
 
     def failed(self, cause: Cause, detail: str, *, lossy: bool = False) -> NoReturn:
         """
-        End with a failure. If steps were lost (`lossy`), the ledger's entry also names the newest step that is kept.
+        End the attempt as failed. If steps were lost (`lossy`), the ledger's entry also names the newest step that is
+        kept.
         """
         self._trainers.close()
         if cause not in (Cause.SAVES_FAILED, Cause.STORE_FULL):
@@ -83,8 +85,8 @@ class AttemptEnd:
 
     def _store_files(self) -> None:
         """
-        Store as many of the script's files as time allows. Nothing else needs this time any more: all snapshots that
-        can be saved are already durable.
+        Store as many of the script's files as time allows. By now, all snapshots that can be saved are durable, so
+        nothing else needs the time.
         """
         if (within_s := self._left_s()) > 0:
             self._trainers.close(within_s / 2)  # a process that dies slowly must not use up the whole notice
@@ -129,7 +131,7 @@ class AttemptEnd:
 
 def idle_until(rule: BillingRule, billed_from: datetime, deadline_at: datetime | None) -> datetime | None:
     """
-    Return the time until which the agent waits for the cloud to take the instance, which a notice has announced for
+    Return the time until which the agent waits for the cloud to take the instance. A notice has announced this for
     `deadline_at`. Return None if waiting saves no money.
 
     If the cloud takes an instance back in its first hour, the instance costs nothing. If the instance powers itself
@@ -144,7 +146,7 @@ def idle_until(rule: BillingRule, billed_from: datetime, deadline_at: datetime |
 def await_the_cloud(context: AgentContext, attempt: int) -> None:
     """
     Wait until the cloud takes the instance, if waiting costs less than powering off now. Usually this call does not
-    return, because the cloud ends the instance and so this process.
+    return, because the cloud ends the instance, and this process with it.
     """
     if not context.watcher.heard_end:
         return
@@ -154,6 +156,6 @@ def await_the_cloud(context: AgentContext, attempt: int) -> None:
     until = idle_until(context.created.billing, billed_from, None if notice is None else notice.deadline_at)
     left_s = 0.0 if until is None else (until - context.clock.now()).total_seconds()
     if left_s > 0:
-        context.note("the instance waits for the cloud to take it, because the cloud then charges nothing for it")
+        context.note("the instance stays on until the cloud takes it, because that makes it free of charge")
         context.status.change(phase="idle")
         context.clock.sleep(left_s)

@@ -1,6 +1,6 @@
 """
-Writes the events of one attempt to the ledger. Each event is written only once, even if the agent restarts and tries to
-write the event a second time.
+Writes the events of one attempt to the ledger. Each event is written only once, even if the agent restarts and tries
+again.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class AttemptJournal:
 
         Raises:
             PowerOff: this launch is not allowed to start an attempt, or another instance has already started this
-            launch's attempt. The latter happens if a user has copied that instance with "Launch more like this" in the
-            cloud's console.
+                launch's attempt. There are two instances if a user copied one with "Launch more like this" in the
+                cloud's console.
         """
         self._append(unless(lambda state: state.launches[self._launch].attempt is not None, self._started))
         number = self._recorder.state.launches[self._launch].attempt
@@ -115,7 +115,7 @@ class AttemptJournal:
 
     def resumed(self, incarnation: int, event: ResumedFrom, meet: Meeting | UnsetType = UNSET) -> None:
         """
-        Write that a trainer resumes, and from which checkpoint. `meet` is the address and port at which the trainers of
+        Record from which checkpoint a trainer resumes. `meet` is the address and port at which the trainers of
         a gang connect to each other.
         """
         event = replace(event, meet=meet)
@@ -157,8 +157,8 @@ class AttemptJournal:
 
     def not_carried(self, step: int, places: Iterable[tuple[str, str]]) -> None:
         """
-        Write which parts of the training's state changed by `step` but are in no checkpoint. Leave out those that the
-        ledger names already. The ledger names at most `NAMED_MAX` of them in the whole run.
+        Record the parts of the training's state that had changed by `step` and are in no checkpoint. Leave out those
+        that the ledger already names. The ledger names at most `NAMED_MAX` of them in the whole run.
         """
         told = {shown(place, PLACE_MAX)[:PLACE_MAX]: shown(what, WHAT_MAX)[:WHAT_MAX] for place, what in places}
 
@@ -172,7 +172,7 @@ class AttemptJournal:
 
     def save_refused(self, refused: SaveRefused) -> Future[Entry | None]:
         """
-        Write that the store refused a checkpoint. Do not wait until the entry is written: the ledger is in the same
+        Record that the store refused a checkpoint. Do not wait until the entry is written: the ledger is in the same
         store, which may refuse the entry too.
         """
         event = CheckpointFailed(
@@ -210,9 +210,9 @@ class AttemptJournal:
         missing: tuple[MemberName, ...] | UnsetType = UNSET,
     ) -> None:
         """
-        Write the end of the attempt. `missing` are the members that could not be reached. If steps are lost (`lossy`),
-        the event's detail also names the newest step that is kept. The method finds that step at the moment of writing,
-        because the saver may commit a newer step up to then.
+        Record the end of the attempt. `missing` are the members that could not be reached. If steps are lost (`lossy`),
+        the event's detail also names the newest step that is kept. That step is looked up only when the entry is
+        written, because the saver may commit newer steps until then.
         """
 
         def decide(state: RunState) -> AnyEvent | None:
@@ -244,7 +244,7 @@ class AttemptJournal:
         Append an event and wait until it is written.
 
         Raises:
-            PowerOff: the ledger accepts no more entries from this agent, or the store cannot be written.
+            PowerOff: the ledger accepts no more entries from this agent, or the store cannot be written to.
         """
         try:
             self._recorder.append(decide).result(APPEND_WITHIN_S)

@@ -83,7 +83,7 @@ class AttemptLoop:
         instance, or None if there is none.
 
         Raises:
-            PowerOff: always, with the reason.
+            PowerOff: the attempt has ended. Its text is the reason.
         """
         self._start.newest(incarnation, ready)
         while True:
@@ -91,7 +91,7 @@ class AttemptLoop:
 
     def save_the_rest(self, goes_on: Callable[[], bool]) -> None:
         """
-        Save the last snapshots of an attempt that has ended and has no trainer. Drop all letters except those about
+        Save the last snapshots after the attempt and its trainer have ended. Drop all letters except those about
         saving.
         """
         self._saver.hurry()
@@ -114,7 +114,7 @@ class AttemptLoop:
 
     @property
     def _is_last_chance(self) -> bool:
-        """True if no newer snapshot can follow, because the trainer has ended or a drain has begun."""
+        """True if no newer snapshot can be taken, because the trainer has ended or a drain has begun."""
         return self._trainer.exited is not None or self._drain.draining_s is not None
 
     def _turn(self) -> None:
@@ -218,13 +218,13 @@ class AttemptLoop:
 
     def _save_failed(self, letter: SaveFailed) -> None:
         self._saver.settled(failed=True, retry=self._is_last_chance)
-        self._context.note(f"a checkpoint could not be saved ({letter.in_a_row} in a row): {letter.detail}")
+        self._context.note(f"a checkpoint could not be saved (failures in a row: {letter.in_a_row}): {letter.detail}")
         if letter.in_a_row >= SAVES_FAILED_MAX:
             self._ending.failed(Cause.SAVES_FAILED, letter.detail)
 
     def _abandoned(self) -> None:
         """
-        Forget a snapshot whose upload was abandoned. If it was a copy of a command's state, the next copy is due
+        Drop a snapshot whose upload was abandoned. If it was a copy of a command's state, the next copy is due
         immediately.
         """
         snapshot = self._saver.settled()
@@ -234,12 +234,12 @@ class AttemptLoop:
     def _unheard(self, name: MemberName) -> None:
         """
         Abandon the checkpoint, because member `name` of the gang did not answer. If the command has already ended, end
-        the attempt too, because no later checkpoint can be made instead of this one.
+        the attempt too, because no later checkpoint can replace this one.
         """
         self._abandoned()
         if self._trainer.exited is not None:
             self._ending.without((name,), "not reached")
-        self._context.note(f"no checkpoint: {name} does not report whether it has state files that are missing here")
+        self._context.note(f"no checkpoint: {name} does not report whether it has state files that the lead lacks")
 
     def _pause_if_refused(self) -> None:
         """

@@ -40,16 +40,15 @@ class Backpressure:
     @property
     def is_in_ledger(self) -> bool:
         """
-        True if the refusal is recorded in the ledger. The ledger is in the store that refuses checkpoints. If that
-        store has accepted the entry about the refusal, it still accepts small objects. Then the agent can also write
-        the entry about the attempt's end.
+        True if the refusal is recorded in the ledger. The ledger is in the same store. So the store still accepts small
+        objects, and the agent can also write the entry about the attempt's end.
         """
         return self._entry is not None and self._entry.done()
 
     def begins(self, detail: str, save: SaveRefused | None = None) -> None:
         """
-        Report, once, that the store refuses writes. If the store refused a checkpoint (`save`), also report it in the
-        ledger.
+        Report that the store refuses writes, unless this was already reported. If it refused a checkpoint (`save`),
+        also record that in the ledger.
         """
         if self._since_s is None:
             self._since_s, self.detail = time.monotonic(), detail

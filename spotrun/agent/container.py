@@ -75,7 +75,7 @@ class NoImageNow(SpotrunError):
 def name_of(context: AgentContext) -> str:
     """
     Return the name of this instance's container. No other instance or run uses this name. A restarted agent computes
-    the same name, so it finds the container that the agent before it has made.
+    the same name, so it finds the container that the previous agent made.
     """
     return f"spotrun-{context.assignment.run_uid}-{context.assignment.instance_id}"
 
@@ -85,7 +85,8 @@ def start(context: AgentContext) -> None:
     Start a new container for the instance.
 
     Raises:
-        ImageUnusable, NoImageNow
+        ImageUnusable: the image cannot be pulled or used, on any instance.
+        NoImageNow: the image could not be pulled on this instance.
     """
     image = context.spec.image
     assert image is not None
@@ -156,8 +157,8 @@ def make_environment(container: Container, folder: Path) -> None:
 
 class ContainerEffects:
     """
-    Records which files of a container are changed. `since` returns the paths that have changed after this object was
-    made.
+    Finds the files that `setup` changes in a container. `since` returns the paths that have changed since this object
+    was made.
     """
 
     def __init__(self, container: Container) -> None:
@@ -217,7 +218,7 @@ def _pull(context: AgentContext, engine: Engine, image: Image) -> None:
             if pause_s is None:
                 raise ImageUnusable(error.message, hint=error.hint) from error
         else:
-            context.note(f"{image} was pulled by {engine.name} in {time.monotonic() - began_s:.1f} s")
+            context.note(f"{engine.name} pulled {image} in {time.monotonic() - began_s:.1f} s")
             return
         time.sleep(pause_s)
 

@@ -1,4 +1,4 @@
-"""Decides, from facts, what an agent does. Pure: this module reads no clock and touches no process."""
+"""Makes the decisions of an agent. Pure: each decision is computed from facts that the caller passes."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def is_fenced(state: RunState, attempt: int) -> bool:
 @dataclass(frozen=True)
 class PredecessorLeaving:
     """
-    A standby's knowledge about its predecessor, the attempt that the standby will replace: the predecessor has to end
-    within `window_s` seconds. `seen_s` is when the standby learned this, in monotonic run time.
+    The fact that a standby's predecessor (the attempt that the standby will replace) has to end within `window_s`
+    seconds. The standby learned this at `seen_s`, in monotonic run time.
     """
 
     seen_s: float
@@ -148,12 +148,12 @@ class ExitWords:
         return f"{self.reason} ({self.how})" if self.reason else self.how
 
     def but(self, why: str) -> str:
-        """Return these words with `why` appended. `why` is the reason why no other trainer is started."""
+        """Return this description, followed by `why`, the reason for starting no other trainer."""
         return str(ExitWords(f"{self.how}; {why}", self.reason))
 
 
 def exit_words(exit_code: int, cause: Cause, output: str) -> ExitWords:
-    """Return how and why a trainer ended. `output` is the last part of its output."""
+    """Describe how and why a trainer ended. `output` is the last part of its output."""
     if cause is Cause.HANG:
         return ExitWords("no sign of life; its stacks are in the log")
     if cause is Cause.OUT_OF_MEMORY:
@@ -166,16 +166,16 @@ def exit_words(exit_code: int, cause: Cause, output: str) -> ExitWords:
 
 
 def _signal_name(number: int) -> str:
-    """Return the name of a signal. Each real-time signal gets its number, because it has no name."""
+    """Return the name of a signal, or its number if it has no name, as a real-time signal."""
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def why_give_up(state: RunState, exited: TrainerExited, max_restarts: int) -> str | None:
     """
-    Return the reason why the agent starts no further trainer after `exited`; None if it starts one. `state` already
+    Return the reason for starting no further trainer after `exited`; None if the agent starts one. `state` already
     includes `exited`.
 
-    One reason is that the script failed twice at the same step: it would fail there a third time (promise I7).
+    One such reason: the script failed twice at the same step, and would fail there a third time (promise I7).
     """
     if exited.cause is Cause.USER_ERROR and _failed_before(state, exited):
         return f"it failed twice at step {exited.step}"
@@ -200,12 +200,12 @@ def final_snapshot_fits(left_s: float, save_s: float | None, *, uploading: bool)
     Return True if the agent should try to take a final snapshot, and to make it durable in the remaining `left_s`
     seconds.
 
-    `save_s` is how long a save takes, as measured; None if no save was measured. If an earlier snapshot is being
-    uploaded (`uploading`), that upload has to be cancelled first. This is worth it only if a save fits into `left_s`.
+    `save_s` is the measured duration of a save; None if no save was measured. If an earlier snapshot is being uploaded
+    (`uploading`), that upload has to be cancelled first. This is worth it only if a save fits into `left_s`.
 
-    If nothing is being uploaded, the agent should try in any case, even if `save_s` is longer than `left_s`. An attempt
-    costs nothing and may succeed, because the final save can be many times as fast as the measured saves. Those ran at
-    low priority, so as not to slow the training down.
+    If nothing is being uploaded, the agent should always try, even if `save_s` is longer than `left_s`. Trying costs
+    nothing and may succeed, because the final save can be many times as fast as the measured saves, which ran at low
+    priority to leave the processor to the training.
     """
     return not uploading or save_s is None or save_s <= left_s
 
@@ -217,8 +217,7 @@ def hang_limit_s(step_s: float | None, hang_after: timedelta, floor_s: float, *,
         max(10 median steps, policy.hang_after, floor)
 
     Before the first progress and after fit(), the limit is three times as long. `floor_s` is 30 s of system time,
-    converted to run time. The floor is in system time because a machine is not faster when run time passes faster than
-    system time.
+    converted to run time, because a higher `time_scale` does not make the machine faster.
     """
     limit_s = max(HANG_STEPS * (step_s or 0.0), hang_after.total_seconds(), floor_s)
     return limit_s if training else HANG_OUTSIDE_FACTOR * limit_s
@@ -263,7 +262,7 @@ def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
 class HeldSnapshot(NamedTuple):
     """
     A snapshot whose upload has to wait, because the newest commit is too recent and there is a minimum time between
-    commits. In `left_s` seconds the upload will be allowed.
+    commits. The upload will be allowed in `left_s` seconds.
 
     Since this snapshot, the training has taken `steps` steps, each of which takes `step_s`. The training has reported
     nothing for the last `silent_s` seconds. `every_steps` is the number of steps between two snapshots; None if
@@ -285,12 +284,12 @@ LATE_STEPS = 3
 def gives_way(held: HeldSnapshot, turn_s: float) -> bool:
     """
     Return True if the snapshot that waits for its upload should be dropped, so that the training can take a newer
-    snapshot instead. This is so if the next snapshot is due, and the training will probably reach its next step
-    boundary before the waiting snapshot's upload is allowed to begin. The time of the boundary is only an estimate,
-    because a validation before the boundary may take longer than a step.
+    snapshot instead: if the next snapshot is due, and the training will probably reach its next step boundary before
+    the waiting snapshot's upload is allowed to begin. The time of the boundary is only an estimate, because a
+    validation before the boundary may take longer than a step.
 
-    If the training has been silent for too long, it may never reach another step boundary. In that case the snapshot is
-    kept. `turn_s` is the time in seconds until the caller calls this function again.
+    If the training has been silent for too long, the snapshot is kept, because the training may never reach another
+    step boundary. `turn_s` is the number of seconds between two calls of this function.
     """
     if held.every_steps is None or held.step_s is None or not held.trains:
         return False
@@ -319,8 +318,8 @@ class StateChoice(Enum):
 
 def failures_in_a_row(state: RunState) -> int:
     """
-    Return how often the command has failed by its own fault (`Cause.USER_ERROR`) since the run's newest checkpoint was
-    made. Failures before the user last resumed the run do not count.
+    Return how many times the command itself has failed (`Cause.USER_ERROR`) since the run's newest checkpoint was made.
+    Failures before the user last resumed the run do not count.
     """
     trainers = [(attempt.number, each) for attempt in state.attempts.values() for each in attempt.trainers]
     order = {(attempt, each.incarnation): at for at, (attempt, each) in enumerate(trainers)}
@@ -336,10 +335,10 @@ def beginning_after(exited: TrainerExited, failures: int, *, alone: bool) -> Sta
     often it has failed since the newest checkpoint. `alone` is True if the run has only one instance, and False in a
     gang.
 
-    After its first failure, the command continues with the files that it left. There are two exceptions, in which it
-    starts from the newest checkpoint: if the command was killed, because it may have left half-written files; and in a
-    gang, because all members have to start from the same commit. After a second failure, it starts from the newest
-    checkpoint, and after more failures, from the checkpoint before the newest.
+    After its first failure, the command continues with the files that it left. It starts from the newest checkpoint
+    instead if it was killed, because it may have left half-written files, and in a gang, because all members have to
+    start from the same commit. After a second failure, it starts from the newest checkpoint, and after more failures,
+    from the checkpoint before the newest.
     """
     if failures > 2:
         return StateChoice.ONE_BEFORE
@@ -349,13 +348,12 @@ def beginning_after(exited: TrainerExited, failures: int, *, alone: bool) -> Sta
 
 def why_give_up_command(state: RunState, exited: TrainerExited, max_restarts: int) -> str | None:
     """
-    Return the reason why the command is not started again after `exited`; None if it is started again. This function is
+    Return the reason for not starting the command again after `exited`; None if it is started again. This function is
     for commands whose state folders are saved; `why_give_up` is for all others.
 
-    A command reports no steps. So two failures without a checkpoint in between count as failures at the same place, and
-    the command would fail there again if it started from the same files. But it may get further with other files. So it
-    is started again as long as there are files that it has not started from: the newest checkpoint, and the checkpoint
-    before the newest.
+    A command reports no steps. If it fails twice without a checkpoint in between, the agent assumes that it failed at
+    the same step, and would fail there again if it started from the same files. With other files, it may get further.
+    So it is started again from the newest checkpoint, and then from the checkpoint before that.
     """
     failures, kept = failures_in_a_row(state), len(state.restore_candidates())
     if exited.cause is Cause.USER_ERROR and failures > min(kept, 2) + 1:
@@ -367,10 +365,9 @@ def why_give_up_command(state: RunState, exited: TrainerExited, max_restarts: in
 
 def leaving_s(state: RunState, commit_s: float | None) -> float | None:
     """
-    Return how many seconds a command needs from SIGTERM until its state is durable. This is the sum of two times: the
-    longest time that a command of this run took to end, and the duration of a save. The duration of a save is
-    `commit_s`, as measured in this attempt; if it is None, the longest of the run's last five saves counts. Return None
-    if no end or no save was measured.
+    Return how many seconds a command needs from SIGTERM until its state is durable: the longest time that a command of
+    this run took to end, plus the duration of a save. That duration is `commit_s`, as measured in this attempt, or, if
+    it is None, the longest of the run's last five saves. Return None if no end or no save was measured.
     """
     commits = [commit.event for commit in state.commits if not commit.event.has_image]
     ends = [event.stall_s for event in commits if event.final and event.stall_s > 0]

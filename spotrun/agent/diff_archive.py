@@ -96,11 +96,12 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
 
 def unpack(archive: Path, root: Path, folders: Sequence[str]) -> Diff:
     """
-    Repeat the packed changes in `folders` of `root`.
+    Make the changes that are packed in `archive` to the `folders` in `root`. If this raises an error, some of the
+    changes may have been made.
 
     Raises:
         SetupUnusable: the archive was not made by `pack`.
-        SpotrunError: this machine cannot write the files. After either error, some of the changes may have been made.
+        SpotrunError: this machine cannot write the files.
     """
     try:
         with tarfile.open(archive, "r:") as tar:
@@ -145,7 +146,7 @@ def _remove(path: Path) -> None:
 
 
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    """Extract one member by hand, because Debian's Python 3.11.2 has no extraction filters."""
+    """Extract one member without tarfile's extraction filters, which Debian's Python 3.11.2 lacks."""
     if member.isdir():
         if target.is_symlink() or not target.is_dir():
             _remove(target)

@@ -62,7 +62,7 @@ def told_to_trainer(context: AgentContext, image: Image | None) -> Resume:
 
 
 def afresh_after(context: AgentContext, last: Commit) -> Start:
-    """Return the start of a fit() that trains from scratch. `last` is the final commit of the fit() before it."""
+    """Return the start of a fit() that trains from scratch. `last` is the final commit of the previous fit()."""
     event = last.event
     told = told_to_trainer(context, None)
     return Start(replace(told, epoch=event.epoch, step=event.step, fit=event.fit + 1))
@@ -70,8 +70,8 @@ def afresh_after(context: AgentContext, last: Commit) -> Start:
 
 def ends_before(context: AgentContext, commit: Commit) -> tuple[Image, ...]:
     """
-    Return the final images of all fits before the fit() of `commit`. The images are on the instance's disk, because
-    together they may be larger than its memory. The caller has to close them.
+    Return the final images of all fit() calls before the one that made `commit`. The images are on the instance's disk,
+    because together they may be larger than its memory. The caller has to close them.
 
     Raises:
         CheckpointDamaged: a final checkpoint is missing or not whole.
@@ -79,7 +79,7 @@ def ends_before(context: AgentContext, commit: Commit) -> tuple[Image, ...]:
     """
     ends = context.recorder.state.ends_before(commit)
     if [end.event.fit for end in ends] != list(range(1, commit.event.fit)):
-        raise CheckpointDamaged(f"the final checkpoint of a fit() before step {commit.event.step} is missing")
+        raise CheckpointDamaged(f"the final checkpoint of a fit() call before step {commit.event.step} is missing")
     images: list[Image] = []
     try:
         for end in ends:

@@ -1,10 +1,10 @@
 """
-Runs a gang's member that is not the lead. The member's trainers begin and end according to the ledger (protocol 38).
+Runs a gang member other than the lead. The member's trainers begin and end according to the ledger (protocol 38).
 
-Within an attempt, the trainers of all members are started together. If one of them fails, the lead's agent may have all
-of them started again. Each of these common starts has a number, the incarnation. The lead's agent restores, saves, and
-decides what follows when a trainer ends. It writes each incarnation into the ledger, with the address at which the
-trainers connect to each other.
+Within an attempt, the trainers of all members start together. If one of them fails, the lead's agent may have all of
+them started again. Each of these starts has a number, the incarnation. The lead's agent restores, saves, and decides
+what to do when a trainer ends. It writes each incarnation into the ledger, with the address at which the trainers
+connect to each other.
 
 This agent starts a trainer as soon as it reads an incarnation in the ledger. It ends the trainer when it reads the next
 incarnation, or the end of the attempt. If the trainer ends by itself, this agent reports how.
@@ -105,8 +105,8 @@ class Follower:
     @property
     def _newest(self) -> int:
         """
-        The number of the attempt's newest incarnation. Each time that the lead starts the attempt's trainers, a new
-        incarnation begins. The first one has the number 0; before that, this property is -1.
+        The number of the attempt's newest incarnation: 0 when the lead first starts the attempt's trainers, and one
+        more each time it starts them again. Before the first start, it is -1.
         """
         return len(self._context.recorder.state.attempts[self._number].trainers) - 1
 
@@ -139,7 +139,7 @@ class Follower:
         """
         Restore the work folder for commit `number`. If the commit holds a command's state, restore the same state as on
         the lead. Restore all other files as the user uploaded them. If the commit is damaged in the store, return a
-        text that says what is damaged; otherwise return "".
+        description of the damage; otherwise return "".
 
         Raises:
             PowerOff: the files cannot be restored here. Before that, this agent has written the attempt's end and the
@@ -183,7 +183,7 @@ class Follower:
         match letter:
             case NoticeHeard():
                 self._context.note(
-                    f"{letter.kind} notice" + (f" for {letter.deadline_at}" if letter.deadline_at else "")
+                    f"{letter.kind} notice" + (f"; its deadline is {letter.deadline_at}" if letter.deadline_at else "")
                 )
                 self._journal.notice_seen(letter)
             case NoticesLost():
@@ -197,8 +197,8 @@ class Follower:
 
     def _ended(self, exited: Exited) -> None:
         """
-        Report to the lead how and why this member's trainer ended. The lead decides what follows. It needs the reason,
-        because this trainer's error may have made the trainers of all other members fail.
+        Report to the lead how and why this member's trainer ended. The lead decides what to do next. It needs the
+        reason, because this trainer's error may have made the trainers of all other members fail.
         """
         assert self._trainer is not None
         cause = decisions.exit_cause(exited.exit_code, hung=False)

@@ -5,8 +5,8 @@ A checkpoint includes only the lead's files, and after a resume every member sta
 have written a file that the lead does not have, or that differs from the lead's file of that name. Then the checkpoint
 would lack a part of the training, so the lead makes no checkpoint until the difference is gone.
 
-Before each checkpoint, the lead writes into its status object a question to the other members: whether they have such
-files. Each member writes its answer into its own status object.
+Before each checkpoint, the lead asks the other members whether they have such files: it writes the question into its
+status object. Each member writes its answer into its own status object.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class StateUnlike(Exception):
 
 
 class MemberSilent(Exception):
-    """A member does not answer the question whether it has state files that the lead lacks."""
+    """A member does not answer when the lead asks whether it has state files that the lead lacks."""
 
     def __init__(self, name: MemberName) -> None:
         super().__init__(str(name))
@@ -78,7 +78,7 @@ class MemberSilent(Exception):
 
 
 class Verdict(Enum):
-    """The decision about a copy of the lead's state: what the lead does with it next."""
+    """The lead's decision about a copy of its state."""
 
     COMMIT = auto()
     WAIT = auto()
@@ -88,8 +88,8 @@ class Verdict(Enum):
 
 class MemberAnswer(NamedTuple):
     """
-    A member, as the lead sees it. `answer` is the member's answer to the lead's question about its state files; None if
-    the member has not answered. `failed` is True if the member's trainer failed, or never began.
+    A member's answer to the lead's question about its state files. `answer` is None if the member has not answered.
+    `failed` is True if the member's trainer failed, or never began.
     """
 
     answer: StateAnswer | None
@@ -102,8 +102,8 @@ class MemberAnswer(NamedTuple):
 
 class Asking(NamedTuple):
     """
-    The lead's situation after it has made a copy of its state and asked the other members to compare their files with
-    it.
+    The facts about the lead after it has made a copy of its state, and has asked the other members to compare their
+    files with the copy.
 
     The lead asked `asked_s` seconds ago, and its state has not changed for `rested_s` seconds. `renewed` is True if a
     member named a file that has since changed on the lead too, so that the copy is out of date. `ended` is True if the
@@ -119,11 +119,11 @@ class Asking(NamedTuple):
 
 def verdict(heard: Iterable[MemberAnswer], asking: Asking, rest_s: float) -> Verdict:
     """
-    Decide what happens to a copy of the lead's state, from the other members' answers.
+    Decide from the other members' answers what the lead does with a copy of its state.
 
-    The members write their files at different times, and not equally fast. So if another member has a file that the
-    lead lacks, the lead first waits, because its own command may still write the same file. The copy is refused only
-    when the other member's file is at rest, and the lead's state has been at rest without that file for a while.
+    The members write their files at different times and speeds. So if another member has a file that the lead lacks,
+    the lead first waits, because its own command may still write the same file. The copy is refused only when the other
+    member's file is at rest, and the lead's state has been at rest without that file for a while.
 
     If a member's command failed in the middle of its work, this member may never write some of the files in the lead's
     copy. So this copy is dropped, and the lead makes a new copy of its current files.
@@ -145,8 +145,8 @@ def verdict(heard: Iterable[MemberAnswer], asking: Asking, rest_s: float) -> Ver
 
 class OthersState:
     """
-    Compares the lead's state with the other members' states. The thread that saves checkpoints calls it. `runs` returns
-    True while the lead's command runs.
+    Compares the lead's state with the other members' states, for the thread that saves checkpoints. `runs` returns True
+    while the lead's command runs.
     """
 
     def __init__(self, context: AgentContext, others: Sequence[MemberName], runs: Callable[[], bool]) -> None:
@@ -197,7 +197,7 @@ class OthersState:
 
     def _heard(self, asked: StateAsked, *, final: bool) -> Iterator[Mapping[MemberName, MemberAnswer]]:
         """
-        Ask the other members, and read their statuses again and again. After each round, yield all answers so far.
+        Ask the other members, and read their statuses repeatedly. After each round, yield all answers so far.
 
         Raises:
             MemberSilent: a member has not answered, and either its status no longer changes or its trainer has failed.
@@ -239,8 +239,8 @@ class OthersState:
 
 def heard_in(status: AgentStatus | None, asked: StateAsked) -> MemberAnswer:
     """
-    Return the member's answer to `asked`, from its status. The status may still report the end of an earlier trainer;
-    only the end of the trainer that `asked` is about counts as failed.
+    Return the member's answer to `asked`, from its status. The status may still report the failure of an earlier
+    trainer, which is ignored: `failed` is about the trainer that `asked` names.
     """
     if status is None:
         return MemberAnswer(None)
@@ -288,8 +288,8 @@ class AnswersLead:
 
     def begins(self, incarnation: int) -> None:
         """
-        Remember the present state files: trainer `incarnation` is about to start from them, on this member as on the
-        lead. From now on, only files that differ from these count as written by the trainer.
+        Record the state files with which trainer `incarnation` is about to start; the lead's trainer starts with the
+        same files. From now on, only files that differ from these count as written by the trainer.
         """
         self._begun = StateAtStart(incarnation, self._survey())
 
@@ -333,7 +333,7 @@ class AnswersLead:
 
     def _rest(self, unlike: Mapping[str, FileVersion | LinkTo]) -> bool:
         """
-        Return True if the files `unlike` are at rest: they have not changed for a while (REST_S), and no process has
+        Return True if the files in `unlike` are at rest: they have not changed for a while (REST_S), and no process has
         one of them open for writing.
         """
         now_s = time.monotonic()
@@ -345,8 +345,7 @@ class AnswersLead:
 
     def _unlike_listed(self, listing: Listing, before: Survey) -> Mapping[str, FileVersion | LinkTo]:
         """
-        Return the state files that the trainer has written and that are missing from `listing` or have other content in
-        it.
+        Return the state files that the trainer has written, and that `listing` lacks or lists with other content.
         """
         now = self._survey()
         files = {file.path: file for file in listing.files}
@@ -358,9 +357,8 @@ class AnswersLead:
 
     def _fits(self, path: str, stamp: Stamp, listed: OutputFile | None) -> bool:
         """
-        Return True if the file at `path` has the content that the lead's list gives for it. If neither the file nor its
-        entry in the list has changed since the last comparison, return that comparison's result without reading the
-        file.
+        Return True if the file at `path` has the content that the lead's list gives for it. The file is not read again
+        if neither it nor its entry in the list has changed since the last comparison.
         """
         if listed is None or listed.size_bytes != stamp.size_bytes:
             return False

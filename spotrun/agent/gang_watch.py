@@ -1,5 +1,5 @@
 """
-Watches the other members of a gang for the lead, while the lead's trainer runs and after it has ended.
+Lets the lead of a gang watch the other members, while the lead's trainer runs and after it has ended.
 
 If one rank leaves a collective call, the call waits forever on all other ranks, or fails there. So when one trainer
 ends, the agents end the trainers of all members. The run's report then names the error of the trainer that ended first.
@@ -66,7 +66,7 @@ class GangWatch:
         self._reach.close()
 
     def begins(self) -> None:
-        """Start to watch the other members again, because the lead's next trainer has started."""
+        """Watch the other members again, because the lead's next trainer has started."""
         self._began_s, self._exited_s, self._ended_for = self._clock.monotonic(), None, None
         self._others.begins()
         self._reach.begins()
@@ -95,7 +95,7 @@ class GangWatch:
 
     def ended_elsewhere(self, trainer: Trainer) -> EndedTrainer | None:
         """
-        Return the trainer of another member that failed first, if it failed more than ENDS_WITHIN_S ago; otherwise
+        Return the first trainer that failed on another member, if it failed more than ENDS_WITHIN_S ago; otherwise
         None. A trainer that completed its work has not failed.
 
         Normally, the lead's trainer notices the failure and ends within ENDS_WITHIN_S. If the lead's trainer still runs
@@ -126,8 +126,8 @@ class GangWatch:
 
     def reason_of_other(self, exited: Exited, trainer: Trainer, reason: str) -> EndedTrainer | None:
         """
-        If an error in another member's trainer made all trainers end, return that trainer. Return None if the error was
-        in this member's trainer.
+        Return the trainer of another member whose error made all trainers end; None if the error was in this member's
+        trainer.
         """
         failed = self._failed(trainer)
         if self._ended_for is not None:

@@ -102,7 +102,7 @@ class GracePeriod:
 
     `deadline_s` is the time by which the attempt must have ended, because the cloud then takes the instance; None
     without a notice. `at_once` is True if a user or a runner wants the attempt to end immediately. `draining_s` is the
-    time at which the drain began; None before. Times are monotonic run time.
+    time at which the drain began; None if it has not begun. Times are monotonic run time.
     """
 
     clock: Clock
@@ -211,7 +211,7 @@ class SnapshotTimes:
 
 @dataclass(frozen=True)
 class SigtermTimes:
-    """The times for a command whose state is not saved. The agent sends SIGTERM as late as is safe."""
+    """The times for a command whose state is not saved. The agent sends SIGTERM as late as possible."""
 
     def leave_s(self, drain: GracePeriod) -> float:
         return drain.killed_at_s() - min(TERMINATED_WITHIN_S, drain.window_s / 2)

@@ -16,7 +16,7 @@ TURN_S = 0.1
 
 class PowerOff(Exception):
     """
-    The agent's work on this instance is over. The agent has to end the trainer, ship the log, and exit with code 0.
+    The agent's work on this instance is done. It has to end the trainer, ship the log, and exit with code 0.
     """
 
 
@@ -50,9 +50,9 @@ class Exited:
 @dataclass(frozen=True)
 class CameTooLate:
     """
-    A second process of the command wanted to begin a training, and was refused, because process `leader` had begun one
-    before. `pid` is the second process. `alone` is True if the leader had already ended, so that the two would not have
-    trained at the same time.
+    A second process of the command wanted to begin a training, and was refused, because process `leader` had already
+    begun one. `pid` is the second process. `alone` is True if the leader had ended by then, so that the two would not
+    have trained at the same time.
     """
 
     incarnation: int
@@ -83,7 +83,7 @@ class NoticeHeard:
 
 @dataclass(frozen=True)
 class NoticesLost:
-    """The metadata service gives no readable answer. So the agent cannot receive notices."""
+    """The metadata service gives no readable answer, so the agent cannot receive notices."""
 
     reason: str
 
@@ -101,8 +101,7 @@ class LedgerRead:
 @dataclass(frozen=True)
 class LedgerLost:
     """
-    This agent is no longer allowed to write to the ledger, because its attempt is fenced; or it is not able to, because
-    the ledger is damaged.
+    This agent can no longer write to the ledger, because its attempt is fenced, or because the ledger is damaged.
     """
 
     reason: str
@@ -141,7 +140,7 @@ class SaveTorn:
 @dataclass(frozen=True)
 class SaveGivenUp:
     """
-    A command's state contains something that is not allowed to be stored, for example a secret. Every further try will
+    A command's state contains something that must not be stored, for example a secret. Every further try will
     fail until the state changes.
     """
 
@@ -205,8 +204,8 @@ class SaveAbandoned:
 @dataclass(frozen=True)
 class CommonPartSent:
     """
-    The store now has the common part of the snapshot that is being uploaded. The common part is memory that the
-    snapshots in both arenas use. So the trainer can take the next snapshot only after this part has been sent.
+    The store now has the common part of the snapshot that is being uploaded. The two arenas share the memory of this
+    part, so the trainer can take the next snapshot only after the part has been sent.
     """
 
     sequence: int
@@ -238,8 +237,8 @@ Inbox = queue.SimpleQueue[Letter]
 
 def forget(inbox: Inbox, incarnation: int) -> None:
     """
-    Wait for the letter that says that a killed trainer has ended. Drop the letters with the messages and connections of
-    this trainer, because they no longer matter. Keep all other letters.
+    Wait for the letter that says that a killed trainer has ended. Drop the letters about this trainer's messages and
+    connections, because they no longer matter. Keep all other letters.
     """
     kept: list[Letter] = []
     while True:

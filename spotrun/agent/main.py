@@ -1,9 +1,9 @@
 """
 Runs the agent of one instance, from the agent's start until the instance powers off.
 
-    read the ledger -> end what an earlier agent left -> set up -> (stand by) -> run the attempt
+    read the ledger -> end what an earlier agent left running -> set up -> (stand by) -> run the attempt
 
-If the agent exits with code 0, the instance powers off, whatever the reason was. Any other exit code is a crash: the
+If the agent exits with code 0, for whatever reason, the instance powers off. Any other exit code is a crash: the
 bootstrap restarts the agent, which then continues the attempt that it had begun.
 """
 
@@ -34,7 +34,7 @@ CRASHED = 70
 
 
 def main() -> int:
-    """Run the agent, then exit, even if some threads still wait for a store."""
+    """Run the agent, and return its exit code. Threads that still wait for a store do not delay the exit."""
     threading.excepthook = _crash_of_thread
     try:
         context = AgentContext.open(Assignment.from_environment())
@@ -61,7 +61,7 @@ def _run(context: AgentContext) -> None:
     Run the agent's stages from the clean-up to the attempt.
 
     Raises:
-        PowerOff
+        PowerOff: the agent's work on this instance is done.
     """
     verdict = _standing(context)
     process_groups.end_left_over(context.assignment.trainer_mark, context.assignment.instance_id)
@@ -99,8 +99,8 @@ def _standing(context: AgentContext) -> AgentAction:
 
 def _set_up(context: AgentContext) -> str | None:
     """
-    Prepare the instance for training. If that fails for a reason that lies in the job, return the reason; otherwise
-    return None.
+    Prepare the instance for training. If that fails because of the job itself, return the reason; otherwise return
+    None.
 
     Raises:
         PowerOff: this instance cannot be prepared, but another instance may be able to train.
@@ -119,11 +119,11 @@ def _set_up(context: AgentContext) -> str | None:
 
 def _early_trainer(context: AgentContext) -> TrainerProcess | None:
     """
-    Start a trainer while this agent is a standby. The trainer does its imports, and then blocks at the start of its
+    Start a trainer while this agent is a standby. The trainer imports its modules, and then waits at the start of its
     training until the takeover.
 
     The trainer is started only if an earlier commit proves that the script uses spotrun's callback. A script without
-    the callback would not wait for the takeover. It would begin to train at once.
+    the callback would not wait for the takeover, but begin to train at once.
     """
     if not context.recorder.state.has_trained or os.environ.get(EARLY_VARIABLE) == "0":
         return None
@@ -138,7 +138,7 @@ def _crash_of_thread(hook: threading.ExceptHookArgs) -> None:
 
 
 def _exit(exit_code: int) -> None:
-    """Exit without waiting for threads, because they may be waiting for a store that does not answer."""
+    """Exit without waiting for other threads: they may wait forever for a store that does not answer."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)

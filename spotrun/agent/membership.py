@@ -3,8 +3,8 @@ Runs the agent of a gang's member, after the job's `setup` and until the instanc
 
     say ready -> (the lead starts an attempt) -> lead or follow -> the attempt ends -> say ready again -> …
 
-A member takes part in one attempt after another. What `setup` installed and the files that were fetched stay on the
-instance in between. The lead also keeps the newest checkpoint in memory.
+A member takes part in one attempt after another. Between attempts, what `setup` installed and the files that were
+fetched stay on the instance. The lead also keeps the newest checkpoint in memory.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ TURN_S = 0.1
 
 class Membership:
     """
-    One instance's membership in its gang. If the job's `setup` failed on this instance, `failure` is the reason, and
-    the next attempt ends immediately with this reason.
+    Runs one instance as a member of its gang. If the job's `setup` failed on this instance, `failure` is the reason,
+    and the next attempt ends immediately with this reason.
     """
 
     def __init__(self, context: AgentContext, failure: str | None) -> None:
@@ -61,8 +61,8 @@ class Membership:
 
     def _open_door(self) -> Door | None:
         """
-        Open a door: a socket by which the other members check whether they can reach this member (connectivity.py). If
-        an earlier agent of this instance has reported a port, use the same port, because the other members already
+        Open a door: a socket with which the other members check whether they can reach this member (connectivity.py).
+        If an earlier agent of this instance has reported a port, use the same port, because the other members already
         connect to it. Return None if this machine cannot open a door.
         """
         known = self._context.recorder.state.member(self._name).ready
@@ -70,7 +70,7 @@ class Membership:
         try:
             return Door(self._context.assignment.address, port or 0)
         except OSError as error:
-            self._context.note(f"the other members cannot reach this one: {self._context.assignment.address}: {error}")
+            self._context.note(f"other members cannot reach this one at {self._context.assignment.address}: {error}")
             return None
 
     # -- between two attempts
@@ -121,7 +121,8 @@ class Membership:
 
     def _append(self, decide: Decide) -> bool:
         """
-        Append an event. Return False if it was not written, because another member was first or the ledger has changed.
+        Append an event. Return False if it was not written, because another member has already written it, or the
+        ledger has changed.
         """
         future = self._context.recorder.append(decide)
         try:
@@ -134,7 +135,7 @@ class Membership:
     def _hear(self) -> None:
         """
         Handle the next letter in the inbox, between two attempts. Only a notice and the loss of the ledger matter then.
-        All other letters are left over from the attempt before, and are dropped.
+        All other letters are left over from the previous attempt, and are dropped.
         """
         try:
             letter = self._context.inbox.get(timeout=TURN_S)
@@ -143,7 +144,7 @@ class Membership:
         if isinstance(letter, NoticeHeard) and letter.kind == "termination":
             raise PowerOff("the cloud is taking this instance before the run needed it")
         if isinstance(letter, LedgerLost):
-            self._context.note(f"the ledger has not accepted an entry: {letter.reason}")
+            self._context.note(f"the ledger did not accept an entry: {letter.reason}")
 
     # -- an attempt
 
@@ -171,7 +172,7 @@ class Membership:
 
     def _fail_setup(self, attempt: Attempt) -> NoReturn:
         """
-        Write to the ledger that the attempt has ended because the job's `setup` failed on this member. Any member is
+        Record in the ledger that the attempt has ended because the job's `setup` failed on this member. Any member is
         allowed to write that entry, not only the lead.
         """
         name = self._context.assignment

@@ -1,6 +1,6 @@
 """
-Watches the cloud's sources of notices, and reports to the main loop each notice that the cloud will take this instance.
-If a source does not answer, the watcher is *blind*. It reports this once, and training continues.
+Watches the cloud's sources of notices for this instance, and reports each notice to the main loop. If a source does
+not answer, the watcher is *blind*. It reports this once, and training continues.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class NoticeWatcher:
             self._inbox.put(NoticesLost(reason))
 
     def _is_new(self, what: str) -> bool:
-        """Return True if `what` was not reported before, and record that it is reported now."""
+        """Return True if `what` has not been reported yet. Record it as reported."""
         with self._telling:
             new = what not in self._told
             self._told.add(what)

@@ -70,8 +70,8 @@ class Pace:
 
     def unwarned(self) -> None:
         """
-        Take snapshots more often from now on. Notices can no longer be received, so the cloud may take the instance
-        without a notice, and then there is no final commit.
+        Take snapshots more often from now on, because notices can no longer be received. So the cloud may take the
+        instance without warning, before a final commit.
         """
         self._hazard = replace(self._hazard, saved=0.0)
 
@@ -110,15 +110,15 @@ class Pace:
     @property
     def every_steps(self) -> int | None:
         """
-        The number of steps between two snapshots, if the job's `checkpoint.every` is in steps. Then the trainer counts
-        the steps, and takes each snapshot without being asked. None if snapshots are due by time.
+        The number of steps between two snapshots; None if snapshots are due by time. If the job's `checkpoint.every` is
+        in steps, the trainer counts them, and takes each snapshot without being asked.
         """
         return self._every.count if isinstance(self._every, Steps) else None
 
     def interval_s(self, now_s: float) -> float | None:
         """
-        Return the seconds between two snapshots; None if the job's `checkpoint.every` is in steps, so that the trainer
-        takes them by itself.
+        Return the seconds between two snapshots. Return None if the job's `checkpoint.every` is in steps: then the
+        trainer itself decides when to take them.
         """
         if isinstance(self._every, Steps):
             return None

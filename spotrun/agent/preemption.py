@@ -49,7 +49,9 @@ class Preemption:
         return self._drain.until_next_s(self._start.trainee.times)
 
     def notice(self, notice: NoticeHeard) -> None:
-        self._context.note(f"{notice.kind} notice" + (f" for {notice.deadline_at}" if notice.deadline_at else ""))
+        self._context.note(
+            f"{notice.kind} notice" + (f"; its deadline is {notice.deadline_at}" if notice.deadline_at else "")
+        )
         if notice.kind == "rebalance":
             self._pace.rebalance()
         else:
@@ -66,7 +68,7 @@ class Preemption:
             return
         clock = self._context.clock
         left_s = 0.0 if notice.deadline_at is None else (notice.deadline_at - clock.now()).total_seconds()
-        self._context.note(f"the cloud takes {notice.member} of this gang in {left_s:.0f} s")
+        self._context.note(f"the cloud will take member {notice.member} of this gang in {left_s:.0f} s")
         self._leave_by(NoticeHeard("termination", notice.deadline_at, clock.monotonic() + left_s))
 
     def _leave_by(self, notice: NoticeHeard) -> None:

@@ -1,6 +1,6 @@
 """
-Finds the checkpoints that a trainer starts from. These are the newest whole checkpoint, from the store or from memory,
-and the final checkpoints of each earlier fit().
+Finds the checkpoints that a trainer starts from: the newest whole checkpoint, in the store or in memory, and, if the
+script calls fit() several times, the final checkpoint of each earlier call.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NothingToResumeFrom(Exception):
     """
 
     def __init__(self, cause: Cause, detail: str, *, is_damage: bool = False) -> None:
-        """`is_damage` is True if the reason is a damaged commit. Then another commit may still be whole."""
+        """`is_damage` is True if a commit cannot be read because it is damaged. Another commit may still be whole."""
         super().__init__(detail)
         self.cause = cause
         self.detail = detail
@@ -82,12 +82,12 @@ def newest_checkpoint(
     Return the newest whole checkpoint with its files. If the run has no checkpoint to resume from, return a Beginning
     without a checkpoint.
 
-    `ready` is an image that is already on this instance. If it is the image of that checkpoint, no image is fetched.
-    Otherwise that checkpoint's image is fetched, and its parts are passed on to `trainer` as they arrive. `known` are
-    the files of the work folder whose content is known; they are not fetched if they are unchanged.
+    `ready` is an image that is already on this instance. It is used if it belongs to the returned checkpoint. Otherwise
+    the right image is fetched, and its parts are passed on to `trainer` as they arrive. `known` are the files of the
+    work folder whose content is known; they are not fetched if they are unchanged.
 
     Raises:
-        NothingToResumeFrom: with the reason.
+        NothingToResumeFrom: the run has checkpoints, but none of them can be read.
     """
     state = context.recorder.state
     candidates = state.restore_candidates()
@@ -96,7 +96,8 @@ def newest_checkpoint(
             ready.close()
         if state.commits:
             context.note(
-                "starts from zero: no checkpoint of this run can be used (each holds NaN or Inf, or was discarded)"
+                "training starts from zero: no checkpoint of this run can be used, because each holds NaN or Inf, "
+                "or was discarded"
             )
         return Beginning(None, None)
     with reasons():
@@ -106,8 +107,7 @@ def newest_checkpoint(
 @contextlib.contextmanager
 def reasons() -> Iterator[None]:
     """
-    Convert errors into NothingToResumeFrom with the cause. The caller reads a checkpoint within the `with` block, and
-    every error of that read is converted.
+    Convert each error of the `with` block, which reads a checkpoint, into NothingToResumeFrom with its cause.
     """
     try:
         yield
@@ -150,7 +150,7 @@ def put_state_back(context: AgentContext, attempt: int, files: CommitFiles, choi
     it from the next older whole checkpoint. The run must have at least one checkpoint.
 
     Raises:
-        NothingToResumeFrom: with the reason.
+        NothingToResumeFrom: no checkpoint can be restored.
     """
     process_groups.end_left_over(context.assignment.trainer_mark, context.assignment.instance_id)
     candidates = [commit for commit in context.recorder.state.restore_candidates() if not commit.event.has_image]
@@ -170,7 +170,7 @@ def put_state_back(context: AgentContext, attempt: int, files: CommitFiles, choi
                 if not candidates:
                     raise
                 skipped.append(commit.number)
-                context.note(f"the state of {commit.event.taken_at} cannot be restored: {damage.message}")
+                context.note(f"the state saved at {commit.event.taken_at} cannot be restored: {damage.message}")
 
 
 def _newest_with_files(
@@ -192,8 +192,8 @@ def _newest_with_files(
             try:
                 if found.skipped:
                     files = FilesOfCommit(context, commit, known)
-                    # The fetch of another commit's files may still be writing to the same folder. But the pool has only
-                    # one thread, so this fetch begins only after that fetch has ended.
+                    # The fetch of a damaged commit's files may still be writing to the same folder. But the pool has
+                    # only one thread, so this fetch begins only after that fetch has ended.
                     coming = beside.submit(files.fetch)
                 coming.result()
                 ends = fits.ends_before(context, commit)
@@ -220,7 +220,7 @@ def still_here(context: AgentContext, newest: Newest) -> Image | None:
 
 
 def starts(context: AgentContext, beginning: Beginning, files: CommitFiles) -> list[Start]:
-    """Return the start of each fit() up to the one that is resumed, in the order in which the script calls them."""
+    """Return how each fit() of the script starts, in the order of the calls, up to the one that is resumed."""
     if beginning.found is None:
         return [Start(told_to_trainer(context, None))]
     image = beginning.found.image

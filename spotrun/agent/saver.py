@@ -1,8 +1,8 @@
 """
 Turns full arenas into commits (protocol 20 to 22).
 
-At most one snapshot is being uploaded, by a worker thread, which puts a letter about the result into the inbox. At most
-one other snapshot waits for its turn. If a newer snapshot comes, it replaces the waiting one.
+A worker thread uploads one snapshot at a time, and puts a letter about the result into the inbox. At most one other
+snapshot waits for its turn. If a newer snapshot comes, it replaces the waiting one.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ _NO_IMAGE = _Sent(
 
 class Saver:
     """
-    Makes snapshots durable. The agent's main loop calls its methods.
+    Makes snapshots durable, for the agent's main loop.
 
     A snapshot is in one of two arenas, which share a part of their memory, the common part. The saver calls `spent` as
-    soon as the trainer is free to overwrite the common part, and `released` as soon as the trainer is free to overwrite
-    the snapshot's whole arena.
+    soon as the trainer may overwrite the common part, and `released` as soon as it may overwrite the snapshot's whole
+    arena.
 
-    Two commits have to be at least 30 s apart. So if a snapshot is taken too early, the caller holds it (`hold`): the
-    snapshot waits, although no other upload is in progress. A final snapshot is never held.
+    Two commits have to be at least 30 s apart. So the caller holds a snapshot that is taken too early (`hold`): it
+    waits, although no other upload is in progress. A final snapshot is never held.
     """
 
     def __init__(
@@ -120,14 +120,14 @@ class Saver:
     @property
     def at_work(self) -> bool:
         """
-        True while a thread sends a snapshot, or deletes the older checkpoints that the new one makes superfluous.
-        Before the thread ends, it puts its letter into the inbox.
+        True while a thread sends a snapshot, or deletes the older checkpoints that are no longer needed. Before the
+        thread ends, it puts its letter into the inbox.
         """
         return self._work is not None and self._work.is_alive()
 
     @property
     def held(self) -> Snapshot | None:
-        """The snapshot that is held: it waits although nothing is being uploaded. None if there is no such snapshot."""
+        """The snapshot that waits although nothing is being uploaded, because it is held; None if there is none."""
         return self._waiting if self._in_flight is None else None
 
     def offer(self, snapshot: Snapshot) -> None:
@@ -136,7 +136,7 @@ class Saver:
 
     def drop_waiting(self) -> None:
         """
-        Drop the waiting snapshot in favour of a newer one. A final snapshot is kept, because no newer one follows it.
+        Drop the waiting snapshot, because a newer one replaces it. A final snapshot is kept: no newer one follows it.
         """
         if self._waiting is not None and not self._waiting.taken.final:
             self._released(self._waiting)
@@ -146,9 +146,9 @@ class Saver:
         """
         Begin the next upload if a snapshot waits and none is in flight.
 
-        During an upload, training has priority on the processor. This priority ends when the next snapshot is waiting,
-        or is due (`overdue`). Otherwise, a training that always uses the processor fully might keep a snapshot from
-        ever becoming durable.
+        During an upload, training has priority on the processor, until the next snapshot is waiting or is due
+        (`overdue`). If the priority did not end then, a training that always uses the whole processor might prevent
+        every snapshot from becoming durable.
         """
         self._begin_next(hold=hold)
         if overdue or self._waiting is not None:
@@ -173,8 +173,8 @@ class Saver:
 
     def finish(self, within_s: float) -> None:
         """
-        Wait up to `within_s` seconds until the checkpoints that the newest commit makes superfluous are deleted. After
-        the run's end, no other process would delete them.
+        Wait up to `within_s` seconds until the checkpoints that are no longer needed after the newest commit are
+        deleted. After the run's end, no other process would delete them.
         """
         if self._work is not None:
             self._work.join(within_s)
@@ -197,9 +197,8 @@ class Saver:
 
     def common_part_sent(self, sequence: int) -> None:
         """
-        Record that the store has the common part of snapshot `sequence`. Both arenas share the memory of this part, so
-        only now can the trainer get the other arena. For a final snapshot, do nothing, because no other snapshot
-        follows it.
+        Record that the store has the part of snapshot `sequence` that lies in both arenas. The trainer may overwrite
+        this part now, so it gets the other arena. For a final snapshot, do nothing, because no other snapshot follows.
 
         Each trainer numbers its snapshots from 0, so the numbers of two trainers overlap. Still, the number identifies
         the snapshot here: a new trainer starts only when all snapshots of the previous trainer are saved or dropped.
@@ -213,7 +212,7 @@ class Saver:
             self._spent(snapshot)
 
     def hurry(self) -> None:
-        """From now on, let uploads fully use the network and the processor, because there is a deadline."""
+        """From now on, let uploads use the whole network and processor, because there is a deadline."""
         self._hurried = True
         self._control.hurry()
         self._cpu_priority.stand_behind(False)
@@ -228,11 +227,11 @@ class Saver:
 
     def settled(self, *, failed: bool = False, retry: bool = False) -> Snapshot | None:
         """
-        Record that the upload in flight is over, and return its snapshot.
+        Record that the upload in flight has ended, and return its snapshot.
 
         The snapshot is kept for another upload if `retry` is True, or if the upload `failed` and the snapshot is the
-        final one. In two cases it is never uploaded again: if a newer snapshot is waiting, or if the trainer may have
-        overwritten a part of the snapshot.
+        final one. Even then it is dropped if a newer snapshot is waiting, or if the trainer may have overwritten a part
+        of it.
         """
         snapshot, self._in_flight = self._in_flight, None
         if snapshot is None:
@@ -317,7 +316,7 @@ class Worker:
 
     def _compare_others(self, snapshot: Snapshot, files: StoredFiles | None, control: UploadControl) -> None:
         """
-        Compare the state of a gang's command with the other members' states. Raise the errors of `OthersState.compare`.
+        Compare the lead's state with the other members' states. Raise the same errors as `OthersState.compare`.
         """
         if self._others is not None and snapshot.state is not None and files is not None:
             self._others.compare(snapshot, files.name, snapshot.state, control)
@@ -430,7 +429,7 @@ class Worker:
         discard(self._store, commit.event.prefix)
 
     def _sweep_once(self) -> None:
-        """Delete the objects that ended attempts have left. Each agent does this once."""
+        """Delete the unused objects of attempts that have ended. Each agent does this once."""
         if self._swept:
             return
         keys = [stored.key for stored in self._store.list(retention.FOLDER)]
@@ -441,8 +440,8 @@ class Worker:
 
 def of_gang(event: CheckpointCommitted, snapshot: int, world: int) -> CheckpointCommitted:
     """
-    Add to the event the fields that only a gang's commit has, and return it. These fields show that only rank 0 has
-    stored the state, on behalf of all `world` ranks, because the state is the same on all of them (protocol 41, 42).
+    Return the event with the additional fields of a gang's commit. They show that only rank 0 has stored the state, on
+    behalf of all `world` ranks, because the state is the same on all of them (protocol 41, 42).
     """
     shard = Shard(
         rank=0,

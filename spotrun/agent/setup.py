@@ -2,8 +2,9 @@
 Prepares an instance for training: unpacks the work folder, and makes the environment with the job's `setup` command. If
 the machine image has no PyTorch, PyTorch is installed into that environment.
 
-    (container) -> clean folders -> unpack what an earlier instance made -> ready
-                  -> or run `setup` -> pack what it made, and store that while the training begins
+    start the container, if any -> empty the folders
+        -> result of `setup` in the cache:  unpack it
+        -> otherwise:                       run `setup`, pack its result, and store it while the training begins
 
 spotrun/folder/setup_cache.py keeps the result of `setup` for the next instance, so that the user pays for it only once.
 If the cached result cannot be used for any reason, the command runs again, in clean folders, and the log says so.
@@ -58,12 +59,13 @@ class NotInstalled(SpotrunError):
 def prepare(context: AgentContext) -> SetUp:
     """
     Unpack the work folder, fetch the run's start file, and run the job's `setup` or unpack its cached result. If that
-    was already done on this instance, return the earlier result. If `setup` has changed files of the container, it has
-    to be done again in each new container.
+    was already done on this instance, return the earlier result. If `setup` has changed files of the container, it is
+    done again in each new container.
 
     Raises:
-        SetupFailed: the command ended with an error, or not within an hour.
-        NotInstalled, NoImageNow
+        SetupFailed: the command ended with an error, or did not end within an hour.
+        NotInstalled: a package that a training needs cannot be installed on this instance.
+        NoImageNow: the image cannot be pulled on this instance.
         SpotrunError: the work folder cannot be fetched.
     """
     done = context.assignment.folder / "setup-done"
@@ -115,8 +117,8 @@ def _lacks_torch(context: AgentContext) -> bool:
 
 def _environment(context: AgentContext) -> tuple[str, int]:
     """
-    Make the environment: unpack it from the setup cache, or run `setup`. Return the way in which it was made
-    ("unpacked" or "run"), and the size of the packed files; 0 if nothing was packed.
+    Make the environment: unpack it from the setup cache, or run `setup`. Return which of the two was done ("unpacked"
+    or "run"), and the size of the packed files; 0 if nothing was packed.
     """
     if not context.spec.pack_setup:
         _run(context)
@@ -152,7 +154,7 @@ def _unpacked(context: AgentContext, key: str) -> int | None:
     else:
         seconds = time.monotonic() - began_s
         context.note(
-            f"setup: {_megabytes(packed.size_bytes)} unpacked in {seconds:.1f} s, made by launch {packed.launch}"
+            f"setup: {_megabytes(packed.size_bytes)}, made by launch {packed.launch}, unpacked in {seconds:.1f} s"
         )
         return packed.size_bytes
     through_faults(FETCH_WITHIN_S)(_fetch, context)
@@ -190,12 +192,12 @@ def _run_and_pack(context: AgentContext, key: str, *, watched: bool) -> int:
     )
     why_not = _why_not_packed(context, changed, side_effects)
     if why_not:
-        context.note(f"setup took {took_s:.1f} s, and runs on each instance: {why_not}")
+        context.note(f"setup took {took_s:.1f} s, and will run on each instance again: {why_not}")
         return 0
     archive = context.assignment.folder / "setup.tar"
     diff_archive.pack(changed, archive)
     size_bytes = archive.stat().st_size
-    context.note(f"setup took {took_s:.1f} s; {_megabytes(size_bytes)} are packed for the next instance")
+    context.note(f"setup took {took_s:.1f} s; its result is packed for the next instance ({_megabytes(size_bytes)})")
     threading.Thread(target=_store, args=(context, key, archive), name="setup-cache", daemon=True).start()
     return size_bytes
 
@@ -244,7 +246,7 @@ def _run(context: AgentContext) -> None:
 
 
 def _failure_of(context: AgentContext, command: str) -> str:
-    """Run a command. If it fails, return how; if it ends with exit code 0, return ""."""
+    """Run a command. Return "" if it ends with exit code 0; otherwise describe the failure."""
     before = context.console.size_bytes()
     output = context.console.open()
     try:

@@ -1,6 +1,6 @@
 """
-Publishes the agent's state. Each change is written to `status.json` on the instance's disk. Every few seconds, the
-state is written to the agent's status object in the store.
+Publishes the agent's state: writes each change to `status.json` on the instance's disk, and the state every few seconds
+to the agent's status object in the store.
 """
 
 from __future__ import annotations

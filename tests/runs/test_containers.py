@@ -117,7 +117,7 @@ def test_a_login_reaches_the_engine_and_no_file(
     prepare(node)
     (login,) = map(json.loads, stand_in.logins)
     assert login == {"auths": {"registry.example": {"auth": "bWU6YS13b3JkLXRoYXQtbm9ib2R5LWtub3dz"}}}
-    assert "was pulled by docker" in log(node)
+    assert "docker pulled " in log(node)
     assert [call[-1] for call in stand_in.calls("pull")] == [PINNED]
     (stand_in.folder / "logins").unlink()
     files = [path for path in tmp_path.rglob("*") if path.is_file()]

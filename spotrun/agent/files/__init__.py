@@ -1,4 +1,4 @@
 """
-Handles a set of files: the rules that select them, their survey, storage and restore. There are two such sets: the
-files of a training, and the state of a command.
+Selects, surveys, stores and restores the files of a script: those that belong to a training, and those that are the
+state of a command.
 """

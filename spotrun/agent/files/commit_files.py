@@ -74,8 +74,8 @@ class StateRefused(Exception):
 
 class StoredFile(NamedTuple):
     """
-    A file of a commit. `entry` describes the file in the commit's list. `version` identifies the file's state in the
-    work folder: if it differs later, the file has changed.
+    A file of a commit. `entry` describes the file in the commit's list. `version` is the file's version in the work
+    folder: once the work folder has another version, the file has changed.
     """
 
     version: FileVersion
@@ -84,8 +84,8 @@ class StoredFile(NamedTuple):
 
 class StoredFiles(NamedTuple):
     """
-    The files of a snapshot, all of them in the store. `name` refers to the list of these files. The ledger does not
-    contain this reference yet: the caller has to write it there.
+    The files of a snapshot, all of them in the store. `name` refers to the list of these files. The caller still has to
+    write this reference to the ledger.
     """
 
     name: CommittedFiles
@@ -95,7 +95,7 @@ class StoredFiles(NamedTuple):
 
 class CommitFiles:
     """
-    Stores the files of snapshots in the thread that saves them. Call `begin` before the first snapshot of each trainer.
+    Stores the files of snapshots, for the thread that saves snapshots. Call `begin` before each trainer's first one.
     """
 
     def __init__(self, context: AgentContext, pieces: ContentStore) -> None:
@@ -118,7 +118,9 @@ class CommitFiles:
         delete any stored file that the ledger does not name.
 
         Raises:
-            FilesTorn, StateRefused, Abandoned
+            FilesTorn: the training changed some files before they were read.
+            StateRefused: a file of a command's state cannot be stored.
+            Abandoned: the upload was cancelled, or a command's state was restored after the copy.
             StoreError: not all files could be stored.
         """
         if frozen is None:
@@ -193,8 +195,8 @@ class _Storing:
         """
         done: dict[str, StoredFile] = {}
         torn: list[str] = []
-        # Use more threads for a command's state: most states have many small files, and so most of the time is spent
-        # waiting for the store.
+        # A command's state usually consists of many small files, so most of the time goes into waiting for the store.
+        # More threads shorten it.
         senders = SENDERS_AT_THE_END if self._is_whole or self._is_final or hurried else SENDERS
         with ThreadPoolExecutor(senders, "files") as pool:
             coming = {file.path: pool.submit(self._one, file) for file in self._changed(done)}
@@ -213,7 +215,7 @@ class _Storing:
     def _changed(self, done: dict[str, StoredFile]) -> list[FrozenFile]:
         """
         Return the changed files, which have to be read, smallest first. Add to `done` the unchanged files, and those
-        that are left out because the checkpoint's limits on number and size are reached.
+        that exceed the checkpoint's limits on number and size, which are left out.
         """
         files, changed = self._frozen.folder.files, []
         sizes = (file.stamp.size_bytes for file in files)
@@ -289,9 +291,9 @@ class _Storing:
 
     def listing(self, known: Mapping[str, StoredFile]) -> tuple[Listing, list[LeftOut]]:
         """
-        Return the list of the snapshot's files, and the records of all files that were left out. Of the files left out,
-        the list names only the first LEFT_OUT_NAMED_MAX. A pipe, or anything else that is not a regular file, is always
-        left out; a command's state can be stored without it.
+        Return the list of the snapshot's files, and the records of all files that were left out. The list also names
+        the first LEFT_OUT_NAMED_MAX of the files left out. Pipes and other files that are not regular are always left
+        out; a command's state can be stored without them.
         """
         folder, names_secret = self._frozen.folder, self._pieces.names_secret
         entries = [each.entry for _, each in sorted(known.items())]
@@ -309,8 +311,8 @@ class _Storing:
 
     def _folders(self) -> tuple[Folder, ...]:
         """
-        Return the folders to list, up to a limit. Folders beyond the limit are not reported as left out, because a
-        restore makes the folder of each file anyway.
+        Return the folders to list, at most `_files_max`. The others are not reported as left out, because a restore
+        creates the folders of all files anyway.
         """
         folders = self._frozen.folder.folders
         secret = {path for path in folders if self._pieces.names_secret(path)}

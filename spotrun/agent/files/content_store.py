@@ -77,10 +77,10 @@ class ContentStore:
     @contextlib.contextmanager
     def sending(self, go_on: Callable[[], None]) -> Iterator[PieceUpload]:
         """
-        Yield an object that sends pieces. No piece is deleted while the caller's `with` block runs. Within the block,
-        the caller has to write the ledger's entry that names the list of the sent files; otherwise the pieces may be
-        deleted after it. `go_on` is called before each piece is sent. To cancel the upload, `go_on` raises an
-        exception.
+        Yield an object that sends pieces. No piece is deleted while the caller's `with` block runs. After the block,
+        pieces that no list in the ledger names may be deleted. So within the block the caller has to write the entry
+        that names the list of the sent files. `go_on` is called before each piece is sent; to cancel the upload, it
+        raises an exception.
 
         Raises:
             StoreError: the lists in the store cannot be read now.
@@ -190,7 +190,7 @@ class PieceUpload:
     """
     Sends the pieces of files to the store. If two pieces have the same content, it is sent only once. `known` maps the
     digests of pieces that are already in the store to these pieces. `sent` maps the keys of the objects sent to their
-    sizes. Several threads use one upload.
+    sizes. Several threads may use one PieceUpload.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class PieceUpload:
 
     def pieces(self, contents: Iterable[bytes]) -> tuple[Piece, ...]:
         """
-        Store a file. `contents` are the file's bytes, one piece after another. Return the stored pieces.
+        Store a file, whose bytes `contents` yields piece by piece. Return the stored pieces.
 
         Raises:
             Refused: the file contains a secret.
@@ -230,7 +230,7 @@ class PieceUpload:
 def over_limits(sizes: Iterable[int], files: int, gb: float, key: str, taken_bytes: int = 0) -> Iterator[str | None]:
     """
     For each file, yield the reason why it is left out; None if it is within the limits `files` and `gb`. `sizes` must
-    be in ascending order. `key` is the job's key that sets `gb`. `taken_bytes` of that limit are already used.
+    be in ascending order. `key` is the job's key that sets `gb`. Other files already use `taken_bytes` of `gb`.
     """
     left_bytes = gb * 1e9 - taken_bytes
     for size_bytes in sizes:

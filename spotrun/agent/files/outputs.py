@@ -1,7 +1,7 @@
 """
-Stores the files of the script during its training.
+Stores the files of a script while the script trains.
 
-A thread surveys the work folder: it reads which files are there, and which of them have changed. It does so
+A thread surveys the work folder, to find which files are there and which of them have changed. It does so
 at these times:
 - after each checkpoint, and at least every few minutes, unless the run's checkpoints include the files
   (commit_files.py)
@@ -90,7 +90,7 @@ class _StoredOutput(NamedTuple):
 
 
 class OutputKeeper:
-    """Stores the script's files in a separate thread, begun by `start`. The agent's main loop calls the methods."""
+    """Stores the script's files in a separate thread, which `start` starts. The main loop calls the public methods."""
 
     def __init__(self, context: AgentContext, pieces: ContentStore) -> None:
         self._context = context
@@ -116,7 +116,7 @@ class OutputKeeper:
 
     def hurry(self) -> None:
         """
-        Let the thread survey the work folder immediately, because the cloud will soon take the instance. The training
+        Make the thread survey the work folder immediately, because the cloud will soon take the instance. The training
         continues meanwhile.
         """
         self._hurried = True
@@ -128,8 +128,7 @@ class OutputKeeper:
 
     def finish(self, within_s: float) -> None:
         """
-        Store the files of the trainer that has ended. Return when they are stored, or after `within_s` seconds of
-        system time.
+        Store the files of the trainer that has ended. Wait for this, but at most `within_s` seconds of system time.
         """
         if self._thread is None:
             return
@@ -137,7 +136,7 @@ class OutputKeeper:
         self._free.set()
         self._wake.set()
         if not self._done.wait(within_s):
-            self._context.note(f"the last survey of the script's files could not be finished within {within_s:.1f} s")
+            self._context.note(f"could not store all of the script's files within {within_s:.1f} s of its end")
         self.close()
 
     def close(self) -> None:
@@ -160,7 +159,7 @@ class OutputKeeper:
         except (Abandoned, EntryRefused):
             pass  # the run continues on another instance
         except Exception as error:  # noqa: BLE001  the training goes on after any fault here
-            self._context.note(f"the script's files are no longer stored: {error!r}")
+            self._context.note(f"spotrun no longer stores new files of the script: {error!r}")
         finally:
             self._done.set()
 
@@ -194,13 +193,13 @@ class OutputKeeper:
         return True
 
     def _pause(self) -> None:
-        """Wait between the two surveys of one store. A file that differs between them is still being written."""
+        """Wait between two surveys of the same files. A file that differs between them is still being written."""
         until_s = time.monotonic() + REST_S
         while time.monotonic() < until_s and not (self._ending or self._closed.is_set()):
             time.sleep(WAKE_S)
 
     def _go_on(self) -> None:
-        """Wait until sending is allowed. Called before each piece."""
+        """Wait until sending is allowed."""
         self._free.wait()
         if self._closed.is_set():
             raise Abandoned
@@ -282,8 +281,8 @@ class _Storing:
 
     def _found(self, sending: PieceUpload, seen: Survey, resting: Survey | None, senders: int) -> _FileList:
         """
-        Send the new files. Return the list of all files. A file that an earlier attempt stored stays in the list even
-        if it is not on this instance.
+        Send the new files, and return the list of all files. The list keeps each file that an earlier attempt stored,
+        even if the file is not on this instance.
         """
         newest = self._pieces.newest()
         before = {} if newest is None else {file.path: file for file in newest.files}
@@ -338,7 +337,7 @@ class _Storing:
         Store one file.
 
         Raises:
-            Refused: the file cannot be stored, or cannot be stored now.
+            Refused: the file cannot be stored. The error says whether a later try may succeed.
         """
         if self._pieces.names_secret(path):
             raise Refused(SECRET_NAME)
@@ -349,9 +348,9 @@ class _Storing:
 
     def _as_it_rests(self, path: str, seen: FileVersion, resting: Survey | None) -> FileVersion:
         """
-        Return the version of the file to store. A large file must not have changed between the two surveys `seen` and
-        `resting`. A small file is stored even if it has changed, because some small files, such as logs, are written
-        constantly.
+        Return the version of the file to store: the one in `resting`, the later of the two surveys, if there were two.
+        A large file must not have changed since `seen`. A small file is stored even if it has changed, because some
+        small files, such as logs, are written constantly.
 
         Raises:
             Refused: a large file has changed, or the file is gone.

@@ -146,6 +146,6 @@ def _command(pid: str) -> str:
 
 def in_words(trouble: str) -> tuple[str, str]:
     """
-    Return two texts for the user about a state that cannot be copied because of `trouble`: a report and some advice.
+    Return a report for the user that a state cannot be copied because of `trouble`, and advice on what to do.
     """
     return (trouble, NAME_FEWER) if trouble == TOO_MANY else (f"its files never stop changing: {trouble}", REST_MORE)

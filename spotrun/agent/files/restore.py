@@ -1,6 +1,6 @@
 """
-Restores a checkpoint's files into the work folder. Each file is verified, and afterwards the folder has exactly the
-files that the checkpoint includes.
+Restores a checkpoint's files into the work folder. Each file is verified. Afterwards the folder contains exactly
+the files that the checkpoint includes.
 
 Missing files are first fetched into a folder next to the work folder, and then renamed into their places. A command's
 state is put in place before the command starts.
@@ -46,8 +46,8 @@ class FilesOfCommit:
 
     `known` are files of the work folder that this agent has stored or restored before. If such a file is unchanged, its
     digests need not be computed again. `rules` select which files of the work folder belong to the checkpoint; the
-    default is a script's files. The last parameter is the name of the folder, next to the work folder, into which files
-    are fetched.
+    default is a script's files. Files are fetched into a folder next to the work folder; the last parameter is its
+    name.
     """
 
     def __init__(
@@ -106,12 +106,12 @@ class FilesOfCommit:
     def _bring(self, files: list[OutputFile]) -> None:
         for each in fetching.bring(self._context.store, files, self._beside):
             if each.outcome is Outcome.FAILED:
-                raise CheckpointDamaged(f"{each.file.path} of {self._rules.WHAT}: {each.problem}")
+                raise CheckpointDamaged(f"{self._rules.WHAT}: cannot fetch {each.file.path}: {each.problem}")
 
     def putter(self, files: CommitFiles) -> Callable[[Sequence[str], int], str]:
         """
-        Return a function that calls `put`, and then passes the resulting list of the work folder's files to `files`.
-        The function returns "" or, if a file could not be put in its place, the reason.
+        Return a function that puts the files into their places, and passes the list of the work folder's files to
+        `files`. It returns "" or, if a file could not be put in its place, the reason.
         """
 
         def put(opened: Sequence[str], attempt: int) -> str:
@@ -129,9 +129,8 @@ class FilesOfCommit:
         """
         Put the files into their places, and return the files that the work folder now has.
 
-        `opened` are the files that the trainer has open for writing. Such a file is not replaced but overwritten, so
-        that the trainer's open file remains the one in the folder. Such a file also stays if the checkpoint does not
-        include it.
+        `opened` are the files that the trainer has open for writing. They are overwritten instead of replaced, so that
+        the trainer's open file remains the one in the folder. They stay even if the checkpoint does not include them.
 
         Raises:
             SpotrunError: a file cannot be put in its place, or cannot be fetched.
@@ -178,7 +177,7 @@ class FilesOfCommit:
 
     def _remove(self, root: int, paths: Iterable[str], opened: Collection[str]) -> None:
         """
-        Remove these files of the work folder, which the checkpoint lacks. Some of them stay:
+        Remove the files at `paths`, which are in the work folder but not in the checkpoint. Some of them stay:
         - files that the running trainer has open for writing
         - files that could not be stored in the checkpoint (its list names them as left out). The copy in the work
           folder might be the only one, and it might still belong to the checkpoint.
@@ -188,8 +187,8 @@ class FilesOfCommit:
         if not self._rules.IS_WHOLE:
             if outputs is not None and outputs.event.left_out > len(self._listing.left_out):
                 self._context.note(
-                    "files that are not in the checkpoint stay in the work folder, because some could "
-                    "not be stored, and the checkpoint does not name them all"
+                    "files that are not in the checkpoint stay in the work folder: some files could not "
+                    "be stored with the checkpoint, and it does not name all of them"
                 )
                 return
             left_out = {left.path for left in self._listing.left_out}
@@ -225,7 +224,7 @@ class FilesOfCommit:
             if source.is_file():
                 _place(root, source, path, in_place=path in opened)
             else:
-                self._context.note(f"{path} was changed after the checkpoint; only running setup again can recreate it")
+                self._context.note(f"{path} has changed since the checkpoint; only `setup` can recreate it")
 
 
 def restore_state(
@@ -271,8 +270,8 @@ def as_uploaded(context: AgentContext, attempt: int, stays: Callable[[str], bool
 
 def _remove_emptied(work: Path) -> None:
     """
-    Remove folders that contain nothing but the mark file with which spotrun marks a logger's folder. Such an empty
-    folder would make the logger take the next number for its new folder.
+    Remove each logger's folder that contains nothing but spotrun's mark file. If such a folder stayed, the logger would
+    give its next folder a higher number.
     """
     for folder, inner, names in os.walk(work):
         inner[:] = [name for name in inner if name not in work_files.NEVER]

@@ -1,6 +1,6 @@
 """
-The two rules for which files of the work folder belong to a checkpoint. `TrainingFiles` is for a script that reports
-its steps. `StateFiles` is for a command whose state folders the job names.
+The two rules that decide which files of the work folder belong to a checkpoint. `TrainingFiles` is for a script that
+reports its steps. `StateFiles` is for a command whose state folders the job names.
 """
 
 from __future__ import annotations

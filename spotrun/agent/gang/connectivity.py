@@ -75,7 +75,7 @@ class Door:
 
 
 class Connectivity:
-    """A thread that tries, again and again, to connect to the doors of the gang's other members."""
+    """A thread that repeatedly connects to the doors of the gang's other members."""
 
     def __init__(self, clock: Clock, doors: Mapping[MemberName, DoorAddress]) -> None:
         self._clock = clock
@@ -92,7 +92,7 @@ class Connectivity:
 
     def begins(self) -> None:
         """
-        Start again to measure how long each member has not answered. The caller calls this when a trainer has started.
+        Measure from now how long each member has not answered. The caller calls this when a trainer has started.
         """
         self._reached_s = dict.fromkeys(self._doors, self._clock.monotonic())
 
@@ -122,8 +122,7 @@ def _answers(door: DoorAddress) -> bool:
 
 def doors_of_others(state: RunState, attempt: Attempt, own: MemberName) -> dict[MemberName, DoorAddress]:
     """
-    Return the addresses and ports of the other members' doors. A door is a socket by which a member checks whether it
-    can reach another member. A member whose agent could not open a door is missing from the result.
+    Return the addresses and ports of the other members' doors, except for members whose agents could not open a door.
     """
     known = zip(attempt.names, state.members_of(attempt), strict=True)
     return {

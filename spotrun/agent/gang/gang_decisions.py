@@ -1,4 +1,4 @@
-"""Decides, from facts, what the members of a gang do. Pure: this module reads no clock and touches no process."""
+"""Makes the decisions of a gang's members. Pure: each decision is computed from facts that the caller passes."""
 
 from __future__ import annotations
 
@@ -96,11 +96,11 @@ def stays(state: RunState, attempt: Attempt) -> bool:
 
 def gang_to_start(state: RunState, name: MemberName, waited_s: float) -> Gang | None:
     """
-    Return the gang of the next attempt if member `name` has to start that attempt now; otherwise None.
+    Return the gang of the next attempt if it is member `name` that has to start this attempt now; otherwise None.
 
-    The gang consists of the first ready members in the order of their names, as many as the job requests. The first of
-    them starts the attempt. If that member has not started the attempt after ANOTHER_STARTS_AFTER_S, any other of these
-    members starts it (protocol 36).
+    The gang consists of as many members as the job requests: the first in the order of their names among the members
+    that are ready. The first of them starts the attempt. If it has not done so after ANOTHER_STARTS_AFTER_S, any other
+    member of the gang starts it (protocol 36).
     """
     if state.current is not None or state.terminal is not None or state.stop_requested:
         return None
@@ -114,7 +114,8 @@ def gang_to_start(state: RunState, name: MemberName, waited_s: float) -> Gang | 
 
 def ready_members(state: RunState) -> list[MemberName]:
     """
-    Return the members that have reported since the last attempt's end that they are ready, in the order of their names.
+    Return the ready members, in the order of their names. A member is ready if it has reported so since the end of the
+    last attempt.
     """
     return [name for name in state.names() if _is_ready(state, name)]
 
@@ -163,7 +164,7 @@ def has_the_reason(ended: Sequence[EndedTrainer]) -> EndedTrainer:
     Return the trainer that failed first, and so made all other trainers end.
 
     The reported times alone do not show which trainer failed first, because the machines' clocks differ, and a failed
-    process may take long to end. So the errors are used too: a trainer whose error says that it lost the connection to
+    process may end late. So the errors are used too: a trainer whose error says that it lost the connection to
     another trainer did not fail first. Such a trainer is returned only if all trainers have such an error.
     """
     return min(ended, key=lambda one: (lost_a_peer(one.reason), one.at))
@@ -177,9 +178,8 @@ def silent_members(seen: Mapping[MemberName, SeenStatus], now_s: float, scale: f
 
 def cut_off_members(unreached: Mapping[MemberName, tuple[MemberName, ...]], lead: MemberName) -> tuple[MemberName, ...]:
     """
-    Return the members that have to be left out so that all remaining members reach one another. The function leaves out
-    one member after another, each time the member with the most broken connections. If the lead has the most broken
-    connections, return all members except the lead.
+    Return the members that have to be left out so that all remaining members reach one another. Repeatedly leave out
+    the member with the most broken connections. If the lead is that member, return all members except the lead.
     """
     apart = {frozenset((name, other)) for name, others in unreached.items() for other in others if other in unreached}
     missing: set[MemberName] = set()
@@ -197,17 +197,17 @@ def are_settled(
     seen: Mapping[MemberName, SeenStatus], ended: int, since_s: float, now_s: float, scale: float, *, lost: bool = False
 ) -> bool:
     """
-    Return True if enough is known about the other members to judge why the lead's trainer ended. `since_s` is the time
-    at which the lead's trainer ended. Normally, one of three conditions is enough:
+    Return True if enough is known about the other members to judge why the lead's trainer ended at `since_s`. Any of
+    three conditions is enough:
 
     - all other trainers have ended
-    - ENDS_WITHIN_S have passed since then, and all other members have reported since. A trainer that still runs by then
+    - the lead's trainer ended ENDS_WITHIN_S ago, and all other members have reported since. A trainer that still runs
       is probably waiting in a collective call, and so has no error to report.
     - a member is silent
 
-    `lost` is True if all trainers that have ended say that they lost the connection to another trainer. Then either
-    that other trainer's report has not arrived yet, or the network between the members is broken. To give the report
-    time, the function returns True only after TOLD_WITHIN_S, unless a member is silent.
+    `lost` is True if every trainer that has ended says that it lost the connection to another trainer. Then the report
+    of the trainer that failed first may not have arrived yet, or the network between the members is broken. To give
+    that report time, the function returns True only after TOLD_WITHIN_S, unless a member is silent.
     """
     if silent_members(seen, now_s, scale):
         return True

@@ -1,6 +1,6 @@
 """
 Computes the rendezvous of a gang's trainers (the address and port at which they connect to each other), and the
-environment variables from which the trainers learn it.
+environment variables that pass it to the trainers.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class Rendezvous:
 
 def alone(accelerators: str) -> dict[str, str]:
     """
-    Return the gang's environment variables (rank, addresses, number of processes) for a run on one instance. They
-    describe a gang of one member. So a script that expects these variables also runs on one instance.
+    Return the environment variables of a gang of one member (rank, addresses, number of processes), for a run on one
+    instance. So a script that expects these variables also runs on one instance.
     """
     return _places((LOOPBACK,), 0, max(1, count_in(accelerators)))
 
@@ -105,9 +105,8 @@ def listens_on(address: str) -> dict[str, str]:
     Return the environment variables that limit the network interfaces on which gloo and NCCL listen.
 
     For a run on one instance, `address` is "", and both listen only on the loopback interface. In a gang on several
-    machines, gloo listens only on the interface that has `address`. NCCL is left to choose its interface, because the
-    machines may have a second, faster network. It is safe to let NCCL choose, because NCCL does not execute the data
-    that it receives.
+    machines, gloo listens only on the interface that has `address`. NCCL chooses its interface itself, because the
+    machines may have a second, faster network. This is safe, because NCCL does not execute the data that it receives.
     """
     interface = _interface_at(address or LOOPBACK)
     if interface == LOOPBACK_INTERFACE:
@@ -133,8 +132,8 @@ def _interface_at(address: str) -> str | None:
 
 def _places(addresses: Sequence[str], rank: int, processes: int) -> dict[str, str]:
     """
-    Return the environment variables that describe a member's place in the gang (rank, addresses, number of processes),
-    with both prefixes. Each member runs `processes` processes.
+    Return the environment variables that describe a member's place in the gang: its rank, all members' addresses, and
+    the number of processes on each member. Each variable is returned once for each prefix in MEETS_AS.
     """
     places = {
         "NUM_NODES": str(len(addresses)),

@@ -22,7 +22,7 @@ LOOKS_EVERY_MIN_S = 0.2
 
 
 class SeenStatus(NamedTuple):
-    """A member's newest status. `since_s` is when the status last changed, in this agent's monotonic run time."""
+    """A member's newest status. `since_s` is the time of its last change, in this agent's monotonic run time."""
 
     status: AgentStatus | None
     since_s: float
@@ -52,7 +52,7 @@ class WorkerStatuses:
 
     def begins(self) -> None:
         """
-        Start again to measure how long each member's status has not changed. The caller calls this when a trainer has
+        Measure from now how long each member's status has not changed. The caller calls this when a trainer has
         started.
         """
         self._closely.clear()

@@ -1,4 +1,4 @@
 """
-Sends an instance's console to the store: the output of the job's `setup` and of the training. Hides the secrets in
-everything that an agent writes.
+Sends an instance's console to the store: the output of the job's `setup` and of the training. Hides the run's secrets
+in the console, and in the events and statuses that an agent writes.
 """

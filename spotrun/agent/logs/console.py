@@ -1,18 +1,18 @@
 """
-The output of the job's `setup` and of training. It is a file on the instance. It is shipped (sent) to the store in
-chunks that are never changed.
+The output of the job's `setup` and of training. It is a file on the instance, which is shipped (sent) to the store in
+chunks. A chunk in the store never changes.
 
-    logs/LAUNCH/000000.log, 000001.log, …      joined in this order, they are the file
-    logs/LAUNCH.MEMBER/                        the same for any other member of a gang
+    logs/LAUNCH/000000.log, 000001.log, …      the chunks; joined in this order, they give the file
+    logs/LAUNCH.MEMBER/                        the same for each other member of a gang
 
 The chunks in the store show how many bytes were shipped. So a restarted agent continues where the previous agent
 stopped. After a pause in the output, a new line is shipped immediately. If a program prints constantly, a chunk is
 shipped every few seconds.
 
 Programs write directly into the file and may keep it open, so no output is lost when an agent ends. Because a program
-may have the file open, the agent cannot replace it by a new file. Instead, it frees the disk space of shipped output
+may have the file open, the agent cannot replace it with a new file. Instead, it frees the disk space of shipped output
 within the file, except for the last KEPT_BYTES. Freed bytes read as zeros, and every byte keeps its offset. Once output
-is shipped, the secrets in it are replaced by stars on the disk too.
+is shipped, the secrets in it are replaced with stars on the disk too.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class Console:
 
     def read(self, start: int, size_bytes: int, *, last: bool = True) -> bytes:
         """
-        Return at most `size_bytes` of the log from byte `start` on, redacted. If more output may follow, leave out
-        trailing bytes that might be the beginning of a secret. A later call returns them, when the whole secret can be
-        recognised. No output follows if `last` is True and the end of the file is reached.
+        Return at most `size_bytes` of the log from byte `start` on, redacted. Leave out trailing bytes that might be
+        the beginning of a secret: a later call returns them, when the whole secret can be recognised. But if `last` is
+        True, keep such bytes at the end of the file, because no output follows.
         """
         before = min(start, self.redaction.reach)
         data = self._unsealed(self._raw(start - before, before + size_bytes), start - before)
@@ -118,7 +118,7 @@ class Console:
         self._hide(start + len(hidden) - self.redaction.reach)
 
     def ends(self) -> None:
-        """Write the redacted form of all remaining shipped output to the disk. Nothing more will be shipped."""
+        """Redact all shipped output on the disk, because no more output will follow."""
         self._hide(self.size_bytes())
 
     def _hide(self, before: int) -> None:
@@ -196,7 +196,7 @@ class LogShipper:
         return (0 if place is None else place[1]) == self._console.size_bytes()
 
     def _shipped(self) -> tuple[int, int]:
-        """Return the numbers of chunks and bytes in the store."""
+        """Return how many chunks and how many bytes the store has."""
         chunks = self._store.list(self._prefix)
         return len(chunks), sum(chunk.size_bytes for chunk in chunks)
 

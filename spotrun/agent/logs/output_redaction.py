@@ -1,10 +1,10 @@
 """
-Replaces the secrets in a program's output by stars, before the output leaves the instance. Each byte becomes one star,
-so shipped output has as many bytes as the file.
+Replaces the secrets in a program's output with stars, before the output leaves the instance. Each byte becomes one
+star, so every byte of shipped output has the same offset as in the file.
 
 It finds two kinds of secret:
-- exact values: the run's secrets, also in the forms in which programs quote them, and the values of variables whose
-  names sound secret. A value of several lines is searched line by line.
+- exact values: the run's secrets, also quoted or escaped as programs print them, and the values of variables whose
+  names sound secret. A value of several lines is searched for line by line.
 - values after a name that sounds secret (`--password X`, `api_key: X`)
 """
 
@@ -45,8 +45,8 @@ def _one_byte_each(name: str) -> str:
 
 class OutputRedaction:
     """
-    Replaces `secrets` by stars, and also the whole of the output's first `sealed` bytes: this part was written before
-    this agent started, and may contain secrets that this agent does not know.
+    Replaces `secrets` with stars, and also the output's first `sealed` bytes: this part was written before this agent
+    started, and may contain secrets that this agent does not know.
     """
 
     def __init__(self, secrets: Iterable[str] = (), sealed: int = 0) -> None:
@@ -57,16 +57,15 @@ class OutputRedaction:
     @property
     def reach(self) -> int:
         """
-        Number of bytes before a position of the output that have to be read too, so that no secret is missed that
-        begins before the position and ends after it. Such a secret never begins more than this many bytes before the
-        position.
+        Number of bytes that a reader has to read in addition before its position in the output, to miss no secret that
+        begins before the position and ends after it.
         """
         return max(named_values.REACH, self._exact.reach)
 
     def hide(self, data: bytes) -> bytes:
         """
-        Return `data` with each complete secret replaced, in the same length. A secret is not replaced if only its end
-        or only its beginning is in `data`.
+        Return `data` with each complete secret replaced by as many stars. A secret is not replaced if only its end or
+        only its beginning is in `data`.
         """
         return named_values.hide(self._without_exact(data)).encode(ONE_BYTE_EACH)
 
@@ -86,7 +85,7 @@ class OutputRedaction:
         return any(secret in data for secret in self._secrets)
 
     def is_in(self, name: str) -> bool:
-        """Return True if the name of a file contains the exact value of a secret, as it is or quoted."""
+        """Return True if the name of a file contains the exact value of a secret, quoted or not."""
         return any(True for _ in self._exact.found(_one_byte_each(name)))
 
     def hide_in(self, name: str) -> str:
@@ -96,14 +95,14 @@ class OutputRedaction:
         """
         Return how many bytes at the end of `data` might be the beginning of a secret that continues in later output.
         `data` must be the original output, not the redacted one. In redacted output, a name that announces a secret
-        value (such as `--password`) may itself have been replaced by stars.
+        value (such as `--password`) may itself have been replaced with stars.
         """
         end = data[-self.reach :]
         return max(named_values.unfinished(self._without_exact(end)[-named_values.REACH :]), self.begun(end))
 
     def begun(self, data: bytes, least: int = 1) -> int:
         """
-        Return how many bytes at the end of `data` are the beginning of a secret's exact value. Return 0 if that
-        beginning is shorter than `least` characters.
+        Return how many bytes at the end of `data` are the beginning of a secret's exact value; 0 if they are fewer than
+        `least`.
         """
         return self._exact.begun(data[-self.reach :].decode(ONE_BYTE_EACH), least)

@@ -1,6 +1,6 @@
 """
-Reads the run's secrets on an instance. Each agent reads them once, before it ships any output; only the trainer
-receives them.
+Reads the run's secrets on an instance. An agent reads them before it ships any output, so that it can redact them
+in that output. It passes them only to the trainer.
 """
 
 from __future__ import annotations

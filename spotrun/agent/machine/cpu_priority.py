@@ -2,7 +2,7 @@
 Gives training priority over its agent while a checkpoint is sent and the processor is fully used.
 
 Most distributions switch on Linux's autogroup feature (sched(7)). Linux then divides a processor first between
-sessions, and then between the threads of each session. The trainer runs in another session than the agent. So the
+sessions, and then between the threads of each session. The trainer runs in a different session than the agent. So the
 trainer's share depends on the niceness of the agent's session, and not on the niceness of the agent's threads.
 
 benchmarks/cpu_priority.py measured this on two full cores that other programs used too. While a checkpoint is sent,
@@ -27,7 +27,7 @@ if both want the same core.
 
 class CpuPriority:
     """
-    Sets the priority of this process's session. On a Linux without autogroups it does nothing: there, only the niceness
+    Sets the priority of this process's session. On Linux without autogroups it does nothing: there, only the niceness
     of each thread matters, and other parts of the agent set it.
     """
 

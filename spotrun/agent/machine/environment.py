@@ -78,7 +78,7 @@ def variables(instance_dir: Path) -> Mapping[str, str]:
 def relocate(instance_dir: Path, made_in: str) -> None:
     """
     Adapt an environment that was made in another instance's folder, `made_in`. Its scripts and editable installs
-    contain paths of that folder; replace these by paths of this instance's folder.
+    contain paths of that folder; replace them with paths of this instance's folder.
     """
     folder = instance_dir / FOLDER
     if made_in == str(instance_dir):

@@ -47,7 +47,7 @@ class Gpus:
 
     @property
     def newest(self) -> tuple[Gpu, ...]:
-        """The newest figures; empty if no driver reports any."""
+        """The newest figures; empty if the driver reports none, or if they are too old."""
         answered_s, found = self._answer
         return found if time.monotonic() - answered_s < STALE_S else ()
 
@@ -86,11 +86,12 @@ def _chosen(nvml: Any, visible: str | None) -> Iterator[Any]:
     """
     Yield the GPUs that `visible` names. As CUDA does, stop at the first name that matches no GPU.
 
-    A number is an index in NVML's order, which is the order on the PCI bus. CUDA puts faster GPUs first. So if a
-    machine has several kinds of GPU and CUDA_DEVICE_ORDER is not PCI_BUS_ID, CUDA's number may mean another GPU.
+    A number in `visible` is taken as an index in NVML's order, which is the order on the PCI bus. Unless
+    CUDA_DEVICE_ORDER is PCI_BUS_ID, CUDA instead puts faster GPUs first. So on a machine with several kinds of GPU, the
+    wrong GPU may be read.
     """
     by_index = (_told(nvml, nvml.nvmlDeviceGetHandleByIndex, index) for index in range(nvml.nvmlDeviceGetCount()))
-    # Leave out GPUs that this process is not allowed to open. In a Slurm job, these are all GPUs that were not given to
+    # Leave out GPUs that this process is not allowed to open. In a Slurm job, these are the GPUs that were not given to
     # the job, and CUDA_VISIBLE_DEVICES numbers the remaining GPUs from 0.
     every = [handle for handle in by_index if handle is not None]
     if visible is None:

@@ -1,7 +1,7 @@
 """
 Opens a shell in an instance's container, with the training's environment variables.
 
-    sudo FOLDER/enter                  FOLDER is the instance's folder; the agent writes `enter`, which calls this
+    sudo FOLDER/enter                  FOLDER is the instance's folder; `enter`, which the agent wrote, calls this
     sudo FOLDER/enter COMMAND …        runs COMMAND instead of a shell
 
 The shell is not part of the training. It does not connect to the agent. It runs until the instance ends, even if the
@@ -88,7 +88,7 @@ def _trainer(remembered_at: Path) -> int | None:
 
 
 def main(folder: str, *command: str) -> NoReturn:
-    """Replace this process by the command. If that fails, print the reason and exit."""
+    """Replace this process with the command. If that fails, print the reason and exit."""
     try:
         found = entry(Path(folder), command or SHELL, os.environ)
     except SpotrunError as error:

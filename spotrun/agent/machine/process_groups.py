@@ -54,22 +54,22 @@ def members(leader: int) -> list[Stat]:
 
 def cpu_s(leader: int) -> float:
     """
-    Return the processor seconds that were used by the group's running processes, and by their ended children (only
-    those that their parent has waited for).
+    Return the processor seconds that the group's running processes have used, including those of ended children that
+    they have waited for.
     """
     return sum(found.cpu_s for found in members(leader))
 
 
 def runs_python(leader: int) -> bool:
-    """Return True if a member runs a Python interpreter, judged by the name of its program file."""
+    """Return True if a process of the group runs Python, judged by the name of its program file."""
     programs = (proc.program(found.mark.pid) for found in members(leader))
     return any(program.startswith(("python", "pypy")) for program in programs)
 
 
 def signal_all(leader: int, number: signal.Signals) -> None:
     """
-    Send a signal to the whole group, and then to each member that is in another group. The caller guarantees that the
-    group's id is not reused.
+    Send a signal to the group of `leader`, and then to each of its processes that has left this group. The caller
+    guarantees that the group's id is not reused.
     """
     others = [found.mark.pid for found in members(leader) if found.group != leader]
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -107,7 +107,7 @@ def end_left_over(path: Path, instance_id: str) -> None:
 
 def end_each(find: Callable[[], list[int]]) -> list[int]:
     """
-    Send SIGKILL to the processes that `find` returns, again and again until it returns none or GONE_WITHIN_S has
+    Send SIGKILL to the processes that `find` returns, repeatedly until it returns none or GONE_WITHIN_S has
     passed. Return the processes that remain.
     """
     give_up_at = time.monotonic() + GONE_WITHIN_S
@@ -132,7 +132,7 @@ def _end_remembered(path: Path) -> None:
 
 def carrying(instance_id: str) -> list[int]:
     """
-    Return all processes that the job's `setup` and its trainers have started on instance `instance_id`. They are found
-    by TRAINER_VARIABLE in the environment that they had at their start.
+    Return all processes that the job's `setup` and its trainers have started on instance `instance_id`. They are the
+    processes that were started with TRAINER_VARIABLE in their environment.
     """
     return [pid for pid in proc.started_with(TRAINER_VARIABLE, instance_id) if pid != os.getpid()]

@@ -1,5 +1,5 @@
 """
-Computes variables that make a script start in the same way in each attempt of a run
+Computes environment variables that give a script the same random seeds and the same date in each attempt of a run
 (spotrun/autoload/sitecustomize.py).
 """
 
@@ -22,10 +22,10 @@ def variables(
 ) -> dict[str, str]:
     """
     Return the environment variables to add to a trainer's `environment`:
-    - a seed for random generators, and a seed for Python's hashes, which decide the order of sets of strings. Both are
-      computed from the run's uid. If the job's `envs` (`given`) set a seed, the job's value applies instead.
-    - the time of the run's creation. So a script that puts today's date into names uses the date of the run's creation
-      in each attempt.
+    - a seed for random number generators, and a seed for Python's hashes, which decide the order of sets of strings.
+      Both are computed from the run's uid. If the job's `envs` (`given`) set a seed, the job's value applies instead.
+    - the time of the run's creation. A script that uses today's date, for example in file names, gets this date in each
+      attempt.
     - the path of the file that applies these values in the trainer (spotrun/autoload/sitecustomize.py)
 
     If `environment` already contains the seed and the time, they are kept: `verify-resume` sets them there to give two

@@ -1,6 +1,6 @@
 """
-Sends SIGTERM to a command. From the way in which the command then exits, judges whether it handled the signal and
-finished writing its files, or was killed in the middle of its work.
+Sends SIGTERM to a command, and judges from how the command exits whether it handled the signal and finished writing
+its files, or was killed in the middle of its work.
 
 A command is often a shell that runs a program. If the shell got SIGTERM, it would die immediately, and its exit code
 would not show whether the program finished. If only the program got SIGTERM, the shell would continue with its next
@@ -82,8 +82,8 @@ def _programs(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
 
 def _above(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
     """
-    Yield the shells that do not catch SIGTERM, from `pid` downwards: `pid` itself, and the shells that it runs,
-    directly or through other such shells. Yield nothing if `pid` is not such a shell.
+    Yield `pid` and the shells below it, but in each branch only those above the first process that is not a shell or
+    that catches SIGTERM.
     """
     process = processes.get(pid)
     if process is not None and process.is_shell and not process.catches:
@@ -97,7 +97,7 @@ def _children(pid: int, processes: Mapping[int, Process]) -> list[int]:
 
 
 class Termination:
-    """Sends SIGTERM, on construction, to the command whose first process is `leader`."""
+    """A SIGTERM to the command whose first process is `leader`. Constructing the object sends it."""
 
     def __init__(self, leader: int) -> None:
         self._leader = leader
@@ -127,8 +127,8 @@ class Termination:
 
     def ended_well(self, leaders_code: int) -> bool:
         """
-        Return True if there are judged processes, and every one of them handled SIGTERM and then ended.
-        `leaders_code` is the exit code of the leader, negative if a signal killed it.
+        Return True if there are judged processes, and each of them ended in a way that shows that it handled SIGTERM.
+        `leaders_code` is the exit code of the command's first process, negative if a signal killed it.
         """
         codes = [
             leaders_code if pid == self._leader else os.waitstatus_to_exitcode(self._statuses.get(pid, 1 << 8))
@@ -138,7 +138,7 @@ class Termination:
 
 
 def _tree(leader: int) -> dict[int, Process]:
-    """Return `leader` and its descendants, except processes that have ended."""
+    """Return those of `leader` and its descendants that have not ended."""
     parents = {each.mark.pid: each.parent for each in proc.all_stats() if not each.ended}
     found, pending = {}, [leader] if leader in parents else []
     while pending:

@@ -74,8 +74,8 @@ class Machine:
 
     def _read_times(self) -> tuple[int, int] | None:
         """
-        Return the ticks of all processors, and the ticks in which they were busy; None if the machine reports no
-        figures.
+        Return the processor time of all processors since boot, and the busy part of it, both in clock ticks; None if
+        the machine reports no figures.
         """
         try:
             first = (self._proc / "stat").read_text().split("\n", 1)[0].split()
@@ -89,7 +89,7 @@ class Machine:
 
     def _read_memory(self) -> tuple[int, int] | None:
         """
-        Return the total bytes of memory, and the bytes that programs can still get; None if the machine reports no
+        Return the bytes of memory, and the bytes that are still available to programs; None if the machine reports no
         figures.
         """
         try:
@@ -103,7 +103,7 @@ class Machine:
 
 def used_in(seconds: float, usage: Usage) -> MachineUse:
     """
-    Return the machine's use over `seconds` seconds, on the assumption that it was as busy as in `usage` all the time.
+    Return the machine's use over `seconds` seconds, assuming that it was always as busy as in `usage`.
     """
     gpu_used, gpu_bytes = usage.gpu_memory
     return MachineUse(
@@ -124,8 +124,8 @@ def _busy(seconds: float, share: float | None) -> Busy:
 
 class DataWait:
     """
-    Measures for what share of its recent time a training has waited for data, and adds up the training's totals.
-    Neither the share nor the totals include time in validations.
+    Measures the share of recent time in which a training waited for data, and keeps totals for the whole training. Time
+    in validations is excluded from both.
     """
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class DataWait:
         """The totals of all training so far, in system time."""
 
     def new_trainer(self) -> None:
-        """Forget the counts of the previous trainer, because a new trainer counts its waiting from 0."""
+        """Drop the counts of the previous trainer, because a new trainer counts its waiting time from 0."""
         self._known.clear()
 
     def progressed(self, at: Progress, at_s: float) -> None:
@@ -169,7 +169,7 @@ class DataWait:
         return min(1.0, (waited_s - before_s) / (now_s - began_s))
 
     def news(self) -> str:
-        """Return a note for the user the first time that the training waits too much; otherwise ""."""
+        """Return a note for the user when the training is first found to wait too much for data; otherwise ""."""
         share = self.share
         if self._told or share is None or share <= WORTH_TELLING:
             return ""
@@ -182,7 +182,7 @@ class DataWait:
 
 def _samples_since(before: Progress, now: Progress) -> int:
     """
-    Return the number of samples that were trained between two reports. The counter starts again from 0 in each epoch.
-    No sample is missed at that point, because the training always reports the last batch of an epoch.
+    Return the number of samples that were trained on between two reports. The counter starts again from 0 in each
+    epoch. This loses no sample, because the training always reports the last batch of an epoch.
     """
     return max(0, now.samples - (before.samples if before.epoch == now.epoch else 0))

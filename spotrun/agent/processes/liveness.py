@@ -3,7 +3,7 @@ Watches a trainer for signs of life, so that a trainer that hangs is found and e
 
 During training, progress is the only sign of life. A busy processor is not, because ranks that wait for each other,
 even forever, keep their processors busy. Before the first progress and after fit(), a healthy script may make no
-progress for long, for example while it downloads or exports something. So in these phases, output and use of the
+progress for a long time, for example while it downloads or exports something. So in these phases, output and use of the
 processor are signs of life too.
 """
 

@@ -80,8 +80,8 @@ class Newest(NamedTuple):
 
 class _Coming:
     """
-    A checkpoint that is being fetched, and how much of it was already reported to the trainer. The trainer gets only a
-    few reports: it reads no reports while it imports its modules, and many unread reports would fill the socket.
+    A checkpoint that is being fetched. Its arrived bytes are reported to the trainer, but in only a few reports: the
+    trainer reads none while it imports its modules, and many unread reports would fill the socket.
     """
 
     def __init__(self, image: Image, begin_bytes: int) -> None:
@@ -103,8 +103,8 @@ class Trainer:
     The state of one trainer, and its messages. This class makes no decisions.
 
     - `asked`: the reason for a snapshot that was requested and not yet taken
-    - `final`: the number of the commit that the last snapshot of the newest fit() became; None while there is no such
-      commit. It becomes None again when another fit() makes a step.
+    - `final`: the number of the final commit of the newest fit(); None until that commit exists, and again once another
+      fit() has made a step
     - `fit_wanted`: the number of a fit() that the script has called, and that waits for its start
     - `stalled_s`: the seconds of run time for which the trainer has paused for snapshots so far
     - `terminated`: the command has received SIGTERM
@@ -112,7 +112,7 @@ class Trainer:
     """
 
     def __init__(self, context: AgentContext, process: TrainerProcess, meets: Mapping[str, str] | None = None) -> None:
-        """`meets` are the variables by which the trainer finds the other trainers of its gang."""
+        """`meets` are the variables with which the trainer finds the other trainers of its gang."""
         self.number = process.incarnation
         self.progress: Progress | None = None
         self.asked: str | None = None
@@ -158,8 +158,8 @@ class Trainer:
 
     def begin_while_it_comes(self, resume: Resume, image: Image, begin_bytes: int) -> None:
         """
-        Let the trainer start from `image` while the image is still being fetched. The fetch begins with the first
-        `begin_bytes`, without which the trainer cannot begin to load.
+        Let the trainer begin to load `image` while the image is still being fetched. Loading needs the first
+        `begin_bytes`, so these are fetched first.
         """
         self._start_anew_unless_told_of(image)
         self._coming = _Coming(image, begin_bytes)
@@ -174,11 +174,11 @@ class Trainer:
     def begin_at(self, start: Start, *later: Start) -> None:
         """
         Tell the trainer where its training starts, as soon as the trainer has said hello (connected to the agent). Send
-        no image if the trainer already got it part by part during the download. The `later` starts are for the next
-        calls of fit() in the script.
+        no image if the trainer already got it part by part during the download. The `later` starts are for the script's
+        next fit() calls.
 
-        The agent keeps the image open until the trainer makes steps. To close the image is to free much memory, which
-        takes a while. Before the first step, this would delay the training.
+        The agent keeps the image open until the trainer makes steps. Closing the image frees much memory, which takes a
+        while, and would delay the first step.
         """
         self._start_anew_unless_told_of(start.image)
         self._start, self._image, self._later = start, start.image, deque(later)
@@ -186,9 +186,9 @@ class Trainer:
 
     def _start_anew_unless_told_of(self, image: Image | None) -> None:
         """
-        Restart the trainer's process if, during a download, it was given parts of another image than `image`. That
-        other image has proved to be damaged, and the trainer may have loaded weights from it, but now has to start from
-        `image`. No step is lost, because the trainer cannot have made a step from an incomplete image.
+        Restart the trainer's process if it was given parts of an image other than `image` while that image was fetched.
+        That image turned out to be damaged, and the trainer may have loaded weights from it. No step is lost, because
+        no trainer makes a step before its image is complete.
         """
         if self._coming is None or self._coming.image is image:
             return
@@ -237,8 +237,8 @@ class Trainer:
 
     def take_later(self) -> Start | None:
         """
-        Remove the first entry from the list of the fit() calls that an earlier trainer had begun and this trainer has
-        not repeated. Return the start of that fit(); None if the list is empty.
+        Remove the first of the fit() calls that an earlier trainer began and this trainer has not repeated yet. Return
+        its start; None if there is no such call.
         """
         return self._later.popleft() if self._later else None
 
@@ -273,7 +273,7 @@ class Trainer:
         self._process.send(SnapshotWanted(why=why))
 
     def filled(self, taken: SnapshotTaken) -> Arena | None:
-        """Return the arena that contains the snapshot; None if the trainer was not allowed to fill that arena."""
+        """Return the arena that contains the snapshot; None if that arena did not belong to the trainer."""
         arena = self._arenas.fill(taken.arena)
         if arena is None or taken.size_bytes > arena.size_bytes:
             self._context.note(f"the trainer filled arena {taken.arena}, which does not belong to it: ignored")
@@ -282,13 +282,13 @@ class Trainer:
         return arena
 
     def wants_room(self) -> None:
-        """Record that the trainer needs an arena for a snapshot, and makes no step until an arena is free."""
+        """Record that the trainer waits, because it needs an arena for a snapshot and none is free."""
         self._wants_room = True
 
     def freezes(self, message: FilesFrozen, descriptors: Descriptors) -> None:
         """
-        Handle the message with which the trainer begins to describe the work folder as it is at the next snapshot. More
-        messages may follow, with further file descriptors (`freezes_more`).
+        Handle the first message that describes the work folder for the trainer's next snapshot. More messages may
+        follow, with further file descriptors (`freezes_more`).
         """
         self._freezing = PartialFrozenFolder(message, descriptors)
 
@@ -298,7 +298,7 @@ class Trainer:
 
     def _frozen(self, taken: SnapshotTaken) -> Frozen | None:
         """
-        Return the record of the work folder at a snapshot; None if the snapshot has no files.
+        Return the work folder's files as they were frozen for a snapshot; None if the snapshot has no files.
 
         Raises:
             msgspec.MsgspecError, AssertionError: the trainer's messages are wrong.
@@ -361,7 +361,7 @@ class Trainer:
             self._process.send(figures)
 
     def take_newest(self) -> Newest | None:
-        """Take the newest commit with its arena, and return it. The caller then owns the file descriptor."""
+        """Return the newest commit and its arena. The caller then owns the arena's file descriptor."""
         newest, self._newest = self._newest, None
         return newest
 
@@ -371,8 +371,8 @@ class Trainer:
 
     def spend(self, arena: Arena) -> None:
         """
-        Record that the common part of a snapshot's arena is no longer needed. Both arenas use the same memory for this
-        part, so only now can the trainer get the other arena.
+        Record that the common part of a snapshot's arena is no longer needed. It is also a part of the other arena, so
+        only now can the trainer get that arena.
         """
         self._arenas.spend(arena.number)
         self._make_room()
@@ -432,7 +432,7 @@ class Trainer:
             training=training,
         )
         if self.silent_s >= limit_s:
-            self._context.note(f"no sign of life for {limit_s:.0f} s: the trainer is ended; its stacks follow")
+            self._context.note(f"no sign of life for {limit_s:.0f} s: ending the trainer; its stacks follow")
             self.hung = True
             self._kill_at_s = time.monotonic() + ABORT_GRACE_S
             self._process.abort()
@@ -461,8 +461,8 @@ class Trainer:
 
     def another_came(self, late: CameTooLate) -> None:
         """
-        Handle a process of the command that wants to train although another process of the command has begun to train
-        before. In any case, kill the command. What follows depends on the first of these processes:
+        Handle a second process of the command that wants to train. Kill the command. What follows depends on the
+        process that began to train first:
 
         - If it died in the middle of its training, the command is started again, and resumes from a checkpoint.
         - If it still trains, or has completed its training, record that the trainer has refused to train: spotrun
@@ -472,7 +472,8 @@ class Trainer:
             return
         if late.alone and self.finished is None:
             self._context.note(
-                f"process {late.leader} ended, and its command began another training: the command is restarted"
+                f"process {late.leader} died while training, and its command began another training: "
+                f"restarting the command"
             )
             self.trained_again = True
             self._process.kill()
@@ -500,7 +501,7 @@ class Trainer:
         self._process.wait(within_s)
 
     def last_output(self) -> str:
-        """Return the last lines of the trainer's output. They are enough to contain a traceback."""
+        """Return the last lines of the trainer's output, enough to contain a traceback."""
         return self._context.console.tail(OUTPUT_BYTES, since=self._log_start)
 
     def close(self) -> None:

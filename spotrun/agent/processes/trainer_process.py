@@ -101,9 +101,9 @@ def names_for_loggers(run_uid: str) -> dict[str, str]:
     """
     Return the variables that make logging services treat all attempts as one run.
 
-    W&B (https://docs.wandb.ai/guides/runs/resuming): `wandb sync` appends an offline run to the run with the same id.
-    One variable makes W&B write an offline run's file every second instead of every 15 s. A checkpoint includes only
-    the lines that are already in the file; later lines are lost with the instance.
+    W&B (https://docs.wandb.ai/guides/runs/resuming): `wandb sync` appends an offline run to the run with the same id. A
+    checkpoint includes only the lines that W&B has already written to the offline run's file. So one variable makes W&B
+    write to that file every second instead of every 15 s.
 
     Comet: CometLogger calls `comet_ml.start`, which continues the experiment that has the given key, if there is one. A
     key has 32 to 50 letters and digits.
@@ -122,7 +122,7 @@ def environment_of(context: AgentContext) -> dict[str, str]:
 
 
 def in_container(context: AgentContext, command: list[str]) -> list[str]:
-    """Return the command that runs `command` in this instance's work folder, and in the container if there is one."""
+    """Return the command line that runs `command` in the work folder, inside the container if there is one."""
     return command if context.container is None else context.container.within(command, context.assignment.work)
 
 
@@ -139,8 +139,8 @@ def _folder_of_python(instance_dir: Path) -> Path:
         return beside
     folder = instance_dir / "bin"
     folder.mkdir(exist_ok=True)
-    # Write a script instead of a link: Python finds its virtual environment by the path with which its interpreter was
-    # started, and a link would have another path.
+    # Write a script instead of a link. Python searches for its virtual environment next to the path with which it was
+    # started, and would not find it next to a link.
     (folder / "python").write_text(f'#!{shutil.which("sh")}\nexec "{sys.executable}" "$@"\n')
     (folder / "python").chmod(0o755)
     return folder
@@ -230,7 +230,7 @@ class TrainerProcess:
         return self._process is not None and not self._gone.is_set() and process_groups.runs_python(self._process.pid)
 
     def abort(self) -> None:
-        """Send SIGABRT to the training process. Its faulthandler then writes its stacks."""
+        """Send SIGABRT to the training process, whose faulthandler then prints the stacks of its threads."""
         if self._process is None or self._gone.is_set():
             return
         leader = self._entrance.leader if self._entrance is not None else None
@@ -305,9 +305,9 @@ class TrainerProcess:
 
 def _state_dir(context: AgentContext) -> Path:
     """
-    Return the folder in which a command keeps its state. Make the folder only if it is spotrun's default folder, and
-    not if the job names the folder. Many commands check whether their folder exists. If it is missing, they start from
-    scratch, and make the folder themselves with the mode that they want.
+    Return the folder in which a command keeps its state. Make it only if it is spotrun's default folder. If the job
+    names the folder, leave it to the command: many commands start from scratch only if their folder is missing, and
+    then make it themselves, with the mode that they want.
     """
     folder = context.assignment.work / context.spec.train.state_dir
     if context.spec.train.state_dir == STATE_DIR_OF_OURS:
@@ -341,7 +341,7 @@ def _command(context: AgentContext) -> list[str]:
 
 
 def start_trainer(context: AgentContext, incarnation: int, meets: Mapping[str, str] | None = None) -> TrainerProcess:
-    """Start a trainer. In a gang, `meets` are the variables by which the trainer finds the other trainers."""
+    """Start a trainer. In a gang, `meets` are the variables with which the trainer finds the other trainers."""
     process = TrainerProcess(incarnation, context.inbox, context.clock, context.console.size_bytes())
     output = context.console.open()
     try:

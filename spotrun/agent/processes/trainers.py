@@ -1,4 +1,4 @@
-"""The trainers of one attempt, one after another."""
+"""Starts the trainers of one attempt. Each starts after the previous one has ended."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from spotrun.run.gang import Meeting
 
 class Trainers:
     """
-    The trainers of an attempt, of which one at a time is running (`current`). `spare` is a trainer process that was
-    started before the takeover. It has run the script up to the start of the training, and waits there.
+    The trainers of an attempt. Only one runs at a time (`current`). `spare` is a trainer process that was started
+    before the takeover. It has run the script up to the start of the training, and waits there.
 
     In a gang, `place` is this member's place. The caller calls `arrange` before it starts a trainer, to choose the
     address and port at which the gang's trainers connect to each other.
@@ -55,7 +55,7 @@ class Trainers:
         return self._meet
 
     def _met_at(self, incarnation: int) -> dict[str, str]:
-        """Return the variables by which trainer `incarnation` finds the other trainers of its gang."""
+        """Return the variables with which trainer `incarnation` finds the other trainers of its gang."""
         if self._place is None or self._meet is UNSET:
             return {}
         return self._place.variables(incarnation, self._meet)
@@ -86,7 +86,7 @@ class Trainers:
             snapshot.arena.close()
 
     def take_newest(self) -> Newest | None:
-        """Take the current trainer's newest commit with its memory, and return it. The caller then owns the memory."""
+        """Return the current trainer's newest commit and its memory. The caller then owns the memory."""
         return None if self._current is None else self._current.take_newest()
 
     def forget(self) -> None:

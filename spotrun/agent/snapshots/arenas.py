@@ -3,8 +3,8 @@ Memory into which a trainer copies its state. The agent makes this memory, and p
 
     free (the trainer's) -> full (the agent's) -> free
 
-Two arenas share one memory, and overlap by two thirds of their size. So together they need four thirds of a snapshot's
-size, instead of twice the size:
+Two arenas share one block of memory, and overlap by two thirds of their size. So together they need four thirds of a
+snapshot's size, instead of twice the size:
 
     | arena 0                 |
             | arena 1                 |
@@ -117,7 +117,7 @@ class Arenas:
         return self._arenas[number]
 
     def spend(self, number: int) -> None:
-        """Record that the common part of a full arena can be overwritten. Then the trainer can get the other arena."""
+        """Record that the common part of a full arena can be overwritten, so the trainer can get the other arena."""
         if number in self._full:
             self._spent.add(number)
 

@@ -1,5 +1,5 @@
 """
-Freezes a command's state: copies all files of the state as they are at one time, or copies nothing.
+Freezes a command's state: copies all its files as they are at one moment, or none.
 
 The files that have changed since the last checkpoint are copied, one after another, into one temporary file that has no
 name in any folder. This is quick if the file system lets two files share the same blocks. Then all files of the state

@@ -1,9 +1,9 @@
 """
-Reads frozen files (spotrun/folder/frozen_files.py): files as they were at one time. There are two kinds. The files of a
-command's state were copied, so they do not change while they are read.
+Reads frozen files (spotrun/folder/frozen_files.py): files as they were at one moment.
 
-The files of a training are mostly not copied but read at their places, while the training goes on. So the training may
-change a file before it is read. Such a file is torn, and cannot be used.
+The files of a command's state were copied at that moment, so the copies do not change while they are read. Most files
+of a training are not copied: the agent reads them in their places while the training goes on. If the training changes
+such a file before it is read, the file is torn, and cannot be used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spotrun.trainer_link import FilesFrozen
 
 
 class TornFile(Exception):
-    """A file was changed after it was frozen. A file to which something was only appended is not torn."""
+    """A file was changed after it was frozen, other than by appending to it."""
 
 
 class Descriptors(list[int]):
@@ -72,9 +72,9 @@ def received(message: FilesFrozen, descriptors: Descriptors) -> Frozen:
 
 class Frozen:
     """
-    Files as they were at one time, kept until `close` is called. For a training's files, `number` identifies the step
+    Files as they were at one moment, kept until `close` is called. For a training's files, `number` identifies the step
     boundary at which they were frozen; it is None for a command's state. `is_whole` is True for a command's state, of
-    which no file is allowed to be left out.
+    which no file may be left out.
     """
 
     def __init__(self, folder: FrozenFolder, descriptors: Descriptors, number: int | None = None) -> None:
@@ -85,7 +85,7 @@ class Frozen:
 
     @cached_property
     def survey(self) -> Survey:
-        """The survey of the files at the time when they were frozen."""
+        """The survey of the files at the moment at which they were frozen."""
         folder = self.folder
         files = {file.path: file.version for file in folder.files}
         return Survey(files, folder.links, folder.folders, folder.refused, folder.gone)
@@ -102,9 +102,9 @@ class Frozen:
 
         Raises:
             OSError: the file cannot be opened.
-            TornFile: the file has changed, so it has to be copied at a later step boundary. In some cases this shows
-                only after all bytes were read. The error is also raised if the trainer marked the file as KNOWN
-                (already in the store), but the store does not have it.
+            TornFile: the file has changed, so it has to be copied at a later step boundary. Some changes are noticed
+                only after all bytes were read. TornFile is also raised if the trainer marked the file as KNOWN (already
+                in the store), but the store does not have it.
         """
         size_bytes = file.stamp.size_bytes
         match file.source:
@@ -135,10 +135,10 @@ class FileReader:
 
     def pieces(self, piece_bytes: int) -> Iterator[bytes]:
         """
-        Yield the bytes in pieces.
+        Yield the bytes of the range in pieces of `piece_bytes`; the last piece may be shorter.
 
         Raises:
-            TornFile: the file has become shorter.
+            TornFile: the file ends within the range, because it was truncated.
         """
         done = 0
         while done < self.size_bytes:

@@ -1,4 +1,4 @@
-"""Snapshots that a trainer has taken, and the run time that they cost."""
+"""Snapshots that a trainer has taken, and how long training paused for them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Stalls:
         self._accounted_s = 0.0
 
     def since(self, snapshot: Snapshot) -> float:
-        """Return the seconds of run time of stalls between the trainer's last commit and `snapshot`."""
+        """Return for how many seconds of run time training has stalled from the last commit to `snapshot`."""
         known_s = self._accounted_s if self._trainer == (snapshot.attempt, snapshot.incarnation) else 0.0
         return snapshot.stalled_s - known_s
 

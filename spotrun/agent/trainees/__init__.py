@@ -1,4 +1,4 @@
 """
-The three kinds of program that an attempt can run: a training of which snapshots are taken, a command that keeps its
-state in files, and a command whose state spotrun does not save.
+The three kinds of program that an attempt can run: a training that takes snapshots, a command that keeps its state in
+files, and a command whose state spotrun does not save.
 """

@@ -22,9 +22,8 @@ class Command:
     """
     A command that `trainer` runs, and whose state spotrun does not save.
 
-    Every program starts as a command. So this class also handles a script with spotrun's callback, until the callback
-    connects to the agent, even if the run already has checkpoints of a training. From then on, the script counts as a
-    training.
+    Every program starts as a command. So this class also handles a script with spotrun's callback, in each attempt,
+    until the callback connects to the agent. From then on, the script counts as a training.
     """
 
     def __init__(self, context: AgentContext, trainer: Trainer, journal: AttemptJournal) -> None:
@@ -66,13 +65,13 @@ class Command:
         """Record that the command is now a training, because spotrun's callback in it has connected to the agent."""
         if self._unprotected:
             self._unprotected = False
-            self._context.note("the training has connected to its agent: it is protected from now on")
+            self._context.note("the training has connected to its agent, which saves its state from now on")
 
     def _say_that_it_began(self, *, unprotected: bool = False) -> None:
         """
-        Write to the ledger when the command began. `unprotected` is True if nothing of the command is saved, because it
-        is a Python program without spotrun's callback, and the job names no state files. In that case, also warn the
-        user.
+        Record in the ledger the time at which the command began. `unprotected` is True if nothing of the command is
+        saved, because it is a Python program without spotrun's callback, and the job names no state files. In that
+        case, also warn the user.
         """
         if self._has_begun:
             return
@@ -83,7 +82,7 @@ class Command:
             self._context.note(f"UNPROTECTED: {UNPROTECTED}. {PROTECT}")
 
     def _tell(self, note: str, what: str) -> None:
-        """Report, once, why there is no checkpoint."""
+        """Report why there is no checkpoint, unless this was already reported."""
         if not self._told:
             self._told = True
             self._context.note(note)

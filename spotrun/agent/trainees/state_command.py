@@ -1,6 +1,6 @@
 """
-A command that keeps its state in files, which spotrun saves. The files become a checkpoint in three cases: when a
-checkpoint is due and the files are at rest, after a notice, and after the command has ended.
+A command that keeps its state in files, which spotrun saves. The files become a checkpoint when a checkpoint is due and
+the files are at rest, after a notice, and after the command has ended.
 
 A training that reports its steps is handled elsewhere: its files become part of its own checkpoints (commit_files.py).
 """
@@ -119,7 +119,7 @@ class StateCommand(Command):
         if letter.is_last:
             self._last_here = True
             if letter.state is None and self._watch.trouble is not None:
-                self._context.note(f"the state at the command's end could not be stored: {self._watch.trouble}")
+                self._context.note(f"the command's final state could not be stored: {self._watch.trouble}")
         if letter.state is not None:
             self._say_that_it_began()
             self._pace.frozen(letter.at_s)

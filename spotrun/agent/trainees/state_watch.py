@@ -1,7 +1,7 @@
 """
 Waits in a separate thread until a command's state is at rest, and then copies the state.
 
-The thread works only while a copy is wanted. It never stops the command, and its surveys use little of the machine.
+The thread works only while a copy is due. It never stops the command, and its surveys take little processor time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CopyRequest(NamedTuple):
 
 
 class StateWatch:
-    """Watches the state in a separate thread until `close` is called. The main loop calls the methods."""
+    """Watches the state in a separate thread until `close` is called. Only the main loop calls the public methods."""
 
     def __init__(self, context: AgentContext, files: CommitFiles) -> None:
         self._context = context
@@ -58,8 +58,8 @@ class StateWatch:
 
     def want(self, wish: CopyRequest) -> None:
         """
-        Request a copy. When it is made, the thread puts a StateFrozen letter into the agent's inbox, unless the request
-        was dropped before. Repeating a request before its letter has arrived has no effect.
+        Request a copy. When the copy is made, the thread puts a StateFrozen letter into the agent's inbox, unless the
+        request was dropped before. Repeating a request before its letter has arrived has no effect.
         """
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="state", daemon=True)

@@ -1,6 +1,6 @@
 """
-The interface for the program that an attempt runs, with one implementation for each of the three kinds: a training of
-which snapshots are taken, a command that keeps its state in files, and a command whose state spotrun does not save.
+The interface for the program that an attempt runs. It has three implementations: a training that takes snapshots, a
+command that keeps its state in files, and a command whose state spotrun does not save.
 
 Every program starts as a command. It becomes a training when it says hello: spotrun's callback in it sends this message
 when it connects to the agent.
@@ -27,11 +27,11 @@ class Trainee(Protocol):
         ...
 
     def frozen(self, letter: StateFrozen) -> None:
-        """Save a copy of a command's state. If the copy comes too late, close it."""
+        """Save the copy of a command's state in `letter`. If it comes too late to be saved, only close it."""
         ...
 
     def given_up(self, reason: str) -> None:
-        """Report that the command's state contains files that are not allowed to be stored."""
+        """Report that the command's state cannot be saved, because it contains files that must not be stored."""
         ...
 
     def unwritten(self, detail: str) -> None:
@@ -59,7 +59,7 @@ class Trainee(Protocol):
     # -- what follows the end
 
     def awaits_the_last(self, now_s: float) -> bool:
-        """Return True while the last copy of an ended program's state is in progress."""
+        """Return True while the state that the program left at its end is still being copied."""
         ...
 
     def is_done(self, exited: Exited) -> bool:
@@ -68,7 +68,7 @@ class Trainee(Protocol):
 
     def why_give_up(self, exited: TrainerExited) -> str | None:
         """
-        Return the reason why no other trainer is started after `exited`; None if another one is started. The ledger
+        Return the reason for starting no other trainer after `exited`; None if another one should start. The ledger
         already has `exited`.
         """
         ...

@@ -1,5 +1,5 @@
 """
-A training that takes snapshots: handles the training's messages, and requests snapshots early enough before a deadline.
+Handles the messages of a training that takes snapshots, and requests snapshots early enough before a deadline.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Training:
     def _make_room(self) -> None:
         """
         Make room for the trainer's next snapshot: drop the snapshot that waits for its upload. If there is a deadline,
-        also cancel the upload in flight, because the trainer's last snapshot is worth more than an older one.
+        also cancel the upload in flight, because the trainer's last snapshot is more useful than an older one.
         """
         self._trainer.wants_room()
         self._saver.drop_waiting()
@@ -173,9 +173,9 @@ class Training:
 
     def _let_a_newer_one_in(self, now_s: float) -> None:
         """
-        Drop a snapshot whose upload waits because the newest commit is too recent, so that the trainer can use its
-        arena for a newer snapshot. Do this as late as possible: if the trainer dies before it has taken the newer
-        snapshot, all steps since the last commit are lost.
+        Drop a snapshot whose upload waits because the newest commit is too recent. The trainer then uses its arena for
+        a newer snapshot. Do this as late as possible: if the trainer dies before it has taken the newer snapshot, all
+        steps since the last commit are lost.
         """
         snapshot, at, pace = self._saver.held, self._trainer.progress, self._pace
         if snapshot is None or at is None:
@@ -239,8 +239,8 @@ class Training:
 
     def tell_figures(self, epochs_ended: int = 0) -> None:
         """
-        Send the run's figures to the trainer, for the script's loggers. After a notice, send none: the last seconds are
-        for saving.
+        Send the run's figures to the trainer, for the script's loggers. After a notice, send none, because the
+        remaining seconds are needed for saving.
         """
         if self._drain.deadline_s is not None:
             return
@@ -252,10 +252,9 @@ class Training:
 
 def figures(state: RunState, now: datetime, attempt: int, epochs_ended: int) -> Figures:
     """
-    Return the run's figures at `now`, for the script's loggers. `epochs_ended` is the number of epochs whose last step
-    is done. It may include an epoch whose last step is in no checkpoint yet. This does no harm: if that step is lost,
-    the figures that were logged for it are lost too, because the loggers return to the checkpoint from which the
-    training resumes.
+    Return the run's figures at `now`, for the script's loggers. `epochs_ended` is the number of epochs that the
+    training has ended, even if no checkpoint contains the last of them yet. If that epoch is lost, so are the figures
+    that were logged for it: a resume also returns the loggers' files to the checkpoint.
     """
     total = summarise(state, now).total
     return Figures(
