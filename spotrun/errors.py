@@ -8,7 +8,7 @@ Defines every failure that a user of spotrun can meet, with its exit code.
     ├── StoreError               5   the object store cannot be used
     │   ├── StoreUnavailable         a temporary fault: retry until a deadline
     │   │   ├── LoginExpired         the user has to log in again: report it, and wait
-    │   │   └── WritesRefused        full, over quota, read-only: tell the user immediately to make room, and wait
+    │   │   └── WritesRefused        the store is full, over quota or read-only: tell the user at once, and wait
     │   ├── ObjectMissing            no object of that name
     │   ├── RunCopied                two folders of a store hold the same run
     │   ├── RunMisnamed              the name of a folder is not the name of the run in it
@@ -17,8 +17,8 @@ Defines every failure that a user of spotrun can meet, with its exit code.
     │   └── LedgerDamaged        8   an entry is missing, moved or changed: appending is not allowed
     │       └── RunGone              the run's folder was moved or deleted while a runner took care of the run
     ├── CheckpointDamaged        6   no checkpoint can be read back intact
-    ├── Unreckonable             1   the stored figures are valid one by one, but a result cannot be computed from them
-    ├── FiguresDiffer            1   published figures of a cost study are not reproduced
+    ├── Unreckonable             1   each stored figure is valid, but no result can be computed from them
+    ├── FiguresDiffer            1   a cost study does not reproduce the published figures that it quotes
     ├── NotIdentical             9   an interrupted training differs from the uninterrupted one
     ├── LimitExceeded           10   the condition in fail_if is true for the report
     ├── NightUnderWay           11   the last nightly run is still in progress: no run was started

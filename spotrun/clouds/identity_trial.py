@@ -1,4 +1,7 @@
-"""Checks whether spotrun can give a run a separate identity: makes an identity for an imaginary run, and removes it."""
+"""
+Checks whether spotrun can give a run a separate identity: makes an identity for a run that does not exist, and removes
+it.
+"""
 
 from __future__ import annotations
 

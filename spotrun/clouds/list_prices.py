@@ -1,4 +1,4 @@
-"""The list prices of instance types that are shipped with spotrun, in the on_demand.json of a cloud's package."""
+"""List prices of instance types. They are part of spotrun, in the on_demand.json of each cloud's package."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """
-Archives with the code of night runners. A night is a job that a cloud starts at a time of day; its runner is a function
-in that cloud, made from such an archive. The archives lie in the store, next to the records of the nights.
+Stores the code of night runners as archives. A night is a job that a cloud starts at a time of day; its runner is a
+function in that cloud, made from such an archive. The archives lie in the store, next to the records of the nights.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ COLD = RequestEstimate(Decimal(70), Decimal(5))
 
 class ExpectedCalls(NamedTuple):
     """
-    The expected number of calls to a night's runner. `ticks` counts the calls while the run lives, one a minute;
-    `colds` says how many of these are cold starts.
+    The expected number of calls to a night's runner. `ticks` are the calls from the start to the end of the run, one a
+    minute; `colds` is the number of cold starts among them.
     """
 
     ticks: Decimal

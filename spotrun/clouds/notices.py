@@ -1,6 +1,6 @@
 """
-The interface to sources that announce that a cloud will take an instance back. The agent imports this module, so it
-stays small.
+The interface to the sources from which an agent learns that its cloud will take the instance back. The agent imports
+this module, so keep it small.
 """
 
 from __future__ import annotations

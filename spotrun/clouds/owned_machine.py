@@ -1,9 +1,9 @@
 """
-A cloud and a machine that the user owns, combined into one cloud: see spotrun.clouds.cloud.
+Combines a cloud and a machine that the user owns into one cloud, so that a job can use both.
 
-The user's machine is called home. Instances at home are instances of the local cloud, at the price of using the
-machine. Calls about an instance go to the cloud that the instance's offering names. All other calls go to the rented
-cloud.
+The user's machine is called home. Instances at home are instances of the local cloud; their price is the cost of using
+the machine. Calls about an instance go to the cloud that the instance's offering names. All other calls go to the
+rented cloud.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """
-A driver for which some errors of the cloud do not stop a run: it reports such an error as a remark, and tries again
-later.
+A driver that keeps some of the cloud's errors from stopping a run: it reports them as remarks, and tries again later.
 """
 
 from __future__ import annotations

@@ -252,7 +252,7 @@ def find_engine() -> Engine:
 def _for_this_user(engine: Engine) -> Engine:
     if os.geteuid() != 0:
         raise NotInstalled(
-            "only root can run a training in a container, because only root can enter a container of docker or podman",
+            "only root can run a training in a container, because only root can enter containers of docker and podman",
             hint="run spotrun as root on this machine, or remove resources.image_id from the job",
         )
     if shutil.which("nsenter") is None:

@@ -1,4 +1,4 @@
-"""Reads facts about this machine's container engine. Pulls no image and starts no container."""
+"""Reads the settings of this machine's container engine. Pulls no image and starts no container."""
 
 from __future__ import annotations
 

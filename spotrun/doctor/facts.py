@@ -1,6 +1,6 @@
 """
-Checks whether a store suits a run, by what the store reports about itself: its region, versioning, free space and
-expiry rules.
+Checks whether a store is suitable for a run. The checks use what the store reports about itself: its region,
+versioning, free space and expiry rules.
 """
 
 from __future__ import annotations

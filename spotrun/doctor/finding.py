@@ -1,4 +1,4 @@
-"""The findings of checks with their verdicts, and the code that runs a list of checks."""
+"""Runs checks, and defines their findings and verdicts."""
 
 from __future__ import annotations
 

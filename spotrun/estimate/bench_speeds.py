@@ -1,4 +1,4 @@
-"""Fills the speeds that `spotrun bench` has measured into a cost study."""
+"""Fills in a cost study's speeds from the results of `spotrun bench`."""
 
 from __future__ import annotations
 

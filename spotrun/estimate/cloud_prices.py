@@ -1,4 +1,4 @@
-"""Fills the current and recent prices of clouds into a cost study."""
+"""Fills in a cost study's prices from the clouds' current and recent prices."""
 
 from __future__ import annotations
 

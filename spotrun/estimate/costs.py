@@ -1,4 +1,4 @@
-"""Computes the time and cost of each training at each place, and when the user's own machine is cheaper."""
+"""Computes the time and cost of each training at each place, and after how many days an own machine is cheaper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fills prices from the tables in `spotrun.estimate.price_lists` into a cost study."""
+"""Fills in a cost study's prices from the tables in `spotrun.estimate.price_lists`."""
 
 from __future__ import annotations
 

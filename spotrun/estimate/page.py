@@ -1,4 +1,4 @@
-"""Makes the page that `spotrun estimate STUDY --html FILE` writes: one file that loads no other files."""
+"""Makes the HTML page of `spotrun estimate STUDY --html FILE`: a single file that loads no other files."""
 
 from __future__ import annotations
 

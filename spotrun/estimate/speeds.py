@@ -1,4 +1,4 @@
-"""Computes the training speed of a place, from its stated speed or from the speed of another place."""
+"""Computes the training speed at a place, either as the study gives it or relative to the speed at another place."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def _listed(rates: tuple[tuple[str, ...], ...]) -> str:
     return "; ".join(", ".join(groups) for groups in rates)
 
 
-# -- ends ------------------------------------------------------------------------------------------------------------
+# -- the end of the training -----------------------------------------------------------------------------------------
 
 
 def _of_ends(straight: Trace, interrupted: Trace) -> Iterator[Difference]:

@@ -1,4 +1,4 @@
-"""Defines differences between two trainings of one script."""
+"""Describes one difference between two trainings of the same script."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """
-Reads the content of a file, part by part, for a comparison. Leaves out everything that always differs between two
+Splits the content of a file into parts that can be compared. Leaves out everything that always differs between two
 trainings: folder paths of instances, times of day, and the figures that spotrun logs. If a file format stores parts in
-an arbitrary order, the order is left out too.
+an arbitrary order, their order is ignored too.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-# -- what other programs write ---------------------------------------------------------------------------------------
+# -- archives and other binary files ---------------------------------------------------------------------------------
 
 
 def _of_archive(file: BinaryIO, clean: Clean) -> Parts:

@@ -89,7 +89,7 @@ def names_of(paths: Iterable[str]) -> set[str]:
 
 
 def tracker_of(name: str) -> str | None:
-    """Return the name of the tracker (MLflow, W&B) to whose folder the file belongs. Return None for any other file."""
+    """Return the tracker (MLflow, W&B) that wrote the file `name`, or None. A tracker is recognized by its folder."""
     return next((OF_TRACKERS[part] for part in name.split("/") if part in OF_TRACKERS), None)
 
 

@@ -1,8 +1,9 @@
 """
-Reads a pickle, or several pickles in one file, value by value. Nothing that the pickle names is imported or called.
+Reads the values in a pickle, or in several pickles in one file. No class or function that the pickle names is imported
+or called.
 
-Pickles of equal objects may differ in their bytes, because a pickle also records whether equal texts were the same
-object.
+The values are compared, not the bytes of the pickles: pickles of equal values may differ, because a pickle also records
+which of its equal strings were one object in memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
-Generalizes from places that vary to similar places. A place is the path of a value, such as `row 3, loss`. If two
-trainings have different values at a place, it varies. For example, if a column of a table varies in most rows, the
-whole column counts as varying, but no other column does.
+Finds which places vary, from the places seen to vary. A place is the path of a value, such as `row 3, loss`. It varies
+if two trainings have different values there. If a place varies, similar places are assumed to vary too: for example, if
+a column of a table varies in most rows, the whole column counts as varying.
 """
 
 from __future__ import annotations
@@ -72,17 +72,14 @@ def pattern_of(
     kind: str, varying: Collection[Indices], known: Collection[Indices], *, is_record: bool = False
 ) -> Pattern:
     """
-    Return a pattern that describes which places of the family `kind` vary. `known` has the indices of all places of the
-    family, and `varying` has the indices of the places that were seen to vary. The pattern generalizes from these
-    places: it ignores as many positions as the following rule allows.
+    Return a pattern for the places of the family `kind` that vary. `known` has the indices of all places of the family,
+    and `varying` has the indices of the places that were seen to vary. The pattern generalizes from them: it ignores
+    as many positions as this rule allows.
 
-    Call a number at a position *varying* if most of the places with this number there vary. A position can be ignored
-    if most of its numbers are varying.
-
-    The rule is stricter in two cases: if several positions are ignored at once, or if only the last position is ignored
-    and it numbers the items of a record. In these cases, a position with at most LONG numbers can be ignored only if
-    all its numbers are varying. Every list is treated as a record here; if `is_record` is true, so are the places of
-    any family.
+    A number at a position *varies* if most of the places with this number there vary. A position may be ignored if most
+    of its numbers vary. In two cases, a position with at most LONG numbers may be ignored only if all its numbers vary:
+    if several positions are ignored, or if only the last one is and it numbers the items of a record. Lists always
+    count as records; if `is_record` is true, the places of any family do.
     """
     is_record = is_record or kind.endswith("[]")
     count = len(next(iter(varying)))

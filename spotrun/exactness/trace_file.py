@@ -1,5 +1,6 @@
 """
-Stores a trace on disk: one file for each rank, to which one trainer after another appends.
+Stores a trace on disk: one file for each rank. If a rank's trainer is restarted, the new process appends to the same
+file.
 
 Each record is one line, written by one system call, so a SIGKILL can leave only the last line incomplete. Readers skip
 an incomplete line (`decode_record`).

@@ -74,7 +74,7 @@ class Varying:
         return bool(self._absent or self._fields or self._words or self._places)
 
     def steady(self, parts: Parts) -> Parts:
-        """Yield `parts`, the parts that this file has in one training, without those that vary."""
+        """Yield the file's `parts` from one training, with everything that varies left out."""
         for place, text in parts:
             if not self._is_absent(place):
                 yield place, LEFT_OUT if place in self._fields else self._masked(place, text)
@@ -145,9 +145,8 @@ def _of_shapes(parts: dict[str, str]) -> dict[tuple[str, str], set[Indices]]:
 
 def _absent(one: dict[str, str], other: dict[str, str]) -> dict[str, set[Indices]]:
     """
-    Find the lists that are longer in one of the two files than in the other. Return the indices of these lists, keyed
-    by the name of the lists' items without its numbers. If most of the lists with one name are longer in one of the
-    files, the value is {()}, which stands for all lists with this name.
+    Find the lists that are longer in one of the two files. Return the indices of these lists, keyed by the family of
+    their items. If most lists of a family are longer in one file, the value is {()}, which stands for all of them.
     """
     found: dict[str, set[Indices]] = {}
     for these, those in ((one, other), (other, one)):

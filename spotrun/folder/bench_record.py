@@ -1,11 +1,11 @@
 """
-Measurements of `spotrun bench`. They are kept next to the runs in the store, for later runs of the same job.
+Stores the measurements of `spotrun bench` next to the runs, for later runs of the same job.
 
-    bench/NAME/DIGEST/KIND                  DIGEST: the digest of the program and all its arguments
+    bench/NAME/DIGEST/KIND                  DIGEST: the digest of the job's program and all its arguments
 
-A later measurement of the same job and kind replaces the earlier measurement. A run uses the measurements only to
-decide which instance type to request first. A run of a job without measurements uses published figures until it has
-measured the speed of its own training.
+A later measurement of the same job and kind replaces the earlier one. A run uses the measurements only to decide which
+instance type to request first. If its job has no measurements, the run uses published speeds of the types until it has
+measured its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """
-Names of files that `spotrun fetch` does not copy to the user's machine. Tools there would run files with such names, or
-would obey them (take settings or instructions from them). The training code chooses the names of its files. So if
-`fetch` copied these files too, malicious training code could run commands on the user's machine.
+Names of files that `spotrun fetch` does not copy to the user's machine. Tools such as git or
+a shell run files with such names, or take settings or instructions from them, which is called *obeying* them. The
+training code chooses the names of its files. So if `fetch` copied these files too, malicious training code could run
+commands on the user's machine.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Unfetched(StrEnum):
 
     @property
     def tools(self) -> str:
-        """The tools that run or obey the files in a folder whose name is refused for this reason."""
+        """The tools that would run or obey files in the folder, if a folder's name is the reason for the refusal."""
         known = {
             Unfetched.GIT: "git or another version control",
             Unfetched.HIDDEN: "a shell, an editor or another tool",
@@ -195,8 +196,8 @@ def _short(name: str) -> re.Match[str] | None:
 
 def _is_short_of_obeyed(name: str) -> bool:
     """
-    Return whether `name` may be the short name under which Windows finds a file that a tool obeys. For example,
-    `PYPROJ~1.TOM` may stand for `pyproject.toml`.
+    Return whether `name` may be Windows' short (8.3) name of a file that a tool obeys. For example, Windows may open
+    `pyproject.toml` as `PYPROJ~1.TOM`.
     """
     if (short := _short(name)) is None:
         return False

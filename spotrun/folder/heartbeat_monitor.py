@@ -1,4 +1,4 @@
-"""Checks whether agents are still writing their status objects. Used by programs that read these objects repeatedly."""
+"""Checks whether agents are still writing their status objects, for programs that read these objects repeatedly."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """
-Measures how long each agent of a run has been silent. All times are those at which the store received a heartbeat, so
-only the store's clock matters. The current time on that clock is known from the runner's own heartbeat, which the
-runner writes to the store too.
+Measures how long each agent of a run has been silent. Both ends of a silence are measured on the
+store's clock: the last heartbeat that the store received from the agent, and the newest one that it received from this
+runner, which stands for the current time.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ If two processes create the same run at the same time, each of them makes a key.
 because a name contains the key's public half. So neither process overwrites the other's key, and each signs only with
 the key that it made.
 
-A `Signer` signs with a different kind of key, which is not in any store. A night's function in the cloud has such a
-key: it signs the records that it writes, and later recognizes its own records by the signature.
+This module also has `Signer`, for a key that is not in any store. A night's function in the cloud has such a key: it
+signs the records that it writes, and later recognizes its own records by the signature.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """
 The ledger of a run: numbered entries that are created once and never changed.
 
-An append is a compare-and-swap on the whole history: a writer folds all entries before entry n, and then writes entry n
-with put-if-absent. If the store answers anything but success, it is *unknown* whether the entry was written. The writer
-then reads entry n back, and decides by its content.
+To append entry n, a writer folds all earlier entries and then writes entry n with put-if-absent. So an append succeeds
+only if the writer knew the whole ledger. If the store answers anything but success, it is *unknown* whether the entry
+was written. The writer then reads entry n back, and decides by its content.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ def first_object(store: Store) -> tuple[Entry, bytes]:
     """
     data = persist(lambda: read_entry(store, 0))
     if data is None:
-        # Either the user has mistyped the run's name, or the ledger is damaged. If the folder has later entries, it
-        # once contained a run, so the ledger is damaged.
+        # Either the user has mistyped the run's name, or the ledger is damaged: if the folder has later entries, it
+        # has lost entry 0.
         raise _without_first(store, persist(lambda: store.list(FOLDER)))
     return _creating(store, data), data
 
@@ -488,8 +488,8 @@ class Ledger:
             _require_possible(first + len(keys) - 1)
         end = next((number for number, key in enumerate(keys, first) if key != key_of(number)), first + len(keys))
         self._read_range(first, end)
-        # If other programs write while the store makes the listing, the listing may contain entry n + 1 but not entry
-        # n. So entry n counts as missing only if it cannot be read either.
+        # If other programs append during the listing, it may contain entry n + 1 but not entry n. So entry n counts as
+        # missing only if it cannot be read either.
         if end < first + len(keys) and self._read(end) is None:
             raise _missing(end, keys[end - first])
 

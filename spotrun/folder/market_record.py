@@ -4,12 +4,12 @@ are objects next to the runs' folders.
 
     market/CLOUD/REGION/20261121T200632.123456Z_lost_ZONE_TYPE_spot_1800_RUN_17
 
-Each observation is one small object, which is created once and never changed. The object's name contains all its facts,
-so one listing reads a whole region. In a gang, 17.1 is the second member of launch 17. If a run has two runners, both
-create the same object, so nothing is overwritten.
+Each observation is one small object, which is created once and never changed. All its facts are in its name, so listing
+a region's objects is enough to read them. The name ends with the run and the launch; in a gang, 17.1 is the second
+member of launch 17. If a run has two runners, both create the same object, so nothing is overwritten.
 
-Runs use the record only to decide which offerings to request first, so no harm is done if a part of it is lost. Runs
-whose run time passes faster than system time use a separate record, because their simulated markets change faster.
+Runs use the record only to decide which offerings to request first, so no harm is done if a part of it is lost. Runs on
+a local cloud with `time_scale` use a separate record, because their simulated markets change faster.
 """
 
 from __future__ import annotations

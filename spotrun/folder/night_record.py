@@ -1,7 +1,7 @@
 """
 Reads and writes the record of a night. A night is a job that a function in the cloud begins at a time of day, even if
-the user's machine is off. The record contains the job, the times at which it begins, and the run of each night so far.
-The record lies in the store, next to the runs.
+the user's machine is off. The record contains the job, the times of day at which it begins, and the runs that it has
+had so far. It is kept in the store, next to the runs.
 
     nights/NAME/night.json               the installed night: its job and its times
     nights/NAME/work/SHA256.tar.gz       the work folder of its job
@@ -13,8 +13,8 @@ an object under the next number with put-if-absent. So if two processes begin a 
 succeeds, and the other finds the first process's run in the record. If a night is due while the previous night's run is
 still in progress, no second run begins.
 
-Instances do not have the right to read or write this folder, because it is outside the folder of their run. Even an
-attacker who can write to this folder cannot change which code is started. A reader that has the pin (night.py) accepts
+Instances are not allowed to read or write this folder, because it is outside the folder of their run. Even an attacker
+who can write to this folder cannot change which code is started. A reader that has the pin (night.py) accepts
 only the night.json and the work folder that were installed, and skips each numbered object that the night's function
 has not signed.
 """
@@ -178,7 +178,7 @@ class NightRecord:
         return found
 
     def later(self, than: NumberedNight) -> NumberedNight | None:
-        """Return the newest record if it comes after `than`; None otherwise."""
+        """Return the newest record if it is newer than `than`; None otherwise."""
         if not self._has(_key(than.number + 1)):
             return None
         found = self.newest()

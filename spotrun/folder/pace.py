@@ -1,4 +1,4 @@
-"""The intervals at which a runner sends requests that cost money."""
+"""Defines how often a runner sends requests that cost money."""
 
 from __future__ import annotations
 

@@ -6,9 +6,8 @@ writes them at intervals to its own object.
 
     calls/ENVIRONMENT.json
 
-When the cloud removes an environment, the counts since the environment's last write are lost. The number of calls whose
-counts were lost can still be computed. Since the function is called once a minute, it is the number of minutes without
-a counted call.
+When the cloud removes an environment, the counts since the environment's last write are lost. But the function is
+called once a minute, so each minute without a counted call shows that one call's counts were lost.
 """
 
 from __future__ import annotations

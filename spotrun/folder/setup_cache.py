@@ -1,6 +1,6 @@
 """
-Stores what a run's `setup` command has installed as an archive in the run's folder. The run's next instance unpacks the
-archive instead of running the command.
+Packs what a run's `setup` command has installed into an archive in the run's folder. The run's next instance unpacks
+the archive instead of running the command.
 
     environments/KEY.json              describes the parts of one archive; written once, after all parts
     environments/KEY/LAUNCH/000000     a part: 32 MiB of the archive

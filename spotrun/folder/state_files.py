@@ -1,9 +1,8 @@
 """
-Surveys the state of a command. A job that runs a command names the paths of its state; a survey lists the files that
-are there now.
+Lists the files that make up a command's state. A job that runs a command names the paths of its state.
 
-A folder is surveyed with all its content, whatever the names are. A link is stored as a link if its target belongs to
-the state too. Anything that cannot be stored, such as a pipe, is listed with the reason.
+All files in a folder are listed; none is left out because of its name. A link is stored as a link if its target belongs
+to the state too. Anything that cannot be stored, such as a pipe, is listed with the reason.
 """
 
 from __future__ import annotations

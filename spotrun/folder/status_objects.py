@@ -1,5 +1,5 @@
 """
-Stores facts that change often. Each writer overwrites one small object. Such an object is a hint, never the truth.
+Stores facts that change often. Each writer overwrites one small object. Such an object is only a hint.
 """
 
 from __future__ import annotations

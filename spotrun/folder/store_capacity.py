@@ -1,4 +1,4 @@
-"""Checks whether a store has room again, after a run could not save a checkpoint for lack of room."""
+"""Checks whether a store that was too full for a checkpoint has room again."""
 
 from __future__ import annotations
 

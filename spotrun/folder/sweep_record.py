@@ -1,6 +1,6 @@
 """
-Records the request that began a sweep, and the run that trains each trial of the sweep. The records are in the same
-store as these runs.
+Records a sweep: the request that began it, and for each trial the run that trains it. The records are in the same store
+as these runs.
 
     sweeps/NAME.json        the request
     sweeps/NAME/UID/3       the uid of the run of trial 3 of sweep UID
@@ -8,8 +8,7 @@ store as these runs.
 All other state of a sweep is in the ledgers of its runs. For each trial, a `spotrun sweep` command creates a run, and
 then writes the trial's record with put-if-absent. So if two commands work on the same sweep, they do not train the same
 trial twice. If a command is killed, the next command finds the killed command's runs in the records. A run's uid is
-random, so that no other program can guess the uid of the next trial's run and store something under this uid in
-advance.
+random, so no other program can guess the next trial's uid and store something under it in advance.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recognizes folders of git, Python and conda by their content, whatever their names are."""
+"""Recognizes folders of git, Python and conda by their content, not by their names."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
-Chooses which files of the user's work folder are uploaded with a run (such files "travel").
+Chooses which files of the user's work folder are uploaded with a run. These files *travel* with the run.
 
-Everyone who has the right to read the run's folder in the store can read these files, and so can all instances. So
-files that look like secrets are not uploaded, and neither are files that match the user's `.gitignore` files. The file
+All instances can read these files, and so can everyone who is allowed to read the run's folder in the store. So files
+that look like secrets are not uploaded, and neither are files that match the user's `.gitignore` files. The file
 `.spotrunignore` at the top of the work folder overrides both. It has the syntax of `.gitignore`: the line `data/`
 leaves out that folder, and `!.env` includes that file.
 """
@@ -73,16 +73,16 @@ def travelling(folder: Path, runs: str = "") -> UploadSelection:
 
 def require_script(found: UploadSelection, script: str) -> None:
     """
-    Require that the job's script travels with the run. `script` is the script's path in the folder.
+    Check that the job's script travels with the run. `script` is the script's path in the folder.
 
     Raises:
-        SpecInvalid: the script is left out.
+        SpecInvalid: the script does not travel.
     """
     reasons = {"it looks like a secret": found.secrets, f"{GIT_RULES} or {OWN_RULES} excludes it": found.ignored}
     for why, names in reasons.items():
         if any(script == name or (name.endswith("/") and script.startswith(name)) for name in names):
             raise SpecInvalid(
-                f"{script} does not travel with the run: {why}",
+                f"the script {script} would not be uploaded: {why}",
                 hint=f"write !/{script} into {OWN_RULES}, at the top of the work folder",
                 key=("train", "script"),
             )

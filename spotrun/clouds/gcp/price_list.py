@@ -1,5 +1,5 @@
 """
-Reads a region's prices of instance types from the Cloud Billing Catalog, or from a shipped table if the catalog fails.
+Reads the prices of a region's instance types from the Cloud Billing Catalog, or, if it fails, from a table in spotrun.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def read_part_prices(google: Google, regions: Collection[str]) -> PartPrices:
     pages = google.pages("read Compute Engine's prices", _SKUS)
     found = part_prices((sku for page in pages for sku in page.get("skus", ())), regions)
     if not found:
-        raise CloudError(f"the Cloud Billing Catalog prices no vCPU, memory or GPU in {', '.join(regions)}")
+        raise CloudError(f"the Cloud Billing Catalog has no prices of vCPUs, memory or GPUs in {', '.join(regions)}")
     return found
 
 

@@ -1,6 +1,6 @@
 """
-Reads Compute Engine's prices in some regions, with a year of spot prices and a band for how often Google interrupted
-each type recently. This works even if spotrun has not set up anything in the project.
+Reads Compute Engine's current prices in the given regions, the spot prices of the past year, and how often Google has
+recently interrupted each type. This works even if spotrun has not set up anything in the project.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def bucket_right_findings(google: Google, bucket: str, own_accounts: bool) -> It
 def _of(name: str, needed: Collection[str], granted: Collection[str], where: str) -> Finding:
     missing = sorted({*needed} - {*granted})
     if missing:
-        return failed(name, AccessDenied(f"missing {where}: {', '.join(missing)}", hint=GRANT))
+        return failed(name, AccessDenied(f"missing rights {where}: {', '.join(missing)}", hint=GRANT))
     return ok(name, f"all {count_of(len(needed), 'right')} {where} that a run needs; conditions are not evaluated")
 
 
@@ -124,4 +124,4 @@ def _of_ending(google: Google, project: str, granted: Collection[str]) -> Iterat
     if _END_INSTANCE in account_checks.granted_on(google, project, ours, hidden):
         yield ok(END, f"you are allowed to end {name}")
     else:
-        yield failed(END, AccessDenied(f"you are not allowed to end {name}: {_END_INSTANCE} is missing", hint=_END))
+        yield failed(END, AccessDenied(f"you are not allowed to end {name}: it needs {_END_INSTANCE}", hint=_END))

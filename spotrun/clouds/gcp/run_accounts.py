@@ -1,6 +1,6 @@
 """
-The identities of runs on Google Cloud. A run has a service account whose name includes the run's uid, and the account
-has grants in the policy of the run's folder (folder_grants.py).
+Makes the identities of runs on Google Cloud. An identity is a service account with the run's uid in its name. The
+policy of the run's folder grants rights to this account (folder_grants.py).
 
 Training code has all rights of its instance's account, because the metadata server gives them to every process on the
 instance. Calls and their errors: https://cloud.google.com/iam/docs/service-accounts-create and
@@ -94,7 +94,7 @@ class RunAccounts:
         self._take_grants(folder, email)
         self._ask("delete a service account", IAM, "DELETE", self._path_of(run_uid))
 
-    # -- single parts, which may exist already -----------------------------------------------------------------------
+    # -- individual resources, which may already exist ---------------------------------------------------------------
 
     def _have_account(self, run_uid: str, folder: str) -> datetime | None:
         """Make the account. Return None, or the time when it was made if it already existed."""
@@ -233,7 +233,10 @@ class RunAccounts:
         access = found.get("iamConfiguration", {}).get("uniformBucketLevelAccess", {})
         if not access.get("enabled"):
             hint = f"gcloud storage buckets update {name} --uniform-bucket-level-access; or {_SHARE}"
-            return CloudError(f"folders in {name} cannot have policies: its access is not uniform", hint=hint)
+            return CloudError(
+                f"folders in {name} cannot have policies without uniform bucket-level access",
+                hint=hint,
+            )
         if isinstance(error, PolicyForbids):
             return error
         hint = f"use a bucket of that project, with the current infra/gcp deployed there; or {_SHARE}"

@@ -1,9 +1,9 @@
 """
 Reads Compute Engine's prices for the parts of a machine from the Cloud Billing Catalog.
 
-A machine is billed by its cores, memory, GPUs and included local SSDs, each with a SKU for its region
-(https://cloud.google.com/compute/vm-instance-pricing). Only a SKU's description shows which part it prices, so a SKU
-with an unexpected description, group or unit is ignored: https://cloud.google.com/skus.
+A machine's price is the sum of the prices of its cores, memory, GPUs and included local SSDs. Each of these parts has a
+SKU in each region (https://cloud.google.com/compute/vm-instance-pricing). Only the SKU's description shows which part
+it is for, so a SKU with an unexpected description, group or unit is ignored: https://cloud.google.com/skus.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds what a launch needs in a region: the zones, the image and the subnetwork."""
+"""Finds a region's zones, and the image and subnetwork for a launch there."""
 
 from __future__ import annotations
 

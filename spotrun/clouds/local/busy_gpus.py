@@ -1,5 +1,5 @@
 """
-Detects, through NVML, other processes that compute on this machine's GPUs: https://docs.nvidia.com/deploy/nvml-api
+Uses NVML to detect other processes that compute on this machine's GPUs: https://docs.nvidia.com/deploy/nvml-api
 
 A machine without a GPU or without a driver counts as free.
 """

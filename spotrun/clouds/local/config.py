@@ -1,4 +1,4 @@
-"""The configuration of a local cloud's market, as plain values that survive JSON."""
+"""The configuration of a local cloud's market, as plain values that can be stored as JSON."""
 
 from __future__ import annotations
 

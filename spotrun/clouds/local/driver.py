@@ -1,4 +1,4 @@
-"""The local cloud as a CloudDriver."""
+"""The CloudDriver for the local cloud."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class LocalDriver:
         wanted = [each for each in self.offerings() if all(wish.fits(each) for wish in wishes)]
         return Quotes(at=now, quotes=tuple(self._market.quote(each, now) for each in wanted))
 
-    # -- actions of a simulated cloud only -------------------------------------------------------------------
+    # -- only in a simulated cloud ---------------------------------------------------------------------------
 
     def interrupt(self, instance_id: str, notice: timedelta | None = NOTICE) -> None:
         """
@@ -133,7 +133,10 @@ class LocalDriver:
         folder.order("rebalance", {})
 
     def folder(self, instance_id: str) -> Path:
-        """Return the folder that is an instance's disk (its SPOTRUN_INSTANCE_DIR), with status.json and console.log."""
+        """
+        Return the folder that serves as an instance's disk (its SPOTRUN_INSTANCE_DIR). It has status.json and
+        console.log.
+        """
         return self._places.disk(instance_id)
 
     def record(self, instance_id: str) -> Record | None:

@@ -2,9 +2,9 @@
 The simulated spot market. Prices and capacity depend only on a seed and on run time, so every process computes the same
 market.
 
-Its shape follows public traces of V100 and K80 spot capacity (2022-23). A pool's capacity comes and goes. A period with
-capacity lasts half an hour in the median and three hours on average (a heavy tail); one period in ten lasts ten minutes
-or less. After a loss, capacity is back within ten minutes in about one case of four.
+Its shape follows public traces of V100 and K80 spot capacity (2022-23). A pool's capacity comes and goes. Periods with
+capacity have a median of half an hour and a mean of three hours (a heavy tail); one in ten lasts ten minutes or less.
+After about one loss in four, capacity is back within ten minutes.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ T = TypeVar("T", Availability, PriceStep)
 
 class Timeline(Generic[T]):
     """
-    An endless series of periods. A period is generated only when a caller asks for a time after all earlier periods.
+    An endless series of periods. Each period is generated when a caller first asks for a time in it or after it.
     """
 
     def __init__(self, source: Iterator[T]) -> None:

@@ -191,7 +191,7 @@ def _constants(instance: Instance) -> dict[str, str]:
 
 
 def _names_below(path: str, answers: dict[str, str]) -> str | None:
-    """Return the names below a path in EC2's form: one name a line, folders with a slash at the end."""
+    """Return the names below a path, listed as EC2 does: one name a line, folders with a slash at the end."""
     rests = [name[len(path) + 1 :] for name in answers if name.startswith(f"{path}/")]
     names = sorted({rest.partition("/")[0] + ("/" if "/" in rest else "") for rest in rests})
     return "\n".join(names) or None

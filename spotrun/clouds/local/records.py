@@ -6,12 +6,12 @@ The state of the local cloud on disk.
         instance.json                    its record; replaced atomically, written by the holder of `lock` only
         lock                             held while the instance is being launched or its supervisor lives
         orders/                          orders to the supervisor: terminate, interrupt, rebalance
-        members                          only for a gang's first member: a link whose target is ALL or NONE (`agree`)
+        members                          only for a gang's first member: a link whose target says ALL or NONE (`agree`)
         supervisor.log
     ROOT/instances/<instance id>/        the instance's own disk
         console.log                      output of its init process
     ROOT/accepting.lock                  held while a process decides whether there is room for a launch
-    ROOT/markets/<run uid>.json          the steps of the script that have happened to that run
+    ROOT/markets/<run uid>.json          the steps of the market script that this run has already had
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class CloudPaths:
         try:
             while not try_flock(descriptor):
                 if time.monotonic() > give_up_at:
-                    raise CloudUnavailable(f"another process has been launching for {within_s:.0f} s")
+                    raise CloudUnavailable(f"another process has held the launch lock for {within_s:.0f} s")
                 time.sleep(POLL_S)
             yield
         finally:

@@ -157,7 +157,7 @@ class Script:
     def _lock(self) -> Iterator[bool]:
         """
         Try to take the lock, and yield whether that succeeded. If another process holds the lock, do not wait, because
-        that process may be suspended and hold the lock for long.
+        that process may be suspended and hold the lock for a long time.
         """
         descriptor = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -104,7 +104,7 @@ def end_by_force(folder: RecordFolder, log: CloudLog) -> None:
             processes.kill(process)
         if ends(folder, log, within_s=END_WITHIN_S):
             return
-    raise CloudUnavailable(f"{folder.instance_id} has not ended", hint=f"see {folder.log_path}")
+    raise CloudUnavailable(f"{folder.instance_id} could not be ended by force", hint=f"see {folder.log_path}")
 
 
 def bury(

@@ -143,7 +143,7 @@ class Supervisor:
     def _until(self, at: datetime) -> timedelta:
         return at - self._clock.now()
 
-    # -- the end ---------------------------------------------------------------------------------------------
+    # -- ending the instance ---------------------------------------------------------------------------------
 
     def _why_end(self) -> EndedBy | None:
         now = self._clock.now()
@@ -175,7 +175,7 @@ class Supervisor:
             self._init.returncode = self._init_exit_code = exit_codes[self._init.pid]
         return self._init_exit_code is not None
 
-    # -- the market ------------------------------------------------------------------------------------------
+    # -- notices and interruptions ---------------------------------------------------------------------------
 
     def _follow_script(self) -> None:
         self._script.advance(self._clock.now(), self._observer(), self._others_that_train)
@@ -192,7 +192,7 @@ class Supervisor:
         self._script_seen = len(happened)
 
     def _others_that_train(self) -> list[str]:
-        """Return the ids of the run's other spot instances that train and have no notice, sorted."""
+        """Return the sorted ids of the run's other spot instances that train and have no notice."""
         known = ((folder.instance_id, folder.read()) for folder in self._places.record_folders())
         return [
             instance_id

@@ -128,7 +128,7 @@ class Slurm(Cloud):
         flags = " ".join(f"-L {one.here}:NODE:{one.there}" for one in forwards)
         named = f"`squeue --jobs={job_of(instance.instance_id)}` names NODE"
         raise CloudError(
-            "a step of Slurm cannot forward a port to its node",
+            "spotrun cannot forward a port to a Slurm node",
             hint=f"on your own machine: ssh {flags} LOGIN-NODE; {named}",
         )
 
@@ -163,7 +163,7 @@ class Slurm(Cloud):
 
     def offers(self, wish: RentalFlags) -> Quotes:
         raise SpecInvalid(
-            "only a job states the prices of a cluster's nodes (under slurm.partitions)",
+            "the prices of a cluster's nodes are known only from a job (slurm.partitions)",
             hint="`spotrun launch JOB.yaml --dry-run`, or `spotrun doctor slurm` to list the partitions",
         )
 

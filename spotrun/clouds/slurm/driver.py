@@ -1,4 +1,4 @@
-"""A Slurm cluster as a CloudDriver."""
+"""The CloudDriver for a Slurm cluster."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class SlurmDriver:
         if error is not None and not any(words in answer.err for words in _ENDED_ALREADY):
             raise error
 
-    # -- looking ---------------------------------------------------------------------------------------------
+    # -- listing jobs ----------------------------------------------------------------------------------------
 
     def _jobs(self) -> list[tuple[Job, list[Instance]]]:
         now_s = self._clock.monotonic()
@@ -222,7 +222,7 @@ def _launched(job: Job, instances: list[Instance], request: LaunchRequest) -> In
     found = instances[0]
     same = (found.offering.pool, found.run_uid, job.tags.count)
     if same != (request.offering.pool, request.run_uid, request.count):
-        raise CloudError(f"the token of launch {request.launch} was used before, for {found.offering}")
+        raise CloudError(f"the token of launch {request.launch} was already used to request {found.offering}")
     if job.never_ran and found.ended_by is EndedBy.CLOUD:
         nodes = "no node" if request.count is None else f"less than {count_of(request.count, 'node')}"
         free = "were" if request.count is not None else "was"

@@ -1,4 +1,6 @@
-"""Translates refusals of Slurm's programs into spotrun's errors. Slurm defines the messages in slurm_errno.c."""
+"""
+Translates the error messages of Slurm's programs into spotrun's errors. Slurm defines its messages in slurm_errno.c.
+"""
 
 from __future__ import annotations
 

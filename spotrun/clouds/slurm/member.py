@@ -4,10 +4,10 @@ training in a separate session.
 
     python -P -m spotrun.clouds.slurm.member MEMBER ADDRESS RUN UID LAUNCH SECONDS SCRATCH COMMAND…
 
-This program is called the task of its step. As a notice, Slurm sends SIGTERM. Depending on the cluster's ProctrackType,
-the signal goes to the task alone, to the task's process group, or to all descendants of slurmstepd, the step's daemon.
-The signal must not reach the agent and the training, because it would end them. So they run as orphans in a separate
-session. When the task ends, a pipe to them closes; they notice that, and end too.
+In Slurm's terms, this program is the task of a step. Slurm sends SIGTERM as its notice. Depending on the cluster's
+ProctrackType, the signal goes to the task alone, to the task's process group, or to all descendants of slurmstepd, the
+step's daemon. The signal must not reach the agent and the training, because it would end them. So they run as orphans
+in a separate session. When the task ends, a pipe to them closes, and they end too.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """
-Records of a gang's members, in files next to their job's log.
+Records which node each member of a gang has, and when and why the member ended, in files next to the job's log.
 
-Slurm reports which nodes a job has now, but neither which nodes it had nor when one of its steps ended. So the job's
-batch script, and each driver that lists the job, record these facts in files. If several processes record the same
-fact, the value that was written first counts.
+Slurm reports only which nodes a job has now. It does not report which nodes the job had before, or when one of its
+steps ended. So the job's batch script, and each driver that lists the job, record this. If several processes record the
+same fact, the value that was written first counts.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _reaching(path: Path) -> Iterator[None]:
         ) from error
     except msgspec.DecodeError as error:
         raise CloudUnavailable(
-            f"{path} is not a valid record of a member: {error}", hint="restore it, or remove it"
+            f"{path} is not a valid record of a member: {error}", hint="restore the file, or remove it"
         ) from error
 
 

@@ -1,6 +1,6 @@
 """
-Guesses, from the file systems that are mounted on this machine, whether the nodes of a cluster can also access a given
-folder of this machine.
+Guesses whether the nodes of a cluster can access a given folder of this machine too. The guess is based on the file
+systems that are mounted here.
 """
 
 from __future__ import annotations

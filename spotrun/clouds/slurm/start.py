@@ -4,7 +4,7 @@ The first process of an instance, which the Slurm job runs on its node. When thi
     python -P -m spotrun.clouds.slurm.start RUN UID LAUNCH SECONDS SCRATCH COMMAND…
 
 The process makes the instance's folder, starts the step that listens for Slurm's notice, and runs COMMAND, which starts
-the agent. When the time-to-live of SECONDS is over, the process ends the step and COMMAND. Slurm enforces the
+the agent. When the time-to-live, SECONDS, has passed, the process ends the step and COMMAND. Slurm enforces the
 time-to-live too, but only in whole minutes.
 """
 
