@@ -106,7 +106,7 @@ class GuardedDriver(WrappedDriver):
         return None
 
     def arm_at_last(self, request: LaunchRequest, instance_id: str, since: datetime, member: int = 0) -> bool:
-        """Try again to arm a missing guard, at most once in `AGAIN_AFTER`. Return whether the guard is armed now."""
+        """Retry arming a missing guard, at most once every `AGAIN_AFTER`. Return whether the guard is armed now."""
         asked_at = self._asked_at.get(guard_token(request.token, member))
         if asked_at is not None and self._clock.now() - asked_at < AGAIN_AFTER:
             return False

@@ -89,7 +89,10 @@ class Identities(Protocol):
 
 
 class NoIdentities:
-    """No separate identities: instances act with the launching user's rights, or all runs share one identity."""
+    """
+    Stands for clouds on which runs have no separate identities: instances have the launching user's rights, or all runs
+    share one identity.
+    """
 
     noun = "identity"
 

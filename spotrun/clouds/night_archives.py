@@ -42,11 +42,11 @@ class NightArchives:
 
     def forget(self, needed: Callable[[], Collection[str]], say: Callable[[str], None]) -> None:
         """
-        Delete the archives that no night needs. `needed()` returns the file names of the archives that nights need.
-        Keep archives younger than a day, because another process may be installing a night from them.
+        Delete the archives that no night needs; `needed()` returns the file names of the needed ones. Keep archives
+        younger than a day, because another process may be installing a night from them.
 
-        If a deletion fails, only report it with `say`: an archive costs less than a cent a year, and the next
-        installation tries again.
+        If a deletion fails, only report that with `say`: keeping an archive costs less than a cent a year, and the next
+        installation tries again to delete it.
         """
         young = self._clock.now() - _YOUNG
         try:

@@ -49,12 +49,11 @@ def _time_of(night: Night) -> tuple[int, int]:
 
 class Alarm(Protocol):
     """
-    An alarm that calls a night's runner once a minute while the night's run lives. The runner itself switches the alarm
-    on and off. The methods raise CloudDriver's errors.
+    An alarm that calls a night's runner once a minute until the night's run has ended. The runner itself switches the
+    alarm on and off. The methods raise CloudDriver's errors.
 
-    Each method can be called repeatedly. An Alarm object remembers the state that it has set, and sends no request to
-    set the same state a second time. If `again` is true, the methods send the request in any case, because another
-    process may have changed the state meanwhile.
+    An Alarm object remembers the state that it has set, and sends no request if the state stays the same. With `again`,
+    it sends the request anyway, because another process may have changed the state.
     """
 
     def on(self, *, again: bool = False) -> None:
@@ -96,7 +95,7 @@ class Nights(Protocol):
         Check that a night of this name can be installed. Nothing is written.
 
         Raises:
-            SpecInvalid: the name is too long, or a night of another store already has that name in this region.
+            SpecInvalid: the name is too long, or a night in another store already uses the name in this region.
         """
 
     def addresses(self, places: Mapping[str, Reference]) -> dict[str, str]:
@@ -122,10 +121,10 @@ class Nights(Protocol):
     def install(self, pin: Pin, store: str, function: Function, say: Callable[[str], None]) -> None:
         """
         Create or update the night's runner and everything that calls it, and put the pin into the runner's environment.
-        If another installation is under way, wait for its end. Remove incomplete parts of earlier installations first.
+        If another installation is under way, wait for it to end. First remove the remains of incomplete installations.
 
-        Compare the digest of the installed code with `function`'s digest, to make sure that the runner does not get the
-        code of another archive in the store.
+        Compare the digest of the installed code with `function`'s digest, because another process may have replaced the
+        archive in the store.
         """
 
     def look(self, name: str) -> None:

@@ -132,9 +132,9 @@ class OwnedMachineCloud(Cloud):
 
     def billing(self, spec: RunSpec) -> BillingRule:
         """
-        Return the billing rule of the rented cloud. The rule's text `source` says where the prices come from. Here it
-        also states the price of the user's machine. The rule bills an instance on the user's machine by the second, and
-        charges nothing for its disk and address (see `attached_to`).
+        Return the billing rule of the rented cloud, with the price of the user's machine added to the text `source`,
+        which says where the prices come from. Instances on the user's machine are billed by the second, without a
+        charge for their disk and address (see `attached_to`).
         """
         rule, home = self._rented.billing(spec), spec.home
         assert home is not None

@@ -141,8 +141,8 @@ class Engine(NamedTuple):
         self, image: Image, name: str, run_uid: str, mounts: Mapping[str, str], *, gpus: bool
     ) -> list[str]:
         """
-        Return the engine's arguments that start the container. A process has the same id inside the container and
-        outside. The container uses this machine's shared memory, because data loaders pass batches through shared
+        Return the engine's arguments for starting the container. A process has the same id inside and outside of the
+        container. The container uses this machine's shared memory, because data loaders pass batches through shared
         memory, and a container's own shared memory would be too small. The image's default command does not run.
         """
         return [
@@ -214,7 +214,7 @@ class Engine(NamedTuple):
             raise EngineFailed(f"{self.name} {arguments[0]} did not finish within {within_s:.0f} s") from None
 
     def version(self) -> subprocess.CompletedProcess[str]:
-        """Query the engine's version; for docker, the version of its daemon."""
+        """Ask the engine for its version. docker reports the version of its daemon."""
         return self._ask(
             "version", "--format", "{{.Server.Version}}" if self.name == "docker" else "{{.Client.Version}}"
         )

@@ -162,7 +162,7 @@ class _ManifestRequest:
         return kind, data
 
     def _authorization(self, challenges: list[str]) -> str:
-        """Return the Authorization header that a registry's challenges require."""
+        """Return the Authorization header that answers a registry's challenges."""
         for challenge in challenges:
             scheme, _, rest = challenge.strip().partition(" ")
             if scheme.lower() == "bearer":

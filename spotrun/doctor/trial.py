@@ -39,8 +39,8 @@ SKEW_MAX = timedelta(minutes=15)
 
 class StoreTrial:
     """
-    A trial of a store, in one folder with a random name. If the store's folder does not exist yet, the trial creates
-    it, and removes it afterwards.
+    Tests a store in a folder with a random name. If the store's own folder does not exist yet, the trial creates it,
+    and removes it afterwards.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -144,8 +144,8 @@ class StoreTrial:
 
     def _skew(self) -> Iterator[Finding]:
         """
-        Compare the time at which the store says that a new object was written with this machine's clock. Differences
-        below a second are ignored, because stores report whole seconds.
+        Compare this machine's clock with the store's: write an object, and read the time that the store reports for it.
+        Differences below a second are ignored, because stores report whole seconds.
         """
         key = self._key("clock")
         before = self._clock.now()

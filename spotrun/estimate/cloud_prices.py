@@ -13,8 +13,8 @@ from spotrun.offering import CapacityType
 
 def with_prices(study: CostStudy, quotes_of: Callable[[str, Rented], Quotes]) -> CostStudy:
     """
-    Return the study with each `rented` price replaced by the prices that the cloud reports. `quotes_of` fetches these
-    prices; it is called with the place's name and the value of `rented`.
+    Return the study with each `rented` price replaced by the cloud's prices. `quotes_of` fetches these; it is called
+    with the place's name and the value of `rented`.
     """
 
     def priced(name: str, place: Place) -> Place:

@@ -194,11 +194,12 @@ _PRICES = ("usd_per_hour", "parts", "own", "subscription", "rented", "listed")
 
 class Place(Model):
     """
-    A place to train, with prices and speeds. Its ordinary price is in one of the six fields from `usd_per_hour` to
-    `listed`. A place needs either such a price or a `spot` price; only a price in `usd_per_hour` or `parts` can be
-    combined with `spot`. The place's speed for a training is given by a number (`samples_per_second`), by `spotrun
-    bench` (`measured`), or in relation to another place (`like`). `source` and `as_of` say where its prices come from,
-    and when they were valid.
+    A place to train, with prices and speeds.
+
+    The first six fields, `usd_per_hour` to `listed`, are ways to state the ordinary price. A place has exactly one of
+    these prices, or only a `spot` price, or `spot` together with `usd_per_hour` or `parts`. The speed at which each
+    training runs there is a number (`samples_per_second`), a result of `spotrun bench` (`measured`), or relative to
+    another place (`like`). `source` and `as_of` say where the prices come from, and when they were valid.
     """
 
     usd_per_hour: Amount | None = None
@@ -234,8 +235,8 @@ class Place(Model):
 
 class Published(Model):
     """
-    A published figure, which is compared with the same figure as computed from the study. `differs` is the reason why
-    the two differ. If it is None, they have to agree.
+    A published figure. It is compared with the figure that spotrun computes from the study. `differs` is the reason why
+    the two differ; if it is None, they have to agree.
     """
 
     figure: Annotated[Quantity, BeforeValidator(lambda value: _known(value, get_args(Quantity)))]

@@ -1,4 +1,4 @@
-"""Computes the price of an hour and of a month at a place."""
+"""Computes what a place costs per hour and per month."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ HOURS_PER_DAY = 24
 
 def usd_per_hour(place: Place) -> Decimal:
     """
-    Return the ordinary price of an hour at a place: the price on demand, on the user's own machine, or in a
-    subscription. For a subscription, this is the monthly price divided by the number of hours that the subscription
-    includes, as if the user used them all. If the place has only a spot price, return the spot price. The caller must
-    have replaced `rented` and `listed` prices by numbers.
+    Return a place's price per hour. For a rented machine, this is the on-demand price; the spot price only if there is
+    no other. For a subscription, it is the monthly price divided by the hours that the subscription includes, as if the
+    user used them all. The caller must have replaced `rented` and `listed` prices with numbers.
     """
     if place.own is not None:
         return place.own.usd_per_hour()

@@ -17,8 +17,8 @@ Figure = Callable[[CostStudy, Published], Decimal | None]
 
 class FigureComparison(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A published figure, and in `ours` the same figure of the study. `ours` is None if the study lacks the facts to
-    compute it. `off` is `ours` / `published` - 1.
+    A published figure, compared with the figure that spotrun computes from the study, `ours`. `ours` is None if the
+    study lacks the facts to compute it. `off` is `ours` / `published` - 1.
     """
 
     figure: str

@@ -26,9 +26,9 @@ class Evidence:
 @dataclass(frozen=True)
 class _Causes:
     """
-    Three texts about one kind of difference. `seen` says what differs. `after_resume` is a likely cause if the training
-    was resumed before the difference. `by_itself` is a cause that makes any two trainings of the script differ, even
-    without an interruption.
+    Texts about one kind of difference. `seen` says what differs. `after_resume` is the likely cause if the training was
+    resumed before the difference. `by_itself` is the likely cause if trainings of the script differ even without an
+    interruption.
     """
 
     seen: str

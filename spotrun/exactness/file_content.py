@@ -189,8 +189,7 @@ def _is_number(text: str) -> bool:
 
 def _of_archive(file: BinaryIO, clean: Clean) -> Parts:
     """
-    Yield the contents of a zip file, member by member. It may be a file from torch.save or numpy.savez, or any other
-    archive.
+    Yield the contents of a zip archive. It may have been written by torch.save, by numpy.savez or by any other program.
     """
     with zipfile.ZipFile(file) as archive:
         names = sorted(name for name in archive.namelist() if not name.endswith("/"))

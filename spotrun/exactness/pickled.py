@@ -237,7 +237,7 @@ def _memory_of(value: Any) -> Memory | None:
 
 def no_memory(_name: str) -> bytes:
     """
-    Reject a request for memory outside of the pickle.
+    Refuse to read memory that is not in the pickle.
 
     Raises:
         UnpicklingError: always.

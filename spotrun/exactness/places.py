@@ -52,7 +52,7 @@ class Pattern:
 
     def names(self, kind: str) -> Iterator[str]:
         """
-        Yield a name for each of `values`: the name of the family `kind`, with numbers only at the positions `kept`.
+        Yield a name for each tuple in `values`: the family `kind`, with the tuple's numbers at the positions `kept`.
         """
         for values in sorted(self.values):
             numbers = dict(zip(self.kept, values, strict=True))

@@ -35,15 +35,14 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     """
     A measurement of a job on instances of a `kind`, made by the run `run`. A field that is None is unknown.
 
-    `step_s` is the time of a step, `work_s` the time of the whole training without validations and starts, and
-    `samples` the number of samples in a step. `doubt` is the share by which `step_s` may be wrong, estimated from how
-    much single measurements differ. `start_s` is the time from the request for the instance to the first step.
-    `usual_boot_s` is the part of `start_s` that such an instance usually needs to boot.
+    `step_s` is the duration of a step, `work_s` that of the whole training without validations and starts, and
+    `samples` the number of samples in a step. `doubt` is the relative error of `step_s`, estimated from the spread of
+    the steps. `start_s` is the time from the request for the instance to the first step; `usual_boot_s` is the usual
+    boot time of such an instance, which is part of `start_s`.
 
-    A bench can measure the job with other values than those in its file. `otherwise` describes the replaced values.
-    `args` are the arguments with which the script was measured; for a job that runs a command, `command` is the
-    measured command. `job` is the digest of the job without the arguments that a bench can replace; "" in an older
-    record.
+    A bench can replace some of the job's values. `otherwise` describes these replacements. `args` are the arguments
+    with which the script was measured; for a job that runs a command, `command` is the measured command. `job` is the
+    digest of the job without the arguments that a bench can replace; "" in an older record.
     """
 
     kind: str
@@ -85,9 +84,9 @@ def benched(store: Store, spec: RunSpec) -> dict[str, BenchResult]:
 
 def benched_otherwise(store: Store, name: str, job: str, kind: str) -> BenchResult | None:
     """
-    Return the newest measurement of a job on instances of `kind`, even if the bench replaced some of the job's values.
-    `name` is the job's name, and `job` its digest (BenchResult.job). Only the OTHERS_MAX newest records of the name are
-    searched. Return None if they have no such measurement.
+    Return the newest measurement of a job on instances of `kind`, whether or not the bench replaced some of the job's
+    values; None if there is none. `name` is the job's name, and `job` its digest (BenchResult.job). Only the newest
+    OTHERS_MAX measurements of jobs with this name are searched.
 
     Raises:
         StoreError: the store cannot be read.
@@ -102,9 +101,9 @@ def benched_otherwise(store: Store, name: str, job: str, kind: str) -> BenchResu
 
 def benched_steps(store: Store, spec: RunSpec, scale: float) -> dict[str, float]:
     """
-    Return the measured seconds of a step for each kind of instance that a run of `spec` can choose from. The seconds
-    are converted to the run time of the new run's clock, which is `scale` times as fast as the clock of the
-    measurement. If `spec` allows only one kind, return {}.
+    Return the measured seconds per step for each kind of instance that `spec` allows; {} if it allows only one kind.
+    The seconds are in the run time of a new run of `spec`, whose clock is `scale` times as fast as that of the
+    measurement.
 
     Raises:
         StoreError: the measurements cannot be read.

@@ -154,8 +154,8 @@ def unfetched(path: str) -> Unfetched | None:
 
 def unfetched_below(name: str) -> Unfetched | None:
     """
-    Return the reason why `spotrun fetch` refuses to write files into a folder of the user that has this name; None if
-    it does not refuse.
+    Return the reason why `spotrun fetch` refuses to write into a user's folder of this name; None if it does not
+    refuse.
     """
     plain = _folded(name)
     if _VERSION_CONTROL.fullmatch(plain):

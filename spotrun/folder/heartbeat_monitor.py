@@ -12,7 +12,7 @@ MISSED = 2
 
 
 class GangHeartbeatMonitor:
-    """Checks the heartbeats of all agents of an attempt. Each agent has an index."""
+    """Checks the heartbeats of all agents of an attempt. An agent is identified by its position in the list."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -104,7 +104,7 @@ class Signer:
 
 class OwnersKey:
     """
-    Signs for the owner of a run. The key is not read before the first signature, because most commands only read the
+    Signs for the owner of a run. The key is read only when a signature is needed, because most commands only read the
     run.
     """
 

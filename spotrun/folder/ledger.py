@@ -260,7 +260,7 @@ class Ledger:
             return self.state
 
     def first(self, event: RunCreated) -> Entry:
-        """Return entry 0 as `create` writes it. Each call returns the same entry."""
+        """Return the entry 0 that `create` will write. Each call returns the same entry."""
         with self._lock:
             if self._first is None:
                 self._first = self._entry(event)
@@ -323,9 +323,9 @@ class Ledger:
     def is_gone(self) -> bool:
         """
         Return True if the run's folder was moved or deleted. The folder counts as gone if the first entries of the
-        ledger are missing while the store still has the run's key. (Later entries may exist, if an agent did not notice
-        the deletion and went on writing.) If the key is missing too, the whole store is probably absent, for example
-        because a disk is not mounted. Then the result is False.
+        ledger are missing, but the store still has the run's key. (There may be later entries, from an agent that did
+        not notice the deletion.) If the key is missing too, return False: probably the whole store is absent, for
+        example because a disk is not mounted.
 
         Raises:
             StoreUnavailable: as in `refresh`.
@@ -419,8 +419,8 @@ class Ledger:
 
     def _settle(self, number: int, data: bytes) -> bytes:
         """
-        Try to store `data` as entry `number`. Then return the object that the store has under that number, which may be
-        another writer's. If the store's answer to the write is lost, read the object to find out which one was stored.
+        Try to store `data` as entry `number`. Return the content of the stored entry: `data`, or what another writer
+        stored under that number first. If the store's answer is lost, read the entry back to find out.
         """
         refused: WritesRefused | None = None
         try:

@@ -32,8 +32,8 @@ class TypeUse(msgspec.Struct, frozen=True, kw_only=True):
 
 def machine_use(store: Store, state: RunState) -> list[TypeUse]:
     """
-    Return the use for each instance type, in the order in which the types first trained. Types whose agents reported
-    nothing are absent.
+    Return how busy the machines of each type were, in the order in which the types first trained. Types whose agents
+    reported nothing are left out.
     """
     names = list(dict.fromkeys(name for attempt in state.attempts.values() for name in attempt.names))
     found: dict[str, MachineUse] = {}

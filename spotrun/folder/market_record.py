@@ -47,9 +47,8 @@ _NAME = re.compile(  # the zone may be a partition of a cluster, with "_" in its
 
 class MarketRecord:
     """
-    The market record in the store, for one run. The record is only advice, so `exchange` never raises an error of the
-    store: a run must not fail because the record cannot be read. `trouble` is the reason why the record cannot be used
-    now.
+    Reads and extends the market record for one run. A run must not fail because the record cannot be read, so
+    `exchange` never raises an error of the store. `trouble` is the reason why the record cannot be used now.
     """
 
     def __init__(self, store: Store, read_every: timedelta = READ_EVERY) -> None:

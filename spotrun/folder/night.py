@@ -98,7 +98,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The value of the variable in the function's environment. It contains the key, so it is never printed."""
+        """The pin as it is written into the function's environment. It contains the key, so it is never printed."""
         return msgspec.json.encode(self).decode()
 
     @property

@@ -114,7 +114,7 @@ class NightRecord:
         return f"{self._runs_uri}/{self._name}-{uid}"
 
     def install(self, night: Night) -> None:
-        """Store the record of a night. Its work folder was stored before, by `upload`."""
+        """Store the record of a night. Call `upload` first, which stores the work folder."""
         persist(lambda: self.store.put(_NIGHT, night.encoded))
 
     def upload(self, folder: Path) -> str:
@@ -162,8 +162,8 @@ class NightRecord:
 
     def newest(self) -> list[NumberedNight]:
         """
-        Return the DUE_AGAIN newest records, oldest first. These are enough to find out whether a night has begun
-        already.
+        Return the DUE_AGAIN newest records, oldest first. They are enough to find out whether a night has already
+        begun.
         """
         listed = persist(lambda: self.store.list("begun/"))
         numbers = [int(parts[1]) for each in listed if (parts := _BEGUN.fullmatch(each.key))]

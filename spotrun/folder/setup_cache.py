@@ -45,7 +45,7 @@ class PackedPart(msgspec.Struct, frozen=True):
 
 
 class PackedSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """A packed set-up in the store. The instance of `launch` packed it."""
+    """A packed set-up in the store. `launch` is the launch whose instance packed it."""
 
     launch: Count
     parts: Annotated[tuple[PackedPart, ...], msgspec.Meta(min_length=1)]

@@ -154,7 +154,7 @@ class TrainingStatus(msgspec.Struct, frozen=True, kw_only=True):
         return TrainingStatus(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
 
     def times(self, scale: float) -> TrainingStatus:
-        """Return the same work as measured by a clock that runs `scale` times as fast."""
+        """Convert the times to those of a clock that runs `scale` times as fast."""
         return replace(self, seconds=self.seconds * scale, waited_s=self.waited_s * scale)
 
 
@@ -211,7 +211,7 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blindness(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason why the cloud has not listed the run's instances for a runner since the time `since`."""
+    """The reason why a runner has not been able to list the run's instances since the time `since`."""
 
     since: Moment
     why: str

@@ -178,7 +178,7 @@ def _read(kept: Path | None, otherwise: float) -> float:
 
 
 def _write(kept: Path | None, heard_s: float) -> None:
-    """Store the time. Failures are ignored, so that a full disk does not keep the notice from being reported."""
+    """Store the time. Ignore failures, because the notice must be reported even if the disk is full."""
     if kept is not None:
         with contextlib.suppress(OSError):
             temporary = kept.with_suffix(".tmp")

@@ -35,8 +35,9 @@ _SKUS = Call(BILLING, "GET", f"v1/{COMPUTE_ENGINE}/skus", {"fields": _FIELDS})
 class PriceList(msgspec.Struct, frozen=True, kw_only=True):
     """
     Prices in one region, keyed by type. A type that neither the catalog nor the shipped table lists is absent. `prices`
-    are on-demand prices; `spot` has spot prices for types without a known history. `trouble` is the reason why the live
-    list was not read. `remarks` report large differences between the live list, which is used, and the shipped list.
+    are on-demand prices. `spot` are spot prices, which are used for types whose price history is unknown. `trouble` is
+    the reason why the catalog was not read. `remarks` report prices in the catalog that differ greatly from those in
+    the shipped table.
     """
 
     prices: Mapping[str, ListPrice]
@@ -63,10 +64,10 @@ def read_price_list(
     region: str, machines: Collection[Machine], parts: Callable[[], PartPrices], now: datetime
 ) -> PriceList:
     """
-    Return the USD per hour of `machines`, and of all other machines in the shipped table. `parts` returns the prices of
-    machine parts, from the catalog or from a cache.
+    Return prices in USD per hour: those of `machines` from the catalog, and those of all other machines from the
+    shipped table. `parts` returns the prices of machine parts, from the catalog or from a cache.
 
-    If `parts` fails, return the prices of the shipped table. They may be a few months old, but they still show which
+    If `parts` fails, return only prices from the shipped table. They may be a few months old, but they still show which
     types are cheaper than others.
     """
     shipped = {market: shipped_prices(__package__, region, market) for market in RENTED}
@@ -91,7 +92,7 @@ def _summed(machines: Collection[Machine], place: PriceScope, parts: PartPrices,
 
 def _far_apart(region: str, live: Mapping[str, ListPrice], shipped: Mapping[str, ListPrice]) -> Iterator[str]:
     """
-    Report on-demand prices that differ much between the lists. Spot prices are not compared, because they change all
+    Report on-demand prices that differ greatly between the lists. Spot prices are not compared, because they change all
     the time.
     """
     for kind in sorted(live.keys() & shipped.keys()):

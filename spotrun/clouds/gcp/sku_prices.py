@@ -58,8 +58,8 @@ class Part(NamedTuple):
 
 class Wording(NamedTuple):
     """
-    The way to recognise SKUs for one kind of part: by the words of the description, the resource group and the unit.
-    `names` maps the name in the description to `Part.of`.
+    Recognises the SKUs of one kind of part, by description, resource group and unit. The group `of` in `words` is the
+    name of the part in the description; `names` maps it to `Part.of`.
     """
 
     what: What
@@ -119,7 +119,7 @@ _WORDINGS = (
 
 
 def part_prices(skus: Iterable[Mapping[str, Any]], regions: Collection[str]) -> PartPrices:
-    """Return the prices of all parts for which these SKUs have prices in `regions`."""
+    """Return the prices in `regions` of all parts that these SKUs cover."""
     found: dict[tuple[Part, PriceScope], Decimal | None] = {}
     for sku in skus:
         for what, price in _read(sku, regions):

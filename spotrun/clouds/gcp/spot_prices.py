@@ -58,8 +58,8 @@ def _segments(answer: Mapping[str, Any], since: datetime, now: datetime) -> list
 
 def _read(answer: Mapping[str, Any], since: datetime) -> Iterator[PriceSegment]:
     """
-    Yield the prices in an answer. A record without a beginning counts from `since`. A record without a positive price
-    in US dollars is ignored.
+    Yield the prices in an answer. If a record has no start time, its price applies from `since`. A record without a
+    positive price in US dollars is ignored.
     """
     for record in answer.get("priceHistory", ()):
         begins = record.get("interval", {}).get("startTime")

@@ -58,7 +58,7 @@ class BusyGpus:
         self._asking: threading.Thread | None = None
 
     def taken_by(self) -> str:
-        """Name the processes that compute on the GPUs; "" if there are none."""
+        """Return a text that names the processes on the GPUs; "" if there are none."""
         if self._asking is not None and self._asking.is_alive():
             return self._answer
         if time.monotonic() - self._looked_s >= LOOKS_EVERY_S:

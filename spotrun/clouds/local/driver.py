@@ -140,7 +140,9 @@ class LocalDriver:
         return self._places.disk(instance_id)
 
     def record(self, instance_id: str) -> Record | None:
-        """Return the whole record of an instance, with its processes and endpoint. For tests and doctor."""
+        """
+        Return an instance's whole record, with its processes and endpoint. Only tests and `spotrun doctor` need it.
+        """
         folder = self._places.record_folder(instance_id)
         return None if folder is None else settling.settled(folder, self._log)
 

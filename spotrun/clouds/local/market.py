@@ -114,14 +114,14 @@ class Market:
 
     def next_recommendation(self, pool: Pool, at: datetime) -> datetime | None:
         """
-        Return the time of the next recommendation to rebalance for instances in the pool. It lies after `at` and before
-        the pool's next loss. Return None if there is no such recommendation.
+        Return the time of the next recommendation to rebalance for instances in the pool: after `at`, and before the
+        pool's next loss. Return None if there is none.
 
         According to AWS, a recommendation can arrive before the notice, or together with it
-        (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html). AWS publishes neither how many
-        recommendations come nor how early. So this market makes three assumptions: a recommendation precedes the
-        fraction `recommended` of all losses; it comes at most LEAD_MINUTES_MAX before the notice; and there are as many
-        false recommendations as true ones.
+        (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html). AWS does not publish how often
+        or how early recommendations come. So this market makes three assumptions: the fraction `recommended` of all
+        losses has a recommendation; it comes at most LEAD_MINUTES_MAX before the notice; and there are as many false
+        recommendations as true ones.
         """
         loss = self.next_loss(pool, at)
         if loss is None:
@@ -246,7 +246,7 @@ class Timeline(Generic[T]):
 
 
 def _availabilities(random: Random, start: datetime) -> Iterator[Availability]:
-    """Yield a pool's periods with capacity, without end. At `start` the pool has no capacity."""
+    """Yield an endless series of periods in which a pool has capacity. At `start` it has none."""
     while True:
         since = start + _lognormal(random, DOWN_MEDIAN_MINUTES, DOWN_SIGMA)
         until = since + timedelta(minutes=UP_MIN_MINUTES) + _lognormal(random, UP_MEDIAN_MINUTES, UP_SIGMA)

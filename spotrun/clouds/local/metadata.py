@@ -154,8 +154,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _token_ttl(text: str | None) -> int | None:
     """
-    Return the time-to-live, in seconds, that a request for a token asks for. `text` is the value of its header; None if
-    the request has no such header. Return None if the real metadata service would refuse the request.
+    Read the header in which a request for a token states the token's time-to-live. `text` is its value; None if the
+    header is missing. Return the seconds; None if the real metadata service would refuse the request.
     """
     if text is None or not (text.isascii() and text.isdigit()):
         return None

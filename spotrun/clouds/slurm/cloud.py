@@ -58,9 +58,8 @@ class Slurm(Cloud):
 
     def boot(self, spec: RunSpec) -> timedelta:
         """
-        Return the usual time from when a node is free until the agent runs on it. It is not zero, because Slurm's
-        controller assigns nodes only every few seconds, and because Python imports its modules slowly from a network
-        file system.
+        Return the usual time between the moment when a node is free and the moment when the agent runs on it. Slurm's
+        controller assigns nodes only every few seconds, and Python imports modules slowly from a network file system.
         """
         return timedelta(seconds=30)
 
@@ -154,7 +153,8 @@ class Slurm(Cloud):
 
     def account(self, regions: Sequence[str]) -> Account:
         """
-        Return the interfaces that list and end all of this user's jobs on the cluster, whichever run they belong to.
+        Return the interfaces through which spotrun lists and ends this user's jobs on the cluster, for all runs
+        together.
         """
         from spotrun.clouds.slurm.config import SlurmConfig
 

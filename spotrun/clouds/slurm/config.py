@@ -18,8 +18,8 @@ REGION = "cluster"
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One partition as a job describes it. `accelerators` has the same form as in Offering. A field is 0 or "" if the job
-    does not state its value.
+    One partition as a job describes it. `accelerators` has the same form as in Offering. A field that the job leaves
+    out is 0 or "".
     """
 
     name: str
@@ -81,7 +81,7 @@ class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def config_of(slurm: SlurmSpec, nodes: int = 1) -> SlurmConfig:
-    """Return the configuration that a job describes, for `nodes` nodes that train together."""
+    """Return the configuration for a job's section `slurm`. `nodes` is the number of nodes that train together."""
     return SlurmConfig(
         nodes=nodes,
         partitions=tuple(map(_partition, slurm.partitions)),

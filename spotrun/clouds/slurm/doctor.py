@@ -103,8 +103,8 @@ class SlurmDoctor:
 
 def _refused(known: ClusterPartition, error: CloudError) -> Finding:
     """
-    Report that Slurm would refuse a job in this partition: as a warning if the reason is temporary, otherwise as a
-    failure.
+    Report that Slurm would refuse a job in this partition. This is a warning if the reason is temporary, and otherwise
+    a failure.
     """
     if isinstance(error, InsufficientCapacity | QuotaExceeded | CloudUnavailable):
         return warned(f"partition {known.name}", error.message, error.hint or "it is treated as full until this passes")
@@ -131,7 +131,7 @@ def _to_write(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _wrong_as(kind: CapacityType, known: ClusterPartition, cluster: Cluster) -> Unreadable | None:
-    """Return why a job with this partition and capacity type would be refused; None if it would be accepted."""
+    """Return why spotrun would refuse a job that names this partition with this capacity type; None if it would not."""
     partition = Partition(
         name=known.name, capacity_type=kind, usd_per_node_hour=Decimal(0), max_time=known.max_time or timedelta()
     )

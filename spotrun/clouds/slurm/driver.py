@@ -31,8 +31,8 @@ class SlurmDriver:
     the job's comment names the run.
 
     While a job waits in the queue, its instance is pending. If no node becomes free in time, Slurm removes the job from
-    the queue. The launch then counts as failed for lack of capacity, and costs nothing. If Slurm leaves the job in the
-    queue, the next driver that lists jobs cancels it.
+    the queue, and the launch fails for lack of capacity, at no cost. If Slurm does not remove the job, the next driver
+    that lists jobs cancels it.
 
     The members of a gang are one job, with a step for each member (spotrun.clouds.slurm.gang).
     """

@@ -25,8 +25,8 @@ from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 
 class GangJob(NamedTuple):
     """
-    A job and the records of its members: each member's seat (its node), if it is known, and the time and the reason for
-    each member that ended before the job.
+    A job and the records of its members. `seats` are the members' nodes; empty if they are not known yet. `ended` has
+    one item for each member: when and why it ended; None if it ends with the job.
     """
 
     job: Job
@@ -95,8 +95,8 @@ class GangJob(NamedTuple):
 
     def _prices_of_last(self, last: int) -> tuple[PriceSegment, ...]:
         """
-        Return the hourly price of all nodes that are billed to the last member. Each time the number of these nodes
-        changes, a new segment begins.
+        Return the prices per hour of the last member, which is billed for its own node and for the nodes of the members
+        that ended before it. A new segment begins each time the number of these nodes changes.
         """
         began = instance_of(self.job).prices
         if not began:

@@ -102,8 +102,8 @@ def _keep(assignment: Assignment, life: int) -> int:
 
 def _end_with_the_task(life: int) -> None:
     """
-    Wait until the task ends, then send SIGTERM to this process. The signal stays blocked in all threads until the main
-    thread is ready to handle it.
+    Wait until the task ends, then send SIGTERM to this process. All threads block the signal until the main thread can
+    handle it.
     """
     os.read(life, 1)
     os.kill(os.getpid(), signal.SIGTERM)

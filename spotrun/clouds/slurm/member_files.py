@@ -129,8 +129,8 @@ def _reaching(path: Path) -> Iterator[None]:
 
 def read_seats(commands: Commands, nodes: str) -> tuple[Seat, ...]:
     """
-    Return the seats of nodes in Slurm's notation, such as `n[1-3,7]`, always in the order of the cluster's
-    configuration.
+    Return the seats of `nodes`, in the order of the cluster's configuration. `nodes` is in Slurm's notation, such as
+    `n[1-3,7]`.
 
     Raises:
         CloudNotInstalled, CloudUnavailable, AccessDenied: Slurm did not answer.

@@ -27,8 +27,8 @@ DEAF_AFTER_S = 12 * BEAT_S
 
 class ListenerNotices:
     """
-    The notice that the listener has written, as a source of notices. If the listener has not updated the file for
-    DEAF_AFTER_S, the listener is probably dead, and `notices` raises Blind.
+    A notice source that reads the listener's file. If the listener has not updated the file for DEAF_AFTER_S, it is
+    probably dead, and `notices` raises Blind.
     """
 
     def __init__(self, file: Path, clock: Clock) -> None:

@@ -90,7 +90,7 @@ class Job(NamedTuple):
 
     @property
     def waited_in_vain(self) -> bool:
-        """True if the job never had a node, and was taken from the queue at the end of its wait."""
+        """True if the job never had a node, and Slurm removed it from the queue after its maximum wait."""
         if self.state != "CANCELLED" or not self.never_ran or self.ends_at is None:
             return False
         return self.ends_at - self.submitted_at >= self.tags.wait
