@@ -58,7 +58,7 @@ NO_ROOM = {
 
 @contextmanager
 def unless_no_room() -> Iterator[None]:
-    """Ignore errors of a file system that accepts no writes. Use this for a write that nothing depends on."""
+    """Ignore errors of writes to a file system that is full or read-only. For writes on which nothing depends."""
     try:
         yield
     except OSError as error:
@@ -246,10 +246,9 @@ class NotInstalled(SpotrunError):
     """
     A package or a program is not installed.
 
-    There are three subclasses: StoreNotInstalled, CloudNotInstalled and SecretNotInstalled. A store, a cloud or a
-    reader of secrets raises its subclass if it needs the missing package. Each subclass also inherits from the usual
-    error of its raiser: StoreNotInstalled, for example, is a StoreError. So a caller that handles StoreError also
-    handles a missing package of the store.
+    Stores, clouds and readers of secrets raise the subclasses StoreNotInstalled, CloudNotInstalled and
+    SecretNotInstalled. Each of these is also a subclass of the usual error: StoreNotInstalled, for example, is a
+    StoreError. So a caller that handles StoreError also handles a missing package of the store.
     """
 
     exit_code = 13
@@ -318,8 +317,8 @@ def _with_uv_tool(receipt: Path, extra: str) -> list[str]:
 
 def installer() -> list[str]:
     """
-    Return the beginning of a command that installs packages for this Python. The command also works if this Python's
-    virtual environment is not active.
+    Return a command that installs packages for this Python, without the packages' names. The command also works if this
+    Python's virtual environment is not active.
     """
     import shutil
     import sys

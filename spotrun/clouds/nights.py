@@ -114,8 +114,8 @@ class Nights(Protocol):
     def pinned(self, name: str) -> Pin | None:
         """
         Read the pin of a night. A pin is a variable in the environment of the night's runner that says which job the
-        runner trusts. Return None if there is no runner, or if an old version of spotrun, which had no pins, installed
-        the runner.
+        runner trusts. Return None if there is no runner, or if it was installed by an old version of spotrun that had
+        no pins.
         """
 
     def install(self, pin: Pin, store: str, function: Function, say: Callable[[str], None]) -> None:

@@ -102,8 +102,8 @@ class PatientClient(ABC):
 
     def _reason_of(self, error: CloudError) -> CloudError:
         """
-        Replace `error`, which says only that credentials were refused or have expired. Return an error that also says
-        why, if the reason is known; otherwise, return `error` itself.
+        Explain `error`, which says only that credentials were refused or have expired. If the reason is known, return
+        an error that names it; otherwise return `error` itself.
         """
         return error
 

@@ -309,7 +309,7 @@ class Container:
 
 
 def entering(holder: int, command: Sequence[str], folder: Path) -> list[str]:
-    """Return the command line of `Container.within`. `holder` is the process id of the container's one process."""
+    """Return the command line of `Container.within`. `holder` is the id of the container's own process."""
     enter = [str(shutil.which("nsenter")), "--target", str(holder), "--mount", "--root"]
     return [*enter, "--", "/bin/sh", "-c", 'cd "$0" && exec "$@"', str(folder), *command]
 
@@ -361,7 +361,7 @@ def _login(
 ) -> Iterator[tuple[Sequence[str], Mapping[str, str], Sequence[int]]]:
     """
     Yield the command-line options, environment variables and file descriptors that make an engine read the login from
-    memory. This way, the login is never written to a disk.
+    memory, because the login must not be written to a disk.
     """
     if credentials is None:
         yield (), {}, ()

@@ -23,8 +23,8 @@ INSTALL: Mapping[str, str] = {
 
 class EngineFacts(NamedTuple):
     """
-    Facts about an engine. `rootless`: its containers belong to a user other than root. `gpus`: its containers can use
-    the machine's GPUs; None if the machine has none.
+    The settings of an engine. `rootless`: its containers belong to a user other than root. `gpus`: its containers can
+    use the machine's GPUs; None if the machine has none.
     """
 
     version: str

@@ -13,8 +13,8 @@ from spotrun.errors import AccessDenied, CloudUnavailable, SpotrunError, StoreUn
 
 class Verdict(StrEnum):
     """
-    The verdict of a check. `warned`: a run works, but with a drawback. `unknown`: the check could not find out.
-    `failed`: do not launch. `waits`: there is no verdict yet, and the finding names what the check waits for.
+    The verdict of a check. `warned`: runs work, but with a disadvantage. `unknown`: the check could not find out.
+    `failed`: runs will not work. `waits`: there is no verdict yet, and the finding says what the check waits for.
     """
 
     OK = "ok"
@@ -80,9 +80,8 @@ def _advice_of(error: SpotrunError, otherwise: str) -> str:
 
 class Refusal(NamedTuple):
     """
-    A rule for the finding that reports an error which ended a check. If the error is of the class `error`, the finding
-    gets the verdict `verdict`. The default rule is for AccessDenied: if the user has no right to read what a check
-    needs, the verdict is `unknown`.
+    A rule that turns an error of the class `error`, raised by a check, into a finding with the verdict `verdict`. The
+    default rule is for AccessDenied: if the user is not allowed to read what a check needs, the verdict is `unknown`.
 
     The text `words` is put before the error's message, `hint` replaces the error's hint, and `advice` is used if the
     error has no hint.
@@ -109,8 +108,8 @@ _FAILURE = Refusal(error=SpotrunError, verdict=Verdict.FAILED)
 
 def findings_of(name: str, check: Check, *refusals: Refusal) -> Iterator[Finding]:
     """
-    Yield the findings of a check. If the check raises an error, report it by the first rule in `refusals` for this
-    class of errors. If no rule fits, report a failure.
+    Yield the findings of a check. If the check raises an error, use the first rule in `refusals` that is for errors of
+    this class; if there is none, report a failure.
     """
     try:
         yield from check()

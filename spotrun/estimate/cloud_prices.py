@@ -54,8 +54,8 @@ def _lately(quote: Quote, rented: Rented, found: Quotes) -> PriceRange | None:
 
 def _spread(quote: Quote, rented: Rented, found: Quotes) -> str:
     """
-    Return a text that says how many days the spot prices cover, because a cloud may have prices for fewer days than the
-    study requests.
+    Return a text for the study's reader that says how many days the spot prices cover. They may be fewer than the study
+    requests.
     """
     if _lately(quote, rented, found) is None:
         return "spot as it is now"

@@ -100,7 +100,7 @@ class Part(Model):
 
 
 class Interrupted(Model):
-    """Capacity with interruptions. Each interruption costs the time `restart`."""
+    """Capacity that is interrupted now and then. Each interruption costs the time `restart`."""
 
     interruptions_per_hour: Amount = Decimal(0)
     restart: fields.Duration = timedelta(0)

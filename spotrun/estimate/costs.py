@@ -138,7 +138,7 @@ def capacity_of(place: Place) -> str:
 
 def drag(spot: Spot) -> Decimal:
     """
-    Return the factor, at least 1, by which interruptions prolong a training.
+    Return the factor, at least 1, by which interruptions lengthen a training.
 
         1 / (1 - interruptions an hour * hours of a restart)
     """

@@ -60,10 +60,10 @@ def parts_of_array(path: str, kind: str, shape: Sequence[int], content: bytes) -
 
 def parts_of_npy(content: bytes) -> Iterator[tuple[str, str]]:
     """
-    Yield the parts of a file from numpy.save.
+    Yield the parts of a file that numpy.save wrote.
 
     Raises:
-        ValueError: the file is not from numpy.save, or its array holds objects or records.
+        ValueError: numpy.save did not write the file, or its array contains objects or records.
     """
     try:
         size, begin = (
@@ -82,8 +82,8 @@ def parts_of_npy(content: bytes) -> Iterator[tuple[str, str]]:
 
 def in_order_of_c(shape: Sequence[int], content: bytes, is_fortran: bool) -> tuple[Sequence[int], bytes]:
     """
-    Return the shape and the content of an array in C order. An array in Fortran order is returned as its transpose,
-    which has the same bytes in C order.
+    Return the shape and the bytes of an array in C order. If the array is in Fortran order, return those of its
+    transpose: the same bytes, with the shape reversed.
     """
     return (tuple(reversed(shape)) if is_fortran else shape), content
 

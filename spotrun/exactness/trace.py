@@ -83,7 +83,7 @@ class Validated:
 
 @dataclass(frozen=True, kw_only=True)
 class Improved:
-    """After `step` optimizer steps, a callback has seen a new best value of its metric."""
+    """A callback has seen a new best value of the metric that it watches, after `step` optimizer steps."""
 
     step: int
 
@@ -142,8 +142,8 @@ class Ended:
 @dataclass(frozen=True, kw_only=True)
 class ProcessEnded:
     """
-    The process `pid` ends, because all code of the script has run. `places` are the contents of the variables of the
-    script's modules, and `outside` are the files that the process has written outside the work folder.
+    The process `pid` has reached the end of the script. `places` are the contents of the variables of the script's
+    modules, and `outside` are the files that the process has written outside the work folder.
     """
 
     pid: int

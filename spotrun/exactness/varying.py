@@ -116,8 +116,7 @@ class Varying:
 
 class _Words:
     """
-    The words that vary in texts of one shape. In each text whose place is in `pattern`, the words at the positions
-    `numbers` vary.
+    The words that vary in texts of one shape: the words at the positions `numbers`, at all places that match `pattern`.
     """
 
     def __init__(self, kind: str, shape: str, differing: dict[str, set[int]], known: set[Indices]) -> None:

@@ -87,8 +87,8 @@ class AgentStatuses:
 
     def steps_total(self, state: RunState) -> float | None:
         """
-        Return the total number of steps of the training. The number comes from the status of the newest agent that has
-        reported it. The number is remembered here, in case that status object is missing later.
+        Return the total number of steps of the training, as reported by the newest agent that knows it. Remember the
+        number, because that agent's status object may be missing later.
         """
         self._steps_total = self._newest(state, lambda status: status.steps_total, self._steps_total)
         return self._steps_total

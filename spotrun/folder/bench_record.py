@@ -116,9 +116,9 @@ def benched_steps(store: Store, spec: RunSpec, scale: float) -> dict[str, float]
 
 def steps_of_the_first(kinds: Iterable[Kind], known: dict[str, BenchResult]) -> dict[str, float]:
     """
-    Return the seconds that each measured kind of instance takes for the same number of samples. This number is the
-    number of samples in one step on the first measured kind in `kinds`. The seconds of one step on each kind would not
-    be comparable, because a step on more devices may have more samples.
+    Return how many seconds each measured kind of instance needs for as many samples as the first measured kind in
+    `kinds` has in one step. The seconds per step would not be comparable, because a step on more devices may have more
+    samples.
     """
     found = [known[str(kind)] for kind in kinds if str(kind) in known]
     base = found[0].samples if found else None

@@ -21,8 +21,8 @@ from spotrun.store.port import Store
 
 class Heartbeats:
     """
-    Measures for one runner how long each agent has been silent. The heartbeats are read only at intervals; between two
-    readings, the results do not change.
+    Measures for one runner how long each agent has been silent. The heartbeats are read only at intervals; in
+    between, the results do not change.
     """
 
     def __init__(

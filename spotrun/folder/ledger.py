@@ -102,9 +102,9 @@ def read_entry(store: Store, number: int) -> bytes | None:
     """
     Return the bytes of entry `number`'s object; None if the object does not exist.
 
-    If the bytes do not match the checksum in them, read the object again, until two reads agree. If they agree, the
-    object itself is damaged, because a faulty connection would corrupt each read differently. At most ENTRY_SIZE_MAX
-    bytes are read, because any process may have stored a huge object under this name.
+    If the bytes do not match the checksum in them, either the object is damaged or the connection corrupts it. So read
+    it again until two reads agree: a faulty connection would corrupt each read differently. Read little more than
+    ENTRY_SIZE_MAX bytes, because any process may have stored a huge object under this name.
     """
     data = None
     for _ in range(READS_MAX):
@@ -134,7 +134,7 @@ def first_object(store: Store) -> tuple[Entry, bytes]:
         RunNotFound: entry 0 is missing, or does not create a run.
         LedgerDamaged: entry 0 is not what was written.
         LedgerVersionUnknown: entry 0 was written by a spotrun whose ledgers this one cannot read.
-        StoreUnavailable: entry 0 could not be read for a few seconds. The limit is short because a person may be
+        StoreUnavailable: entry 0 could not be read within a few seconds. The limit is short because a person may be
             waiting.
     """
     data = persist(lambda: read_entry(store, 0))
@@ -300,7 +300,7 @@ class Ledger:
             EntryRefused: the event would be void on the newest state.
             LedgerDamaged, KeyMissing: the event is a launch, and an entry that this process has read before
                 (LedgerDamaged) or the owner's key (KeyMissing) no longer exists.
-            LedgerFlooded: for RACE_FOR_S, another writer was faster at each attempt to write the next entry.
+            LedgerFlooded: for RACE_FOR_S, another writer was always the first to write the next entry.
             RunNotFound, LedgerDamaged, LedgerVersionUnknown, StoreUnavailable: as in `refresh`; the event may have been
                 written or not.
         """
@@ -513,10 +513,7 @@ class Ledger:
         return self._patiently(read_entry, self._store, number)
 
     def _patiently(self, act: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
-        """
-        Call `act`, and repeat the call after temporary faults of the store. If `retry_for_s` is 0, call `act` only
-        once.
-        """
+        """Call `act`, and retry after temporary faults of the store. If `retry_for_s` is 0, do not retry."""
         if not self._retry_for_s:
             return act(*args, **more)
         return through_faults(self._retry_for_s)(act, *args, **more)

@@ -41,11 +41,11 @@ in summer: `due` computes with winter time.
 
 class Night(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A job that is trained at a time of day (`at`, HH:MM) in a time `zone`, on `days` (mon, tue, …).
+    A job that is trained on certain `days` (mon, tue, …) at a time of day `at` (HH:MM), in the time zone `zone`.
 
     `spec` is the job as it is launched, except for its work folder. `winter_offset_s` is the zone's offset from UTC in
-    seconds, without summer time. The night's schedule and function are in `region` of `cloud`. `webhooks` says where
-    the webhook addresses that the function has the right to read are stored.
+    seconds, without daylight saving time. The night's schedule and function are in `region` of `cloud`. `webhooks` are
+    the places where webhook addresses are stored that the function is allowed to read.
     """
 
     name: str

@@ -88,8 +88,8 @@ class NumberedNight(msgspec.Struct, frozen=True):
 
 class NightRecord:
     """
-    The record of all nights with one name in a store. If the caller passes the night's `pin`, only the night that the
-    pin describes is accepted, and only numbered objects that the night's function has signed.
+    The record of all nights with one name in a store. If the caller passes the night's `pin`, the record accepts
+    only the installed night that the pin describes, and only numbered objects that this night's function has signed.
     """
 
     def __init__(self, runs_uri: str, name: str, pin: Pin | None = None) -> None:
@@ -110,7 +110,7 @@ class NightRecord:
         return self._has(_NIGHT)
 
     def run_uri(self, uid: str) -> str:
-        """Return the address that the folder of a run of this night has if the run's uid is `uid`."""
+        """Return the address of the folder for this night's run with the uid `uid`."""
         return f"{self._runs_uri}/{self._name}-{uid}"
 
     def install(self, night: Night) -> None:

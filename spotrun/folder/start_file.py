@@ -61,6 +61,6 @@ def fetch(store: Store, sha256: str, folder: Path) -> None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return the variables that contain the path of the start file in `folder`; {} if there is no such file."""
+    """Return the environment variable with the path of the start file in `folder`; {} if there is no such file."""
     path = folder / NAME
     return {VARIABLE: str(path)} if path.exists() else {}

@@ -50,7 +50,7 @@ class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A member's answer to the question that has this `word`. `count` is the number of the member's state files that
+    A member's answer to the question with the same `word`. `count` is the number of the member's state files that
     differ from the lead's list, and `unlike` has the paths of the first few of them. `rests` is True if no process is
     writing to the member's state files at this moment.
     """
@@ -74,8 +74,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Use of a machine. `cpu_share` is the share of time in which its `cpus` processors were busy. `gpus` are the GPUs
-    that a training can use and whose driver reports their use.
+    How busy a machine was. `cpu_share` is the share of time in which its `cpus` processors were busy. `gpus` are the
+    GPUs that a training can use, unless their driver does not report how busy they are.
     """
 
     cpus: Count
@@ -121,9 +121,9 @@ class Busy(msgspec.Struct, frozen=True, kw_only=True):
 
 class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Use of a machine while it trained. Each field is a sum over all observed seconds. For example, if a quarter of the
-    memory was used during a second, a quarter of a second is added to `memory.busy_s`; processors and GPUs are counted
-    in the same way. `waited` is the time in which the training waited for data. Time in validations is left out.
+    How busy a machine was while it trained; validations do not count. The fields are sums over all observed seconds: if
+    a quarter of the memory was in use during a second, `memory.busy_s` grows by a quarter of a second. The same holds
+    for processors and GPUs. `waited` is the time in which the training waited for data.
     """
 
     cpu: Busy = Busy()
@@ -162,11 +162,11 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
     Progress of an agent. Times and durations are run time. `sequence` increases with each write.
 
-    `epoch` counts from 0, and `batch` of its `batches` are done. `trouble` is the reason why the agent cannot train, if
-    there is one. `member` is the instance's index in a gang's launch. `unreached` are the members of the gang that this
-    agent cannot reach on the network. `state_asked` is the lead's question to the other members, and `state_answer` is
-    another member's answer. `data_wait` is the share of the last minute of training that was spent waiting for data.
-    `used` and `trained` cover all training since this agent began.
+    `epoch` counts from 0; `batch` of the epoch's `batches` batches are done. `trouble` is the reason why the agent
+    cannot train, if there is one. `member` is the instance's index in a gang's launch. `unreached` are the members of
+    the gang that this agent cannot reach on the network. `state_asked` is the lead's question to the other members, and
+    `state_answer` is another member's answer. `data_wait` is the share of the last minute of training that was spent
+    waiting for data. `used` and `trained` cover all training since this agent began.
     """
 
     launch: Count

@@ -84,10 +84,10 @@ class Folder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 class Link(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """
-    A link at `path` to `target`. `target` is relative to the link's folder, and inside the work folder. `absolute` is
-    True if the script made the link with an absolute path into the work folder. The work folder may have another path
-    on the instance where such a link is restored. So the restored link is made with the path that the work folder has
-    there.
+    A link at `path` to `target`, which is relative to the link's folder and inside the work folder.
+
+    `absolute` is True if the link that the script made has an absolute path. When such a link is restored, it gets the
+    new absolute path, because the work folder may be elsewhere on the new instance.
     """
 
     path: str
@@ -122,8 +122,8 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def with_copies(self) -> tuple[OutputFile, ...]:
         """
-        The files of the list, in which each link to a file is replaced by a copy of that file at the link's path. Users
-        who fetch files want copies instead of links.
+        The files of the list, and for each link to a file a copy of that file at the link's path. Users who fetch files
+        want copies instead of links.
         """
         files = {file.path: file for file in self.files}
         links = {link.path: normpath(join(dirname(link.path), link.target)) for link in self.links}

@@ -92,8 +92,7 @@ def insert_body(
 
 def labels_of(request: LaunchRequest) -> dict[str, str]:
     """
-    Return the labels of the instance. From them, a driver in any process can tell which run and launch the instance
-    belongs to.
+    Return the labels of the instance. They show the driver in any process to which run and launch the instance belongs.
     """
     offering = request.offering
     labels = {

@@ -120,7 +120,7 @@ class RunAccounts:
         return made_at
 
     def _have_folder(self, folder: BucketAddress) -> bool:
-        """Make the managed folder. Return whether it was made just now."""
+        """Make the managed folder; return False if it already exists."""
         try:
             self._ask("make a managed folder", STORAGE, "POST", _folders_of(folder), body={"name": folder.root})
         except AlreadyThere:
@@ -130,7 +130,7 @@ class RunAccounts:
         return True
 
     def _have_grants(self, folder: BucketAddress, email: str) -> bool:
-        """Add the grants to the folder's policy. Return whether they were added just now."""
+        """Add the grants to the folder's policy; return False if it already has them."""
         try:
             return self._rewritten(folder, lambda policy: granted(policy, email, self._project, folder))
         except NotThere as error:
@@ -280,7 +280,7 @@ def _in_a_bucket(run_uri: str) -> BucketAddress:
 
 
 def _described(account: Mapping[str, Any]) -> BucketAddress | None:
-    """Return the run's folder for which an account was made; None if spotrun did not make the account."""
+    """Return the folder of the run for which spotrun made an account; None if spotrun did not make the account."""
     if _made_at(account) is None:
         return None
     try:

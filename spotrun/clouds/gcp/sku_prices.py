@@ -151,7 +151,7 @@ def _parts(machine: Machine) -> Iterator[tuple[Part, Decimal]]:
 
 def _price(part: Part, place: PriceScope, prices: PartPrices) -> Decimal | None:
     """
-    Return the price of a part. A local SSD has the price for its family, or else the price for local SSDs of any
+    Return the price of a part. For a local SSD, this is the price for its family; if there is none, the price for any
     family.
     """
     if part.what == "local_ssd" and (part, place) not in prices:

@@ -36,7 +36,8 @@ def spot_prices(
     google: Google, project: str, region: str, types: Sequence[str], since: datetime, now: datetime
 ) -> SpotPrices:
     """
-    Return the prices of these types from `since` on. Each type takes one call. Google keeps prices for KEPT_BY_GOOGLE.
+    Return the prices of these types from `since` on. This needs one call for each type. Google keeps prices for
+    KEPT_BY_GOOGLE.
     """
     found = histories(google, project, region, types, "PRICE")
     segments = {kind: _segments(answer, since, now) for kind, answer in found.answers.items()}

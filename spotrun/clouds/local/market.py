@@ -162,7 +162,7 @@ class Market:
             yield step
 
     def quote(self, offering: Offering, now: datetime) -> Quote:
-        """Return the offering with its prices from the beginning of this market to now."""
+        """Return the offering with its prices since LOOKED_BACK ago, or since the market began."""
         pool = offering.pool
         since = max(self._start, now - LOOKED_BACK)
         first = self.price_step(pool, since)

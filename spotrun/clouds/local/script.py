@@ -62,8 +62,8 @@ class Observer(msgspec.Struct, frozen=True):
     """
     The instance that checks whether a trigger has come true, with its capacity type and the progress of its training.
 
-    After an instance has received a notice, its training triggers no further steps of the script. A step that waits for
-    progress of the training then waits for the next attempt's progress.
+    Once an instance has a notice, the progress of its training counts no longer: a step that waits for progress then
+    waits for the next attempt's.
     """
 
     instance_id: str
@@ -98,8 +98,8 @@ class Script:
 
     def waits_for_upload(self) -> bool:
         """
-        Return whether the next step is triggered by the progress of an upload. An upload may take only milliseconds, so
-        the caller then has to check more often.
+        Return whether the next step is triggered by the progress of an upload. If so, the caller
+        has to check more often, because an upload may take only milliseconds.
         """
         return len(self._happened) < len(self._steps) and isinstance(self._next_trigger(), UploadAt)
 

@@ -36,9 +36,9 @@ def as_seen(folder: RecordFolder, record: Record) -> Instance:
 
 def shown(folder: RecordFolder, log: CloudLog) -> Record | None:
     """
-    Return the instance's record; None if callers must not see the instance yet. There are two such cases. If the
-    launcher died before it started the supervisor, the instance is hidden until a repeated launch completes it. A
-    gang's member is hidden until the whole gang has started.
+    Return the instance's record; None if callers must not see the instance yet. A gang's member is hidden until the
+    whole gang has started. If the launcher died before it started the supervisor, the instance is hidden until the
+    launch is repeated.
     """
     record = settled(folder, log)
     if record is not None and not record.ended and not has_all(folder, record):

@@ -211,9 +211,8 @@ class Supervisor:
 
     def _announce_loss(self) -> None:
         """
-        Send the two warnings of the loss that the market has planned for this instance, each at its planned time: the
-        recommendation to rebalance, and the notice. (`_follow_script` announces the losses that come from the market's
-        script.)
+        Send the recommendation to rebalance and the notice, at the times that the generated market has set for this
+        instance's next loss. (`_follow_script` announces losses from the market's script.)
         """
         if self._loss is not None and self._clock.now() >= _announced_at(self._loss):
             self._give_notice(_announced_at(self._loss), self._loss.notice)

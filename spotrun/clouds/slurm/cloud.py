@@ -78,8 +78,8 @@ class Slurm(Cloud):
 
     def require_known(self, spec: RunSpec) -> None:
         """
-        Check that Slurm's controller knows the job's partitions. This needs a connection to the controller. Requiring
-        it here is acceptable, because this machine could not submit jobs without it.
+        Check that Slurm's controller knows the job's partitions. The check needs a connection to the controller, but so
+        does submitting the job.
         """
         from spotrun.clouds.slurm.commands import Programs, require_submitting
         from spotrun.clouds.slurm.config import config_of

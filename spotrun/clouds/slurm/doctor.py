@@ -28,7 +28,7 @@ from spotrun.units import Unreadable, count_of, format_duration
 
 
 class SlurmDoctor:
-    """Checks a cluster, and the partitions of a job if there is a job. `store` is the store of the runs."""
+    """Checks a cluster and, if there is a job, the job's partitions. `store` is the store of the runs."""
 
     def __init__(self, config: SlurmConfig, store: str | None, commands: Commands) -> None:
         self._config = config

@@ -86,10 +86,9 @@ class GangJob(NamedTuple):
 
     def _billed_until(self, index: int) -> datetime:
         """
-        Return the time until which a member is billed, rounded down to a whole second. Slurm reports a job's end in
-        whole seconds, rounded down. So if a job ends in the same second as its member, its reported end may be before
-        the member's end. Without rounding, the member would then be billed beyond the job's end. If the job continues,
-        the remaining part of that second is billed to the member that ends last.
+        Return the time until which a member is billed, rounded down to a whole second as Slurm rounds the job's end.
+        Otherwise a member that ends in the same second as the job would be billed beyond the job's end. If the job
+        continues, the rest of that second is billed to the member that ends last.
         """
         return self._ended_at(index).replace(microsecond=0)
 
@@ -112,9 +111,9 @@ class GangJob(NamedTuple):
 
     def _changes(self, last: int) -> Iterator[tuple[datetime, int]]:
         """
-        Yield each time at which the number of nodes billed to the last member changes, with the change. The change is 1
-        when another member ends, because from then on that member's node is billed to the last member. The change is -1
-        when the last member's own node is lost.
+        Yield the changes of the number of nodes that are billed to the last member: the time, and 1 or -1. It is 1 when
+        another member ends, because from then on that member's node is billed to the last member. It is -1 when the
+        last member's own node is lost.
         """
         for index, ended in enumerate(self.ended):
             lost = ended is not None and ended.by is EndedBy.FAULT

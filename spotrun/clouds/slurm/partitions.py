@@ -39,8 +39,8 @@ class ClusterPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A cluster and its partitions. `preempt_type` is Slurm's PreemptType. It says which jobs can take nodes from other
-    jobs: jobs in a partition of higher priority, jobs with a higher QOS, or none.
+    A cluster and its partitions. `preempt_type` is Slurm's PreemptType, which says which jobs may take nodes from other
+    jobs: those in a partition of higher priority, those with a higher QOS, or none.
     """
 
     name: str
@@ -51,8 +51,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
     def takes_from(self, known: ClusterPartition) -> list[str]:
         """
-        Return the partitions whose jobs have the right to take nodes from jobs in `known`. In fact they can take nodes
-        only if both partitions share nodes, which is not checked here.
+        Return the partitions whose jobs may preempt jobs in `known`. They can do so only if the two partitions share
+        nodes, which is not checked here.
         """
         if self.preempt_type != BY_PARTITION or known.preempt_mode == "OFF":
             return []
