@@ -73,8 +73,7 @@ class NoGuards:
 
 class GuardedDriver(WrappedDriver):
     """
-    A driver that arms a guard right after each launch. If the guard cannot be armed, the driver still keeps the
-    instance.
+    A driver that arms a guard right after each launch. If that fails, the instance is kept anyway.
     """
 
     def __init__(self, driver: CloudDriver, guards: Guards, clock: Clock) -> None:
@@ -90,8 +89,8 @@ class GuardedDriver(WrappedDriver):
 
     def arm(self, request: LaunchRequest, instance_id: str, since: datetime, member: int = 0) -> str | None:
         """
-        Arm the guard of an instance. If that fails, return the reason; the instance still ends itself when its
-        time-to-live is over. Return None if the guard is armed, or if the instance is not billed and so needs no guard.
+        Arm the guard of an instance. If that fails, return the reason; the instance still ends itself at the end of
+        its time-to-live. Return None if the guard is armed, or if the instance is not billed and so needs no guard.
         """
         if request.offering.capacity_type is CapacityType.OWN:
             return None

@@ -27,8 +27,8 @@ a call, it will go on denying it.
 
 TRIAL = "doctor"
 """
-Uid prefix of trial identities. To check that identities can be made, `doctor` makes one for an imaginary run and
-removes it.
+Uid prefix of trial identities. To check that identities can be made, `doctor` makes one for a run that does not exist,
+and removes it.
 """
 TRIAL_LASTS = timedelta(hours=1)
 """Age at which a trial identity counts as left behind by a `doctor` that died."""
@@ -40,7 +40,7 @@ def trial_uid(now: datetime) -> str:
 
 def is_left_trial(uid: str, now: datetime) -> bool:
     """
-    Return whether `uid` belongs to a trial identity whose age shows that the `doctor` which made it must have died.
+    Return whether `uid` is that of a trial identity so old that the `doctor` that made it must have died.
     """
     try:
         began = datetime.fromtimestamp(int(uid.removeprefix(TRIAL)[:8], 16), UTC)

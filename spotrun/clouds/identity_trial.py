@@ -28,7 +28,8 @@ longer.
 @contextlib.contextmanager
 def trial_identity(identities: Identities, clock: Clock) -> Iterator[str]:
     """
-    Yield the uid of an imaginary run. The block makes an identity for this run; after the block, remove the identity.
+    Yield the uid of a run that does not exist. The block makes an identity for it; after the block, remove the
+    identity.
     """
     uid = trial_uid(clock.now())
     try:

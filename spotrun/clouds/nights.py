@@ -138,8 +138,8 @@ class Nights(Protocol):
 
     def wrong(self, night: Night, store: str) -> str:
         """
-        Describe in one sentence what is wrong with the schedules that call the runner, or with their rights to call it.
-        Return "" if schedules and rights are as `install` made them.
+        Check the schedules that call the runner, and their rights to call it. Return one sentence about what is wrong;
+        "" if schedules and rights are as `install` made them.
         """
 
     def remove(self, name: str, store: str, say: Callable[[str], None]) -> None:
@@ -149,7 +149,7 @@ class Nights(Protocol):
         """
 
     def alarm(self, name: str) -> Alarm:
-        """Return a night's alarm, for use by its runner."""
+        """Return a night's alarm. Only the night's runner uses it."""
 
     def usd(self, hours: float) -> Decimal:
         """

@@ -169,7 +169,7 @@ class Engine(NamedTuple):
 
     def remove(self, name: str) -> None:
         """
-        Remove the container `name` with its files, whether it runs or not. Harmless if the container does not exist.
+        Remove the container `name` with its files, even if it is running. Harmless if the container does not exist.
 
         Raises:
             EngineFailed: the container could not be removed.

@@ -18,7 +18,7 @@ FREE_MIN_BYTES = 1 << 30
 
 def fact_findings(store: Store, wanted_region: str | None) -> Iterator[Finding]:
     """
-    Yield a finding on each fact that the store reports about itself. `wanted_region` is the region of the instances;
+    Yield a finding about each fact that the store reports about itself. `wanted_region` is the region of the instances;
     None if unknown.
 
     Raises:

@@ -26,8 +26,8 @@ def money(usd: Decimal) -> str:
 
 def assumptions(study: CostStudy) -> list[str]:
     """
-    Return all assumptions of the study's estimate. They are in this order: the assumptions that the study states, the
-    assumptions that spotrun makes in every estimate, and the assumptions about each place in the study.
+    Return all assumptions of the study's estimate: first those that the study states, then those that spotrun makes in
+    every estimate, then those about each place in the study.
     """
     dated = f"prices are those of {study.as_of}" if study.as_of else "the study gives no date for its prices"
     return [

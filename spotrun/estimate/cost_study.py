@@ -154,8 +154,8 @@ class Rented(Interrupted):
 
 class Listed(Interrupted):
     """
-    The price of `count` instances of a type, from one of spotrun's price lists. Without a `region`, the price in the
-    list's first region is taken.
+    The price of `count` instances of a type, from one of spotrun's price lists. Without a `region`, this is the price
+    in the list's first region.
     """
 
     table: fields.Text

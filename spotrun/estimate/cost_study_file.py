@@ -45,8 +45,7 @@ def load_study(path: Path) -> CostStudy:
 @contextlib.contextmanager
 def placed_in(path: Path, name: str) -> Iterator[None]:
     """
-    If the `with` block raises an error, add the name of the study file to it, and the line of the file at which the
-    place `name` begins.
+    Add to an error of the `with` block where in the study file the place `name` is: the name of the file, and the line.
     """
     try:
         yield

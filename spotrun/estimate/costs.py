@@ -1,4 +1,7 @@
-"""Computes the time and cost of each training at each place, and after how many days an own machine is cheaper."""
+"""
+Computes the time and cost of each training at each place, and how much the user's own machine must be used to be
+cheaper.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     The cost of one whole training at one place.
 
     `capacity` is `on-demand`, `spot`, `own` or `subscription`; `months` are the paid months of a subscription. `hours`
-    are the hours of training, without the hours in which the user's own machine is not in use. `usd_low` and `usd_high`
+    are hours of training. `usd_low` and `usd_high`
     are the costs at the lowest and the highest spot price; None if these prices are unknown. `samples_per_usd` is None
     if the training costs nothing. `normalised_time` and `normalised_cost` are relative to the study's base; None if the
     base has no speed for this training, or costs nothing.
@@ -166,9 +169,8 @@ def _against(study: CostStudy, own: str, rival: str, training: str) -> Iterator[
 
 def break_even_days(study: CostStudy, own: str, rival: Cost) -> Decimal | None:
     """
-    Return the number of days a month on which `own` must be used so that it costs exactly as much as `rival` (see
-    `BreakEven`). Return None if there is no such number, because the power for `own` alone costs at least as much as
-    `rival`.
+    Return on how many days a month `own` must be used to cost exactly as much as `rival` (see `BreakEven`). Return None
+    if `own` is never cheaper, because its power alone costs at least as much as `rival`.
 
         fixed dollars a month / (hours a day * gain)
         gain = what the rival costs for the samples of one hour on `own` - dollars of power an hour

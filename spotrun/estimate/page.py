@@ -53,9 +53,8 @@ def _bars(rows: Sequence[Cost]) -> Markup:
 
 def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
     """
-    Draw two curves over the number of days in a month on which the user's machine is used. One curve is the price of an
-    hour on that machine. The other curve is what the cheapest place to rent charges for as many samples as that machine
-    trains in an hour.
+    Draw the price of an hour on the user's machine as a curve: the more days a month it is used, the cheaper is an
+    hour. For comparison, draw a level line at the price of the same number of samples at the cheapest place to rent.
     """
     prices = [machine.usd_per_hour(Decimal(day)) for day in range(1, DAYS_MAX + 1)]
     rival, rented = _rival(study, place)

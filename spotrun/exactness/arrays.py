@@ -26,11 +26,11 @@ _ITEM = re.compile(r"[<>|=]?[a-zA-Z?](\d+)?")
 
 def slices(shape: Sequence[int]) -> Iterator[tuple[str, tuple[int | None, int | None]]]:
     """
-    Yield the parts into which an array is split. For each part, yield its name and a pair of numbers. For a row, the
-    pair is the row's number and None; for a column, it is None and the column's number.
+    Yield the parts into which an array is split, as pairs of a name and a position. The position is (row, None) for a
+    row, (None, column) for a column, and (None, None) for the whole array.
 
     An array with more than SPLIT_MAX rows is not split into rows, and one with more than SPLIT_MAX columns is not split
-    into columns. An array that is not split at all has one part, named `, its values`. In an array with more than two
+    into columns. An array that is not split has one part, named `, its values`. In an array with more than two
     dimensions, the rows are the items of the first dimension, and the columns those of the last.
     """
     found: list[tuple[str, tuple[int | None, int | None]]] = []

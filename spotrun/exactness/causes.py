@@ -12,9 +12,9 @@ from spotrun.exactness.difference import Difference, DifferenceKind
 class Evidence:
     """
     Facts that help to find the cause of a difference. `resumes` is the number of trainers that continued from a
-    checkpoint. `not_carried` names objects of the script that, as the run reported, changed during the training and are
-    in no checkpoint. `written_outside` are the files that the training wrote outside its work folder. `varies` is False
-    if the differing object was the same in two uninterrupted trainings, which shows that it does not vary by itself.
+    checkpoint. `not_carried` names the script's objects that changed during the training and are in no checkpoint,
+    according to the run. `written_outside` are the files that the training wrote outside its work folder. `varies` is
+    False if the object in question was the same in two uninterrupted trainings, so it does not vary by itself.
     """
 
     resumes: int

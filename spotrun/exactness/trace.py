@@ -67,8 +67,8 @@ class Trained:
 @dataclass(frozen=True, kw_only=True)
 class Validated:
     """
-    A validation during the training has ended. It was done after the batch `batch` of the epoch `epoch`. `metrics` are
-    all metrics that have been logged up to now.
+    A validation has ended, after the training had finished `batch` of `epoch`. `metrics` are all metrics that have been
+    logged so far.
     """
 
     epoch: int

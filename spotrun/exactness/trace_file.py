@@ -38,7 +38,7 @@ def read_ranks(path: Path) -> dict[int, Trace]:
 
 
 class TraceFile:
-    """A trace file that this process reads or appends to. Only one process at a time is allowed to append."""
+    """A trace file that this process reads or appends to. Only one process at a time may append."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -70,7 +70,7 @@ class FrozenFile(NamedTuple):
 class FrozenFolder(NamedTuple):
     """
     The state of the work folder between two steps. `refused` maps each path that cannot be stored to the reason. `gone`
-    are files that existed before the script began and do not exist any more.
+    are files that existed before the script began and no longer exist.
     """
 
     files: tuple[FrozenFile, ...]

@@ -79,8 +79,8 @@ FORGED = "the run's owner has not signed the entry"
 
 def forged(state: RunState) -> int:
     """
-    Return the number of forged entries. A forged entry is one that only the run's owner is allowed to write, and that
-    lacks the owner's signature, so that it is void.
+    Return the number of forged entries. A forged entry is void because only the run's owner may write it, and the
+    owner's signature is missing.
     """
     return sum(void.reason == FORGED for void in state.voids)
 

@@ -55,7 +55,7 @@ SEE_WHO = f"{AGAIN}; then check who is allowed to write to that store"
 
 
 class NightStrange(StoreError):
-    """An object in the record of a night is not the one that `spotrun night install` has stored."""
+    """An object in a night's record differs from what `spotrun night install` stored."""
 
 
 class BegunNight(msgspec.Struct, frozen=True, kw_only=True):

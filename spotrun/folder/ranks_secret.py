@@ -26,7 +26,7 @@ def new() -> str:
 
 def of_gang(run: Store) -> str:
     """
-    Return the run's secret. The first member that calls this makes the secret.
+    Return the run's secret. If there is none yet, make it.
 
     Raises:
         StoreError: the secret can be neither made nor read, or the object is not a secret.

@@ -47,7 +47,7 @@ def fetch(store: Store, sha256: str, folder: Path) -> None:
     Write the stored file to `folder` as `start.ckpt`: completely, or not at all.
 
     Raises:
-        SpotrunError: the object does not have the digest in its name.
+        SpotrunError: the object's content does not match the digest in its name.
     """
     temporary = folder / f"{NAME}.part"
     digest = hashlib.sha256()

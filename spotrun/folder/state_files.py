@@ -95,7 +95,7 @@ def _tree(root: str, path: str) -> Iterator[tuple[str, Facts]]:
 
 def _end_of(root: str, path: str) -> str | None:
     """
-    Return the path in the work folder to which a link finally leads; None if the link leads out of the work folder.
+    Return the path in the work folder at which a chain of links ends; None if it ends outside of the work folder.
     """
     target = os.path.realpath(os.path.join(root, path))
     if os.path.commonpath((root, target)) != root or target == root:

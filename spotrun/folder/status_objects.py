@@ -63,8 +63,9 @@ class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Use of a GPU. `share` is the share of time in which any of the GPU's units computed. It is None if the driver does
-    not report it, for example for a part of a GPU (MIG). The numbers of bytes are 0 if the GPU has no separate memory.
+    How busy a GPU was. `share` is the share of time in which at least one of its units was computing; None if the
+    driver does not report this, for example for a part of a GPU (MIG). The numbers of bytes are 0 if the GPU has no
+    memory of its own.
     """
 
     share: Share | None = None
@@ -87,8 +88,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gpu_share(self) -> float | None:
         """
-        The share of time in which a GPU was computing, as the mean over all GPUs whose driver reports this share. None
-        if no GPU's driver reports it.
+        The mean of the GPUs' `share`, without those for which it is unknown; None if it is unknown for all.
         """
         told = [gpu.share for gpu in self.gpus if gpu.share is not None]
         return sum(told) / len(told) if told else None

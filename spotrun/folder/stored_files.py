@@ -47,7 +47,7 @@ Content = tuple[str, int]
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A piece of a file. The attempt with the number `of` uploaded it."""
+    """A piece of a file. `of` is the number of the attempt that uploaded it."""
 
     of: Count
     blake3: str
@@ -103,9 +103,9 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
-    A list of stored files. `left_out` has some of the files that were not stored, each with the reason. `removed` are
-    files that came with the job and that the script has removed. Only lists for a checkpoint or for a command's state
-    have `folders` and `links`.
+    A list of stored files. `left_out` are files that were not stored, each with the reason; it may be incomplete.
+    `removed` are files that came with the job and that the script has removed. Only lists for a checkpoint or for a
+    command's state have `folders` and `links`.
     """
 
     files: tuple[OutputFile, ...]

@@ -134,8 +134,8 @@ class PreemptionNotices:
 
 class HostMaintenance:
     """
-    The notices of host maintenance. Google announces up to an hour ahead that maintenance of the host will end the
-    instance, so the announcement counts as a recommendation. A migration does not end the instance.
+    A source of recommendations: Google announces that maintenance of the host will end the instance. It does so up to
+    an hour ahead, so this is not a notice. If Google will migrate the instance instead, nothing is reported.
     """
 
     def __init__(self, value: MetadataValue) -> None:
@@ -163,8 +163,8 @@ def gce_notices(environment: Mapping[str, str], clock: Clock) -> tuple[Preemptio
 
 def time_left(asked: timedelta) -> timedelta:
     """
-    Return the time that an instance has after the announcement. `asked` is the notice that the instance's launch
-    requested.
+    Return how much time an instance has after the announcement of a preemption. `asked` is the length of notice that
+    the launch requested.
     """
     return asked or USUAL_NOTICE - HEARD_LATE
 

@@ -210,9 +210,9 @@ class RunAccounts:
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
         """
-        Raise CloudUnavailable if the block fails because Cloud Storage does not know the account yet, and the account
-        was made only a short time ago (at `since`). The caller then repeats the call. It takes a while until every
-        bucket knows a new account: https://cloud.google.com/iam/docs/service-accounts-create.
+        If the block fails because Cloud Storage does not know the account, and the account is new, raise
+        CloudUnavailable, so that the caller repeats the call. `since` is the time at which the account was made. It
+        takes a while until every bucket knows a new account: https://cloud.google.com/iam/docs/service-accounts-create.
         """
         try:
             yield

@@ -95,8 +95,8 @@ class Market:
 
     def has_capacity(self, pool: Pool, at: datetime) -> bool:
         """
-        Return whether a launch at `at` would find capacity. Launches find no capacity from the notice of a loss until
-        the capacity is back.
+        Return whether a launch at `at` would find capacity. There is none from the notice of a loss until capacity
+        comes back.
         """
         if self._never_lost(pool):
             return True

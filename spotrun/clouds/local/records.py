@@ -82,9 +82,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     def end(self, at: datetime, by: EndedBy, init_exit_code: int | None = None) -> Record:
         """
-        Return a copy of the record, with the time at which the instance ended and the party that ended it. An instance
-        cannot end before its launch or its last price change. If `at` is earlier than one of these events, use the
-        event's time instead.
+        Return a copy of the record that says when the instance ended and who ended it. If `at` is earlier than the
+        launch or the last price change, use the later of these times instead, because the instance cannot have ended
+        before.
         """
         known = [self.instance.launched_at, *(segment.since for segment in self.instance.prices)]
         ended = self.with_instance(state=InstanceState.STOPPING, ended_at=max([at, *known]), ended_by=by)

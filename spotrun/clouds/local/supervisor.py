@@ -52,7 +52,7 @@ guardian kills the supervisor and ends the instance.
 
 
 class SteadyClock:
-    """Run time that starts at the time of `clock` and passes evenly, even if a user sets the system clock."""
+    """A clock of run time that starts at the time of `clock` and ticks evenly, even if a user sets the system clock."""
 
     def __init__(self, clock: ScaledClock, not_before: datetime) -> None:
         self.scale = clock.scale

@@ -209,8 +209,7 @@ class SlurmDriver:
 
     def _cancel_overdue(self, jobs: list[Job]) -> None:
         """
-        Cancel the jobs that wait in the queue although their maximum wait is over. A job that begins at this moment is
-        not cancelled.
+        Cancel the jobs that are still in the queue after their maximum wait, unless they begin at this moment.
         """
         now = self._clock.now()
         for job in jobs:

@@ -64,8 +64,8 @@ def require_answer(answer: Answer, what: str) -> str:
     Return the output of a Slurm program that only reads.
 
     Raises:
-        CloudUnavailable: the program failed. Even a message such as "invalid partition" counts as a temporary fault
-            here, because this call requests nothing that Slurm could refuse for good.
+        CloudUnavailable: the program failed. Every failure counts as temporary, even one with a message such as
+            "invalid partition", because a program that only reads requests nothing that Slurm could refuse for good.
         AccessDenied: this user has no right to run the program.
     """
     found = fault(answer, what)

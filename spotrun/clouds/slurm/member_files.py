@@ -69,8 +69,8 @@ class MemberFiles:
 
     def end(self, member: int, ended: MemberEnd) -> MemberEnd:
         """
-        Record a member's end, unless an end is already recorded. Return the recorded end. If a driver has asked this
-        member to end (`ask_to_end`), record the user as the cause.
+        Record how a member ended, unless this is already recorded. Return the record. If a driver has asked this member
+        to end (`ask_to_end`), record that the user ended it.
         """
         said = ended._replace(by=EndedBy.USER) if self.is_to_end(member) else ended
         return self._agree(f"{member}.ended", said, MemberEnd)

@@ -97,8 +97,7 @@ class Job(NamedTuple):
 
     def is_overdue(self, now: datetime) -> bool:
         """
-        Return whether the job still waits in the queue although its maximum wait is over. Slurm should have removed the
-        job by then.
+        Return whether the job is still in the queue after its maximum wait, although Slurm should have removed it.
         """
         return self.state == "PENDING" and now - self.submitted_at >= self.tags.wait + LEFT_TO_SLURM
 
