@@ -62,7 +62,7 @@ class Guards(Protocol):
 
 
 class NoGuards:
-    """No guards, for clouds that enforce the time-to-live themselves, as the local cloud's supervisors do."""
+    """Stands for clouds that enforce the time-to-live themselves, as the local cloud's supervisors do."""
 
     def arm(self, guard: Guard) -> None:
         pass

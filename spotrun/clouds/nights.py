@@ -19,7 +19,7 @@ ANEW = "`spotrun night install` makes it again, or `spotrun night rm` removes th
 
 
 class ScheduleTimes(NamedTuple):
-    """The times of a schedule: minutes of an hour, on certain days, in the night's time zone."""
+    """The times at which a schedule calls: at these minutes of an hour, on these days, in the night's time zone."""
 
     minutes: tuple[int, ...]
     hour: int

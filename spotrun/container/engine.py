@@ -96,7 +96,7 @@ class Engine(NamedTuple):
 
     def pull(self, image: Image, credentials: Credentials | None) -> None:
         """
-        Pull an image by its digest, except layers that this machine already has.
+        Pull an image by its digest. Layers that this machine already has are not pulled again.
 
         Raises:
             EngineFailed: the pull failed; the message contains the last line of the engine's output.

@@ -51,9 +51,8 @@ def _region(facts: StoreFacts, wanted: str | None) -> Iterator[Finding]:
 
 def _covers(region: str, wanted: str) -> bool:
     """
-    Return whether a bucket in `region` stores its data in the region `wanted` or near it. A GCS bucket may span a
-    continent. Then its `region` has only two letters, such as `us` or `eu`, and the names of the continent's regions
-    begin with these letters.
+    Return whether a bucket in `region` stores its data in the region `wanted` or near it. The region of a GCS bucket
+    may be a whole continent: two letters such as `us` or `eu`, with which the names of the continent's regions begin.
     """
     return wanted == region or (len(region) == 2 and wanted.startswith(region))
 

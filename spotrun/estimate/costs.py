@@ -49,8 +49,8 @@ class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     """
     The break-even between the user's machine `own` and `rival`, a place to rent. If `own` is used on `days_per_month`
     days a month, a sample costs the same on `own` as at `rival`; if `own` is used on more days, a sample costs less on
-    `own`. `days_per_month` is None if `own` can never be cheaper, because its power alone costs as much as `rival`, or
-    more.
+    `own`. `days_per_month` is None if `own` can never be cheaper, because its power alone costs at least as much as
+    `rival`.
     """
 
     own: str
@@ -73,8 +73,8 @@ def costs(study: CostStudy) -> Iterator[Cost]:
 
 def costs_at(study: CostStudy, place: str, training: str) -> Iterator[Cost]:
     """
-    Yield the costs of a training at a place: one at the place's ordinary price and one at its spot price. Leave out a
-    cost if the place lacks that price. Yield nothing if the training's speed at the place is unknown.
+    Yield the cost of a training at a place, first at the ordinary price and then at the spot price. A price that the
+    place lacks is skipped. Yield nothing if the training's speed at the place is unknown.
     """
     base = next(_costs(study, base_of(study), training), None)
     for cost in _costs(study, place, training):

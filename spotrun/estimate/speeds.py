@@ -32,8 +32,8 @@ def samples_per_second(study: CostStudy, place: str, training: str) -> Decimal |
 
 def mean_of_times(like: Like, training: str) -> Decimal | None:
     """
-    Return the mean of the numbers that `like.times` has for a training. If `times` is empty, return 1. If `times` has
-    numbers only for other trainings, return None.
+    Return the mean of the numbers in `like.times` for a training: 1 if `times` is empty, and None if it has numbers
+    only for other trainings.
     """
     if not like.times:
         return Decimal(1)

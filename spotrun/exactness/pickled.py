@@ -142,8 +142,8 @@ def parts_of_pickle(content: bytes, clean: Clean, storage: Storage) -> Parts:
 
 def _older(stream: io.BytesIO) -> Any:
     """
-    Read torch.save's format from the time before it wrote zip files. A pickled tensor still has this format. It
-    consists of four pickles, followed by blocks of memory. The fourth pickle lists the names of the blocks.
+    Read the format that torch.save used before it wrote zip files; a pickled tensor still has it. The format consists
+    of four pickles, followed by blocks of memory. The fourth pickle lists the names of the blocks.
     """
     pieces: dict[str, bytes] = {}
     sizes: dict[str, int] = {}

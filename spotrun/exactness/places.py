@@ -107,8 +107,8 @@ def _slabs(
     kept: Kept, values: Collection[Indices], varying: Collection[Indices], known: Collection[Indices]
 ) -> list[dict[Indices, bool]]:
     """
-    Group the places by their numbers at the positions `kept`. Return one group for each tuple in `values`. A group is a
-    mapping: its keys are places, and a value is True if the place varies.
+    Group the places by their numbers at the positions `kept`. Return one group for each tuple in `values`. A group maps
+    each of its places to True if the place varies, and otherwise to False.
     """
     slabs: dict[Indices, dict[Indices, bool]] = {each: {} for each in values}
     differing = frozenset(varying)

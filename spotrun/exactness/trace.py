@@ -31,8 +31,7 @@ the one with this suffix has a digest of the members.
 @dataclass(frozen=True, kw_only=True)
 class Begun:
     """
-    A trainer process begins. `step` is the number of optimizer steps that its restored state includes; 0 for a new
-    training.
+    A trainer process begins. `step` is the number of optimizer steps at which it continues; 0 for a new training.
     """
 
     pid: int

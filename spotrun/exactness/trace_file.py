@@ -56,7 +56,7 @@ class TraceFile:
             os.close(descriptor)
 
     def read(self) -> Trace:
-        """Return all complete records so far. A further call reads from the file only the records that are new."""
+        """Return all complete records so far. Each call reads only new records from the file."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._read_bytes)

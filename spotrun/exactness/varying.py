@@ -95,9 +95,8 @@ class Varying:
 
     def _leaves_something(self, parts: dict[str, str]) -> bool:
         """
-        Return whether any content of the file can still be compared after the varying parts are left out. If several
-        parts remain, return True even if their texts vary, because the number of parts (for example, of rows) is still
-        compared.
+        Return whether anything in the file can still be compared after the varying parts are left out. If several parts
+        remain, this is so even if all their texts vary: their number (of rows, for example) is compared.
         """
         left = [text for _, text in self.steady(iter(parts.items()))]
         return len(left) > 1 or any(_WORD.search(_ESCAPE.sub("", text.replace(LEFT_OUT, ""))) for text in left)

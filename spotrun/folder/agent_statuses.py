@@ -49,8 +49,7 @@ class AgentStatuses:
 
     def ready(self, state: RunState) -> frozenset[int]:
         """
-        Return the number of the pending launch if its agent waits as a standby and is ready to take over. Otherwise,
-        return an empty set.
+        Return the launches whose agents wait as standbys and are ready to take over: the pending launch, or none.
         """
         pending = state.pending_launch
         status = None if pending is None else self.of(MemberName(pending.number, 0))
@@ -58,10 +57,9 @@ class AgentStatuses:
 
     def last_step(self, state: RunState, lost: MemberName) -> int | None:
         """
-        Return the last step that the training had completed when the instance `lost` was lost. If this instance was a
-        member of the current attempt's gang, read the step from the statuses of all the gang's members; otherwise, read
-        it only from the status of this instance's agent. Return None if no agent whose status is read had begun an
-        attempt.
+        Return the last step that the training had completed when the instance `lost` was lost, according to the status
+        of its agent; if it was a member of the current attempt's gang, according to the statuses of all members. Return
+        None if none of these agents had begun an attempt.
         """
         current = state.current
         names = (lost,) if current is None or lost not in current.names else current.names

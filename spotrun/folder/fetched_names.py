@@ -54,8 +54,8 @@ class Unfetched(StrEnum):
 
 def _matcher(*patterns: str) -> re.Pattern[str]:
     """
-    Return a function that matches names. In a pattern without a dot, `*` matches no dot: `*file` does not match
-    `a.file`.
+    Return a regular expression that matches names. In a pattern without a dot, `*` matches no dot: `*file` does not
+    match `a.file`.
     """
     return re.compile("|".join(re.escape(each).replace(r"\*", ".*" if "." in each else "[^.]*") for each in patterns))
 

@@ -47,14 +47,14 @@ class Heartbeats:
 
     def silent(self, message: str = "", blind: Blindness | None = None) -> dict[MemberName, timedelta]:
         """
-        Return, for each member, the time for which its agent's heartbeat has not changed. Leave out members that have
-        no heartbeat. Do not count periods in which this runner's own heartbeats did not reach the store, because the
-        agents' heartbeats may not have reached it either.
+        Return for each member how long its agent has sent no new heartbeat. Leave out members that have no heartbeat.
+        Do not count periods in which this runner's own heartbeats did not reach the store, because the agents'
+        heartbeats may not have reached it either.
 
         If it is time for the next reading, read the heartbeats, and then write this runner's own heartbeat, which
-        contains `message` and `blind`. The order matters after this machine has slept, for example for a night. If the
-        runner wrote its new heartbeat before it read, every agent would seem to have been silent for the whole night.
-        If another runner takes care of the run, use that runner's heartbeat and write none.
+        contains `message` and `blind`. The order matters after this machine has slept: if the runner first wrote its
+        heartbeat, every agent would seem to have been silent while the machine slept. If another runner takes care of
+        the run, use that runner's heartbeat and write none.
 
         Raises:
             StoreUnavailable: nothing was read; the next call tries again.

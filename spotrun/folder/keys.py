@@ -77,7 +77,7 @@ def remove(runs: Store, run_uid: str) -> None:
 
 class Signer:
     """
-    Signs records that one program writes, so that the program later recognizes them as its own. `key` is an Ed25519
+    Signs a program's records, so that the program can later recognize them as its own. `key` is an Ed25519
     private key in hex.
     """
 

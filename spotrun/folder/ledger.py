@@ -217,7 +217,9 @@ class Ledger:
 
     @property
     def state(self) -> RunState:
-        """The fold of the entries read so far, which include at least entry 0. `refresh` reads the new ones."""
+        """
+        The run's state according to the entries read so far, which include at least entry 0. `refresh` reads new ones.
+        """
         assert self._state is not None, "nothing was read yet"
         return self._state
 
@@ -231,7 +233,7 @@ class Ledger:
 
     @property
     def entries(self) -> list[Entry]:
-        """The well-formed entries read so far, including void entries, but without forged ones."""
+        """The well-formed entries read so far. Void entries are included, except forged ones."""
         return list(self._entries)
 
     def refresh(self) -> RunState:

@@ -65,7 +65,7 @@ class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A record that names the run of one trial, by the run's uid."""
+    """The record of one trial. `run` is the uid of the run that trains it."""
 
     run: Annotated[str, msgspec.Meta(pattern="^[0-9a-z]{1,32}$")]
 
@@ -112,8 +112,8 @@ def run_of_trial(store: Store, sweep: SweepRecord, number: int) -> str | None:
 
 def record_trial(store: Store, sweep: SweepRecord, number: int, run_uid: str, *, anyway: bool = False) -> bool:
     """
-    Record which run trains a trial. If the trial already has another run, change nothing and return False. Set `anyway`
-    if the recorded run was deleted: then the record is replaced.
+    Record which run trains a trial. If the trial already has another run, change nothing and return False; but with
+    `anyway`, which is for a recorded run that was deleted, replace the record.
     """
     key, data = _trial_key(sweep, number), msgspec.json.encode(TrialRecord(run=run_uid))
     if anyway:

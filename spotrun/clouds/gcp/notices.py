@@ -101,9 +101,9 @@ class MetadataValue:
 
 class PreemptionNotices:
     """
-    The notices of a preemption. `left` is the time from its announcement to the instance's end. The time when the
-    announcement was first seen is stored in the file `kept`. So if the agent is restarted, it still counts from the
-    first announcement.
+    A source of notices of preemption. An instance ends `left` after the announcement of its preemption. The time at
+    which the announcement was first seen is stored in the file `kept`, so a restarted agent still counts from that
+    time.
     """
 
     def __init__(self, value: MetadataValue, left: timedelta, kept: Path | None, clock: Clock) -> None:
@@ -150,7 +150,7 @@ class HostMaintenance:
 
 
 def gce_notices(environment: Mapping[str, str], clock: Clock) -> tuple[PreemptionNotices, HostMaintenance]:
-    """Return sources for the host named in the environment variable of Google's libraries, or else for HOSTS."""
+    """Return notice sources for the metadata server: at the host that HOST_VARIABLE names, or otherwise at HOSTS."""
     host = environment.get(HOST_VARIABLE)
     hosts = HOSTS if host is None else (host,)
     folder = environment.get("SPOTRUN_INSTANCE_DIR")

@@ -51,7 +51,7 @@ def read_part_prices(google: Google, regions: Collection[str]) -> PartPrices:
     Read the prices of all machine parts in `regions`. This takes tens of pages even for one region.
 
     Raises:
-        CloudError: the catalog is denied or down, or lists no known machine part.
+        CloudError: the catalog refuses the call, is down, or lists no known machine part.
     """
     pages = google.pages("read Compute Engine's prices", _SKUS)
     found = part_prices((sku for page in pages for sku in page.get("skus", ())), regions)

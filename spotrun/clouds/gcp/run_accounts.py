@@ -50,7 +50,7 @@ class RunAccounts:
     Makes and removes the service accounts of runs. A run's identity has three parts: the account, a managed folder, and
     the grants in that folder's policy. The account is made first and removed last, and its description contains the
     address of the run's folder. So if a removal stops halfway, the account still exists and shows where the other parts
-    are. Making an identity takes four calls, and so does removing it.
+    are. It takes four calls to make an identity, and four to remove it.
 
     `project` is None if the login determines the project.
     """
@@ -97,7 +97,7 @@ class RunAccounts:
     # -- individual resources, which may already exist ---------------------------------------------------------------
 
     def _have_account(self, run_uid: str, folder: str) -> datetime | None:
-        """Make the account. Return None, or the time when it was made if it already existed."""
+        """Make the account and return None. If it already exists, return the time at which it was made."""
         described = {"displayName": f"{MADE}{self._clock.now():%Y-%m-%dT%H:%M:%SZ}", "description": folder}
         body = {"accountId": f"{OWN_ACCOUNT}{run_uid}", "serviceAccount": described}
         try:

@@ -109,7 +109,7 @@ class Script:
         """
         Record the next step if its trigger has come true. If another process is recording the step, do nothing.
 
-        `others` returns the other instances that can be interrupted, for a step that affects several instances.
+        If the step affects several instances, `others` is called to find the other instances that can be interrupted.
         """
         if self._came_true_at(now, observer) is None:
             return

@@ -144,9 +144,8 @@ def bury_dead(folder: RecordFolder, log: CloudLog, record: Record, at: datetime,
     """
     Record the end of an instance whose supervisor has died. `at` is when the supervisor was last alive.
 
-    The supervisor may have written the start of billing or a price into the record, and died before it wrote the same
-    fact into the cloud's log. So this function logs the start of billing and the prices too, even though the log may
-    then contain them twice.
+    The supervisor may have died after it wrote the start of billing or a price into the record, but before it wrote it
+    into the cloud's log. So this function logs them again; the log may then contain them twice.
     """
     processes.kill_all(partial(processes.carrying, RECORD_VARIABLE, str(folder.path)))
     log.metered(record.instance)

@@ -95,8 +95,7 @@ class Slurm(Cloud):
 
     def furnish(self, store: Store) -> None:
         """
-        Do nothing. There is nothing to upload: the nodes run this machine's installation of spotrun and its packages,
-        which lies in a shared folder.
+        Do nothing, because the nodes run this machine's installation of spotrun and its packages, from a shared folder.
         """
 
     def billing(self, spec: RunSpec) -> BillingRule:

@@ -56,8 +56,7 @@ class SlurmDoctor:
 
     def _well(self, cluster: Cluster) -> Iterator[Finding]:
         """
-        Check the partitions that the job describes correctly. `misfits` reports the partitions that it describes
-        wrongly.
+        Check the job's partitions on the cluster, except those that the job describes wrongly, which `misfits` reports.
         """
         wrong = {problem.at[2] for problem in misfits(self._config, cluster)}
         for index, partition in enumerate(self._config.partitions):

@@ -35,8 +35,8 @@ _RENAMED = "nvalid partition"
 
 def fault(answer: Answer, what: str, partition: str = "") -> CloudError | None:
     """
-    Return the error that fits the message with which Slurm refused to do `what`. The error is a plain CloudError if the
-    message is unknown. Return None if Slurm did not refuse.
+    If Slurm refused to do `what`, return an error for its message; a plain CloudError if the message is unknown. If it
+    did not refuse, return None.
     """
     said = " ".join(answer.err.split()) or f"exit code {answer.code}"
     if answer.code == 0:

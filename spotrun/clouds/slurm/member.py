@@ -43,7 +43,7 @@ class Pipes(NamedTuple):
 
 
 def main(assignment: Assignment) -> int:
-    """Run the member until it ends. Return the exit code of its command, or OVER if its time-to-live was over."""
+    """Run the member until it ends. Return the exit code of its command, or OVER at the end of its time-to-live."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     lock = prepared(assignment)
     pipes = Pipes(*os.pipe(), *os.pipe())

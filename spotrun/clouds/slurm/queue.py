@@ -83,8 +83,8 @@ class Job(NamedTuple):
     @property
     def never_ran(self) -> bool:
         """
-        True if the job ended while it waited in the queue. Slurm then reports no beginning, or the same time for the
-        job's beginning and end.
+        True if the job ended while it waited in the queue. For such a job, Slurm reports no start time, or a start time
+        equal to the end time.
         """
         return self.has_ended and not self.nodes and self.began_at in (None, self.ends_at)
 
@@ -176,8 +176,8 @@ def _state(job: Job) -> InstanceState:
 
 def _ended_by(job: Job) -> EndedBy:
     """
-    Return who or what ended a job. If the job ended itself at the end of its time-to-live, the time-to-live counts as
-    the cause. (The instance enforces its time-to-live itself, a few seconds before Slurm would.)
+    Return who or what ended a job. A job that has run for its whole time-to-live usually ends itself, a few seconds
+    before Slurm would end it. This counts as TIME_TO_LIVE, not as ITSELF.
     """
     if job.waited_in_vain:
         return EndedBy.CLOUD
