@@ -336,8 +336,8 @@ def installer() -> list[str]:
 
 def _origin(extra: str) -> list[str]:
     """
-    Return the arguments for pip or uv that install spotrun, with an extra, from the folder or address that it was
-    installed from before. Return [] if that folder is gone, or if spotrun came from a package index.
+    Return the arguments with which pip or uv installs spotrun and an extra from the source of the present installation,
+    a folder or an address. Return [] if that folder is gone, or if spotrun came from a package index.
 
     See https://packaging.python.org/specifications/direct-url.
     """

@@ -39,7 +39,7 @@ class Guards(Protocol):
     """
     Ends instances from outside.
 
-    An instance ends itself when its time-to-live is over. If it fails to do so, its guard ends it, without help from
+    An instance ends itself at the end of its time-to-live. If it fails to do so, its guard ends it, without help from
     the instance or from any runner.
     """
 

@@ -70,7 +70,7 @@ class Identities(Protocol):
             cloud takes a while to recognise a new identity.
 
         Raises:
-            CloudError: something else has the identity's name, or the caller is not allowed to make the identity.
+            CloudError: the identity's name is already taken, or the caller is not allowed to make the identity.
             CloudUnavailable: try again; a part of the identity may exist.
         """
 

@@ -25,10 +25,9 @@ def with_prices(study: CostStudy, quotes_of: Callable[[str, Rented], Quotes]) ->
 
 def _priced(place: Place, rented: Rented, found: Quotes) -> Place:
     """
-    Return the place with its prices. The on-demand price is the price in the zone where it is lowest. The spot prices
-    come from the zone whose mean spot price over the last `rented.days` days is lowest: its mean price, its lowest
-    price and its highest price in these days. If a zone's past prices are unknown, its current price is used as its
-    mean.
+    Return the place with its prices. The on-demand price is that of the cheapest zone. The spot prices are those of the
+    zone with the lowest mean over the last `rented.days` days: this mean, and the lowest and the highest price. If a
+    zone's past prices are unknown, its current price serves as its mean.
     """
     quotes = found.quotes
     on_demand = [quote for quote in quotes if quote.offering.capacity_type is CapacityType.ON_DEMAND]

@@ -45,8 +45,8 @@ class Trained:
 
     `samples` are the indices from the sampler; None if the loader does not use spotrun's sampler. `data` is the digest
     of the batch. `lr` has the learning rates, per optimizer and parameter group. `loss` is None if `training_step`
-    returned no loss. `rng` is the digest of the generators after the batch. `step` is the number of optimizer steps up
-    to and including this batch.
+    returned no loss. `rng` is the digest of the random number generators after the batch. `step` is the number of
+    optimizer steps so far, including this batch.
     """
 
     epoch: int
@@ -122,7 +122,8 @@ class StoppedForKill:
 class Ended:
     """
     A call of fit() has ended. `fit` is 1 for the process's first call of fit(), 2 for the second, and so on. `weights`,
-    `optimizer` and `rng` are digests of the weights, the parts of optimizers and the generators, keyed by name.
+    `optimizer` and `rng` are digests of the weights, of the parts of optimizers and of the random number generators,
+    keyed by name.
 
     `unread` maps the place of each object that could not be inspected to its class. `metrics`, `places` and `unread`
     are None in a trace of an earlier spotrun.
@@ -223,7 +224,8 @@ class Trace:
         return {record.moment: record for record in first if isinstance(record, ObjectsRecorded)}
 
     def of_each_process(self) -> list[tuple[Evaluated | ProcessEnded, ...]]:
-        """Return each process's results outside the training. The process with the earliest result comes first."""
+        """Return for each process the results that it produced outside of fit(). The process with the earliest result comes
+        first."""
         found: dict[int, list[Evaluated | ProcessEnded]] = {}
         for record in self.records:
             if isinstance(record, Evaluated | ProcessEnded):

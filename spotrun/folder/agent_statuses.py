@@ -93,8 +93,8 @@ class AgentStatuses:
 
     def epochs_total(self, state: RunState) -> int | None:
         """
-        Return the total number of epochs, from the status of the newest agent that has reported it. Return None if the
-        run has no budget, because the number is needed only to forecast whether the budget suffices.
+        Return the total number of epochs, as reported by the newest agent that knows it. The number is needed only to
+        forecast whether a budget suffices, so return None for a run without a budget.
         """
         if state.created.budget_usd is not None:
             self._epochs_total = self._newest(state, lambda status: status.epochs or None, self._epochs_total)

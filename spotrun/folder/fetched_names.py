@@ -142,7 +142,7 @@ _NAMES_MAX = 1 << 14
 
 def unfetched(path: str) -> Unfetched | None:
     """
-    Return the reason why the file at `path` is not fetched; None if it is fetched. Each name in the path is judged.
+    Return the reason why the file at `path` is not fetched; None if it is fetched. Each name in the path is checked.
 
     A name is also refused if some file system treats it as equal to a refused name. Such names differ only in case, in
     dots and blanks at the end, or in invisible characters.

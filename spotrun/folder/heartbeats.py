@@ -29,8 +29,8 @@ class Heartbeats:
         self, store: Store, clock: Clock, erased: Callable[[], None] = lambda: None, pace: PollIntervals = ALL_THE_TIME
     ) -> None:
         """
-        Read and write the heartbeats in `store`, at the intervals `pace`. If this process's own heartbeat has
-        disappeared from the store, call `erased` before writing the next heartbeat.
+        Read and write heartbeats in `store`, at the intervals `pace`. Call `erased` if this process's own heartbeat has
+        disappeared from the store, before writing the next one.
         """
         self._erased = erased
         self._store = store

@@ -239,9 +239,9 @@ class Ledger:
     def refresh(self) -> RunState:
         """
         Read and fold all new entries. If the ledger is damaged, `state` is the fold of the entries before the damage.
-        If there are very many new entries, do not read the entries that other programs write during this call, but
-        leave them to the next call. Otherwise this call might never return, because an instance can write entries
-        faster than this process reads them.
+        After very many new entries, return, even if other programs have written more in the meantime; the next call
+        reads those. Otherwise this call might never return, because an instance can write entries faster than this
+        process reads them.
 
         Raises:
             RunNotFound: entry 0 is missing, or does not create a run.
@@ -350,9 +350,9 @@ class Ledger:
         Check that each entry that this process has read still exists with the same size, and that the owner's key still
         exists. The check is made before each launch.
 
-        Without this check, a runner could rent one instance after another, and no command could stop it. The reason is
-        that once an entry is missing, other programs can no longer read or write the ledger. `spotrun down` could still
-        end an instance, but could not tell the runner to stop, so the runner would rent another.
+        Without this check, a runner could rent one instance after another, and no command could stop it: once an entry
+        is missing, other programs can no longer read or write the ledger. So `spotrun down` could end an instance, but
+        could not tell the runner to stop, and the runner would rent another.
 
         Raises:
             LedgerDamaged: an entry is gone, or was replaced.

@@ -127,8 +127,8 @@ def _key(seen: Observation, created: RunCreated) -> str:
 
 def _read(stored: StoredObject, created: RunCreated) -> Observation | None:
     """
-    Decode an observation from an object's name, and convert its time to the reader's run time. Return None if the name
-    is not an observation's.
+    Decode an observation from an object's name, and convert its time to the reader's run time. Return None if the
+    object is not an observation.
     """
     _, cloud, region, name = stored.key.split("/", 3)
     match = _NAME.fullmatch(name)

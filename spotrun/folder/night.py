@@ -68,8 +68,8 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
 
     def due(self, called_at: datetime) -> str:
         """
-        Return the night to which a call of the function belongs, as the date on which the night begins. All calls for a
-        night give the same date, even if a call comes twice or late, or if the clock changes in that night.
+        Return the date of the night to which a call of the function belongs: the date on which this night begins. All
+        calls for a night give the same date, even if a call is repeated or late, or if the clock changes in that night.
         """
         hours, minutes = (int(part) for part in self.at.split(":"))
         local = called_at + timedelta(seconds=self.winter_offset_s)

@@ -37,7 +37,7 @@ class StateAt(NamedTuple):
 
     def covers(self, path: str) -> bool:
         """
-        Return True if a path of the work folder belongs to the state. Only the path's text matters; the file need not
+        Return True if a path of the work folder belongs to the state. Judge only from the path: the file need not
         exist.
         """
         inside = any(path == each or path.startswith(f"{each}/") for each in self.paths)

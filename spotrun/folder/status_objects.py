@@ -35,10 +35,9 @@ class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A question that a gang's lead asks the other members: do you have the same state files as I? The lead is about to
-    store its state files, which are listed in the object at `key`. Each member answers whether its own state files
-    differ from this list. `incarnation` is the start of the trainer that the question is about, because an agent
-    restarts a trainer that crashed. `word` identifies the question.
+    The question of a gang's lead whether the other members have the same state files. The lead is about to store its
+    state files, which are listed in the object at `key`. Each member answers whether its own state files differ from
+    this list. The question is about the state of one `incarnation` of the trainers. `word` identifies the question.
     """
 
     attempt: Count
@@ -63,7 +62,7 @@ class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """
-    How busy a GPU was. `share` is the share of time in which at least one of its units was computing; None if the
+    The utilization of a GPU. `share` is the share of time in which at least one of its units was computing; None if the
     driver does not report this, for example for a part of a GPU (MIG). The numbers of bytes are 0 if the GPU has no
     memory of its own.
     """
@@ -75,8 +74,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """
-    How busy a machine was. `cpu_share` is the share of time in which its `cpus` processors were busy. `gpus` are the
-    GPUs that a training can use, unless their driver does not report how busy they are.
+    The utilization of a machine. `cpu_share` is the share of time in which its `cpus` processors were busy. `gpus` are
+    the GPUs that a training can use, unless their driver does not report how busy they are.
     """
 
     cpus: Count
@@ -121,9 +120,9 @@ class Busy(msgspec.Struct, frozen=True, kw_only=True):
 
 class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
     """
-    How busy a machine was while it trained; validations do not count. The fields are sums over all observed seconds: if
-    a quarter of the memory was in use during a second, `memory.busy_s` grows by a quarter of a second. The same holds
-    for processors and GPUs. `waited` is the time in which the training waited for data.
+    The utilization of a machine while it trained; validations do not count. The fields are sums over all observed
+    seconds: if a quarter of the memory was in use during a second, `memory.busy_s` grows by a quarter of a second. The
+    same holds for processors and GPUs. `waited` is the time in which the training waited for data.
     """
 
     cpu: Busy = Busy()

@@ -33,8 +33,8 @@ class StoreCapacity:
 
     def refused(self, state: RunState) -> str:
         """
-        If a new attempt could not save its checkpoints, return the reason and a hint; otherwise "". The store is tested
-        only if the last attempt ended because the store had no room.
+        Return the reason why a new attempt could not save its checkpoints, with a hint; "" if it could save them. The
+        store is tested only if the last attempt ended because the store had no room.
         """
         last = next(reversed(state.attempts.values()), None)
         if last is None or last.end is None or last.end.cause is not Cause.STORE_FULL:
@@ -57,8 +57,8 @@ class StoreCapacity:
 
 def shortage(store: Store, state: RunState) -> str:
     """
-    If a run cannot save its next checkpoint, return the reason and a hint. Return "" if it can, if this is unknown, or
-    if the run has ended.
+    Return the reason why a run cannot save its next checkpoint, with a hint; "" if it can save it, if this is unknown,
+    or if the run has ended.
 
     The callers are commands that must not write, so no object is written to test the store. So a full disk is
     recognized, but not an exhausted quota. A bucket is not checked, because its space is unlimited.

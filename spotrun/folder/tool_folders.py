@@ -23,7 +23,7 @@ def tool_of(folder: int | str) -> str:
 
 
 def is_git_folder(folder: str) -> bool:
-    """Return True for a folder that git accepts as a repository, or as the git folder of a work tree."""
+    """Return True for a folder that git accepts as a bare repository or as the .git folder of a work tree."""
     if not _has_file(folder, "HEAD"):
         return False
     found = {name for name in ("objects", "refs", "commondir") if os.path.lexists(os.path.join(folder, name))}

@@ -44,7 +44,7 @@ class _QuoteContext(NamedTuple):
 def read_quotes(config: GcpConfig, clock: Clock, accelerators: Sequence[str]) -> Quotes:
     """
     Return the quotes of `config.instance_types`; if it is empty, of all types with accelerators. If `accelerators` is
-    not empty, return only types with exactly one of these accelerators.
+    not empty, return only types whose accelerators are one of these, such as `L4:1`.
 
     Raises:
         CloudError: no region answers, or there is no project. If only one region fails, or if Google refuses a price

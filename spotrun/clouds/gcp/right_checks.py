@@ -108,8 +108,8 @@ def _of(name: str, needed: Collection[str], granted: Collection[str], where: str
 
 def _of_ending(google: Google, project: str, granted: Collection[str]) -> Iterator[Finding]:
     """
-    Check the right to end instances. A condition limits this right to the names of spotrun's instances. So a query on
-    the whole project does not show the right, and the query has to name one of these instances.
+    Check the right to end instances. A condition limits this right to instances with spotrun's names. So Google does
+    not report it for the project as a whole, only for one of these instances.
     """
     hidden = sorted({*UNDER_CONDITION} - {*granted})
     if not hidden:

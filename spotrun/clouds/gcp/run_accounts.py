@@ -154,9 +154,9 @@ class RunAccounts:
 
     def _rewritten(self, folder: BucketAddress, edit: Callable[[Policy], Policy]) -> bool:
         """
-        Change a policy; return whether a change was necessary. Cloud Storage accepts the new policy only if no other
-        process has changed the policy since this process read it. If Cloud Storage refuses for this reason, or if its
-        answer is lost, read and edit the policy again.
+        Change a policy; return whether a change was necessary. Cloud Storage refuses the new policy if another process
+        has changed the policy since it was read. If so, or if Cloud Storage's answer is lost, read and edit the policy
+        again.
         """
         refused: CloudError = CloudUnavailable(f"other processes keep changing the policy of {folder}")
         for _ in range(TRIES_MAX):
@@ -210,9 +210,9 @@ class RunAccounts:
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
         """
-        If the block fails because Cloud Storage does not know the account, and the account is new, raise
-        CloudUnavailable, so that the caller repeats the call. `since` is the time at which the account was made. It
-        takes a while until every bucket knows a new account: https://cloud.google.com/iam/docs/service-accounts-create.
+        Raise CloudUnavailable if the block fails because Cloud Storage does not know a new account yet, so that the
+        caller repeats the call. `since` is the time at which the account was made. It takes a while until every bucket
+        knows a new account: https://cloud.google.com/iam/docs/service-accounts-create.
         """
         try:
             yield

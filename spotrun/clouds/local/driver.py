@@ -148,10 +148,10 @@ class LocalDriver:
 
     def forget(self, run_uid: str) -> None:
         """
-        Delete the records of a run's terminated instances. After that, the instances' launch tokens can be used again.
-        The cloud's log is kept.
+        Delete the records of a run's terminated instances, so that the launch tokens can be used again. The cloud's log
+        is kept.
 
-        As long as any member of a gang runs, the records of all its members are kept, because the first member's record
+        While any member of a gang runs, the records of all its members are kept, because the first member's record
         folder also says whether the gang's launch succeeded.
         """
         with _as_unavailable():

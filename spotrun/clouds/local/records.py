@@ -49,7 +49,7 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The cloud's whole record of one instance, with all values that the instance's supervisor needs.
+    Everything that the cloud knows about one instance, with all values that the instance's supervisor needs.
 
     `script_seen` counts the steps of the script that had happened before the launch. `supervisor` and `guardian` are
     None until these processes have started; if `supervisor` stays None, the launcher died before it had started the

@@ -66,7 +66,7 @@ def settled(folder: RecordFolder, log: CloudLog) -> Record | None:
 def _buried(folder: RecordFolder, log: CloudLog, record: Record) -> Record:
     """
     Return the record. If the instance has ended, enter its end in the record first. The caller must hold the instance's
-    lock. If the caller could take the lock, the supervisor is dead, because a living supervisor holds the lock itself.
+    lock, which proves that the supervisor is dead, because a living supervisor holds the lock itself.
     """
     if not was_cut_short(record):
         return bury_dead(folder, log, record, folder.last_beat(record.clock), EndedBy.FAULT)

@@ -133,7 +133,7 @@ class Supervisor:
         return self._why_end()
 
     def _pause_s(self) -> float:
-        """Return the seconds of system time until the next iteration of the main loop."""
+        """Return how long the main loop pauses before its next iteration, in seconds of system time."""
         tick_s = FAST_TICK_S if self._script.waits_for_upload() and self._observer().can_be_taken else TICK_S
         announced_at = self._loss and _announced_at(self._loss)
         known = [self._dies_at, self._boots_at, self._taken_at, announced_at, self._recommended_at]

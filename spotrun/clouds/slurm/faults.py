@@ -35,8 +35,8 @@ _RENAMED = "nvalid partition"
 
 def fault(answer: Answer, what: str, partition: str = "") -> CloudError | None:
     """
-    If Slurm refused to do `what`, return an error for its message; a plain CloudError if the message is unknown. If it
-    did not refuse, return None.
+    Return an error for the message with which Slurm refused to do `what`: a plain CloudError if the message is unknown,
+    None if Slurm did not refuse.
     """
     said = " ".join(answer.err.split()) or f"exit code {answer.code}"
     if answer.code == 0:

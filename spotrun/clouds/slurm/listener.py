@@ -108,8 +108,8 @@ def read_job(told: str) -> JobStatus:
 
 def _hears(file: Path) -> bool:
     """
-    Wait for the signal. Meanwhile update the modification time of `file` every BEAT_S, to show that this process is
-    alive. Return False if `file` is gone.
+    Wait for the signal, and update the modification time of `file` every BEAT_S, to show that this process is alive.
+    Return False if `file` is gone.
     """
     while _touched(file):
         if signal.sigtimedwait({signal.SIGTERM}, BEAT_S) is not None:

@@ -159,7 +159,7 @@ def _least(*limits: str) -> int | None:
 
 
 def _limit(text: str) -> timedelta | None:
-    """Read a limit, `1-12:00:00` or `12:00:00`; None for `UNLIMITED`."""
+    """Parse a time limit such as `1-12:00:00` or `12:00:00`; return None for `UNLIMITED`."""
     days, _, clock = text.rpartition("-")
     parts: Sequence[str] = clock.split(":")
     if not all(part.isdecimal() for part in (*parts, days or "0")):
