@@ -67,7 +67,7 @@ def calls_of_a_night(hours: float) -> ExpectedCalls:
 
 def of_all(usd: Decimal, calls: Calls) -> Decimal:
     """
-    Return the cost of all calls, to the nano-dollar. `usd` is the cost of the calls whose durations are known. Every
-    other call is assumed to cost as much as those calls cost on average.
+    Return the cost of all calls, to the nano-dollar. `usd` is the cost of the calls whose durations are known; each
+    other call is assumed to cost their average.
     """
     return to_nano(usd * (calls.calls + calls.uncounted) / max(calls.calls, 1))

@@ -85,5 +85,5 @@ class Regions:
 
 
 def _mildest(errors: Sequence[CloudError]) -> CloudError:
-    """Return a temporary error if `errors` has one, so that the caller tries again later instead of giving up."""
+    """Return one of `errors`: a temporary one if there is one, so that the caller tries again instead of giving up."""
     return next((error for error in errors if isinstance(error, CloudUnavailable)), errors[0])

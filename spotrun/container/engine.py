@@ -184,7 +184,7 @@ class Engine(NamedTuple):
             time.sleep(_PAUSE_S)  # another process may be removing the container
 
     def named(self, name: str) -> list[str]:
-        """Return a list with `name` if a container of that name exists, running or not; otherwise an empty list."""
+        """Return [name] if a container of that name exists, running or not; otherwise []."""
         done = self._ask("ps", "--all", "--filter", f"name=^{name}$", "--format", "{{.Names}}")
         return done.stdout.split()
 

@@ -59,7 +59,7 @@ def _remark(value: object) -> str:
 
 
 def _several(value: object) -> tuple[Any, ...]:
-    """Return a list, or a single value, as a tuple."""
+    """Return a tuple of the values in a list, or of a single value."""
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 

@@ -69,8 +69,8 @@ def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
 
 def _rival(study: CostStudy, own: str) -> tuple[str, Decimal]:
     """
-    Find the rented place that trains samples most cheaply. Return its title, and its price for as many samples as the
-    user's machine `own` trains in an hour. Places are compared for the first training whose speed is known both at
+    Find the rented place with the lowest price per sample. Return its title, and its price for as many samples as the
+    user's machine `own` trains in an hour. The prices are those of the first training whose speed is known both at
     `own` and at a rented place. If there is no such training, return "" and 0.
     """
     for training, rows in groupby(costs(study), key=lambda cost: cost.training):

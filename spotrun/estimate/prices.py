@@ -29,8 +29,8 @@ def usd_per_hour(place: Place) -> Decimal:
 
 def usd_per_month(study: CostStudy, place: Place) -> Decimal:
     """
-    Return the price of a month. For the user's own machine, this is the price of the hours in which it is used; for a
-    subscription, the monthly price; for any other place, the price of all hours of the month.
+    Return a place's price per month: for the user's own machine, the price of the hours of use; for a subscription, the
+    monthly price; for any other place, the price of all hours in a month.
     """
     if place.own is not None:
         return usd_per_hour(place) * place.own.days_per_month * place.own.hours_per_day

@@ -75,8 +75,8 @@ def digest_of_parts(parts: Parts) -> str:
 
 def _readable(read: Callable[[], list[tuple[str, str]]], file: BinaryIO) -> Parts:
     """
-    Yield the result of `read`. If the file is not of the type that its first bytes suggest, yield the digest of its
-    bytes.
+    Yield the parts that `read` returns. If it fails, because the file is not of the type that its first bytes suggest,
+    yield the digest of the file's bytes.
     """
     try:
         yield from read()

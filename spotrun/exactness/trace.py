@@ -224,8 +224,10 @@ class Trace:
         return {record.moment: record for record in first if isinstance(record, ObjectsRecorded)}
 
     def of_each_process(self) -> list[tuple[Evaluated | ProcessEnded, ...]]:
-        """Return for each process the results that it produced outside of fit(). The process with the earliest result comes
-        first."""
+        """
+        Return for each process the results that it produced outside of fit(). The process with the earliest result
+        comes first.
+        """
         found: dict[int, list[Evaluated | ProcessEnded]] = {}
         for record in self.records:
             if isinstance(record, Evaluated | ProcessEnded):

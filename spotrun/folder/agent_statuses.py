@@ -104,9 +104,9 @@ class AgentStatuses:
         self, state: RunState, figure: Callable[[AgentStatus], Figure | None], known: Figure | None
     ) -> Figure | None:
         """
-        Return a figure from the newest agent's status; if that status lacks the figure, from the next older status, and
-        so on. The function `figure` takes the figure from a status. `known` is the figure that an earlier call found.
-        If `known` is not None, read only the newest agent's status, and return `known` if the figure is not there.
+        Return a figure from the newest agent's status; if it is not there, from the next older status, and so on.
+        `figure` returns the figure in a status. `known` is the figure that an earlier call found, or None. If it is
+        known, read only the newest agent's status, and return `known` if the figure is not there.
         """
         for attempt in reversed(list(state.attempts.values())):
             status = self.of(attempt.names[0])

@@ -20,8 +20,8 @@ class GangHeartbeatMonitor:
 
     def beat(self, statuses: Iterable[AgentStatus | None]) -> bool:
         """
-        Return True if each agent still writes its status. `statuses` must have the status of every agent and must have
-        been read just now, because this object records when each status changes.
+        Return True if each agent still writes its status. The caller must have just read `statuses`, one for each
+        agent, because this object records when each status changes.
         """
         found = [
             self._pulses.setdefault(at, HeartbeatMonitor(self._clock)).beats(one) for at, one in enumerate(statuses)
@@ -40,8 +40,8 @@ class HeartbeatMonitor:
 
     def beats(self, status: AgentStatus | None) -> bool:
         """
-        Return True if the agent has written a new status within the last two intervals. `status` is the agent's status;
-        the caller must have read it just now.
+        Return True if the agent has written a new status within the last two intervals. The caller must
+        have just read the agent's `status`.
         """
         if status is None:
             return False

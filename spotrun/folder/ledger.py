@@ -279,7 +279,7 @@ class Ledger:
         call wrote.
 
         Raises:
-            EntryRefused: another run was created here; `state` is the state of that run.
+            EntryRefused: this ledger belongs to another run; `state` is the state of that run.
             StoreUnavailable: as in `refresh`; the entry may have been written or not.
         """
         with self._lock:

@@ -104,8 +104,8 @@ def _write_at(file: int, data: bytes, offset: int) -> None:
 
 def upload(store: Store, key: str, launch: int, archive: Path) -> PackedSetup | None:
     """
-    Store an archive as the packed set-up of `key`. If another instance was first, keep the other instance's set-up and
-    return None.
+    Store an archive as the packed set-up of `key`. If another instance has already stored one, keep that and return
+    None.
 
     Raises:
         StoreError: the archive was not stored.

@@ -197,11 +197,11 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def steps_total(self) -> float | None:
         """
-        The total number of steps of the training; None if the training does not report its length. The agent knows the
-        numbers of epochs and batches, but a step may consist of several batches. So the number of steps is estimated
-        from the steps so far.
+        The total number of steps of the training; None if the training does not report its length. It is an
+        estimate, because an agent knows only the numbers of epochs and batches, and a step may consist of any number of
+        batches:
 
-            steps / (epoch + batch / batches) * epochs      for any number of batches in a step
+            steps so far / (epoch + batch / batches) * epochs
         """
         if not self.epochs or not self.batches or not self.step:
             return None

@@ -113,8 +113,8 @@ def _few(names: Sequence[str], named: int) -> str:
 
 def _up_to_repository(folder: Path) -> list[Path]:
     """
-    Return the folders above a work folder whose `.gitignore` files git also applies to the work folder, the topmost
-    first.
+    Return the folders above a work folder whose `.gitignore` files git applies to it: those up to the top of its
+    repository, topmost first.
     """
     if (folder / ".git").exists():
         return []
@@ -153,9 +153,9 @@ def _look(
 
 def _judge(path: Path, name: str, own: GitIgnoreSpec | None, git: Sequence[tuple[Path, GitIgnoreSpec]]) -> str | None:
     """
-    Return the field of `UploadSelection` to which a path belongs; None if the path travels. The first rule that applies
-    decides. The rules are tried in this order: the rules in `.spotrunignore`, the rules about secrets, and the rules in
-    the `.gitignore` files. The `.gitignore` file in the deepest folder comes first.
+    Return the name of the list in `UploadSelection` to which a path belongs; None if the path travels. The first rule
+    that applies decides: first the rules in `.spotrunignore`, then those about secrets, then those in the `.gitignore`
+    files, the deepest folder first.
     """
     if own is not None and (decided := own.check_file(name).include) is not None:
         return "ignored" if decided else None

@@ -108,8 +108,8 @@ def _ends(operations: Iterable[Operation]) -> list[Operation]:
 
 def _was_in_vain(end: Operation, ends: Iterable[Operation]) -> bool:
     """
-    Return True if `end` is a delete that had no effect. That is so if another operation began to end the same instance
-    after the delete had finished (G12).
+    Return True if `end` is a delete that had no effect: after it had finished, another operation began to end the same
+    instance (G12).
     """
     over_at = end.ended_at
     return end.kind == DELETE and over_at is not None and any(each.asked_at >= over_at for each in ends if each != end)

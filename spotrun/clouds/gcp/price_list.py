@@ -1,5 +1,6 @@
 """
-Reads the prices of a region's instance types from the Cloud Billing Catalog, or, if it fails, from a table in spotrun.
+Reads the prices of a region's instance types from the Cloud Billing Catalog, or, if that fails, from a table in
+spotrun.
 """
 
 from __future__ import annotations

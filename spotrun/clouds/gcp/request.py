@@ -59,8 +59,8 @@ def insert_body(
     request: LaunchRequest, config: GcpConfig, project: str, notice: timedelta = EXTENDED_NOTICE
 ) -> dict[str, Any]:
     """
-    Return the body of the request, which depends only on the arguments. `notice` is the time between the notice that a
-    spot instance gets and its shutdown signal. If `notice` is 0, the request asks for no notice.
+    Return the body of the request, which depends only on the arguments. `notice` is the time that the request asks for
+    between the notice to a spot instance and its shutdown signal; 0 asks for no notice.
     """
     offering = request.offering
     zone = f"zones/{offering.zone}"

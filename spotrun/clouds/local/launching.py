@@ -316,8 +316,8 @@ def _supervisor_command(root: Path, instance_id: str, ready: int) -> list[str]:
 
 def _host_environment() -> dict[str, str]:
     """
-    Return this process's environment without the variables that describe an instance. This process has such variables
-    if it runs on a local instance itself.
+    Return this process's environment without the variables that describe an instance. It has such variables if it runs
+    on a local instance.
     """
     environment = {name: text for name, text in os.environ.items() if not name.startswith(_OF_ONE_INSTANCE)}
     package_root = Path(spotrun.__file__).parent.parent

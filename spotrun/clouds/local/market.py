@@ -155,7 +155,7 @@ class Market:
         return self._prices_of(pool).at(at)
 
     def price_changes(self, pool: Pool, after: datetime, until: datetime) -> Iterator[PriceStep]:
-        """Yield the price steps that begin after `after`, up to `until`."""
+        """Yield the price steps that begin after `after` and not later than `until`."""
         step = self.price_step(pool, after)
         while step.until <= until:
             step = self.price_step(pool, step.until)

@@ -359,9 +359,8 @@ def _wait_for_exit(pid: int, give_up_at: float) -> bool:
 
 def observer_of(instance: Instance, status: StatusFile) -> Observer:
     """
-    Describe the instance to the market's script, from what the processes outside the instance's supervisor know. Only
-    the supervisor knows in advance that an instance will be lost without notice. So such an instance is described as
-    one that has no notice.
+    Describe the instance for the market script, as far as processes other than its supervisor know it. They do not know
+    in advance that an instance will be lost without notice, so they describe it as one that has no notice.
     """
     return Observer(
         instance_id=instance.instance_id,
