@@ -89,8 +89,8 @@ class GuardedDriver(WrappedDriver):
 
     def arm(self, request: LaunchRequest, instance_id: str, since: datetime, member: int = 0) -> str | None:
         """
-        Arm the guard of an instance. If that fails, return the reason; the instance still ends itself at the end of
-        its time-to-live. Return None if the guard is armed, or if the instance is not billed and so needs no guard.
+        Arm the guard of an instance. If that fails, return the reason; the instance still ends itself at the end of its
+        time-to-live. Return None if the guard is armed, or if the instance is not billed and so needs no guard.
         """
         if request.offering.capacity_type is CapacityType.OWN:
             return None

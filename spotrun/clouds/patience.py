@@ -32,8 +32,8 @@ server.
 
 class Patience(NamedTuple):
     """
-    The time limits of one call, in seconds: for connecting, for reading the answer, and for retries. A failed call
-    is repeated only within `tries_for_s` of its first try.
+    The time limits of one call, in seconds: for connecting, for reading the answer, and for retries. A failed call is
+    repeated only within `tries_for_s` of its first try.
     """
 
     connect_s: float

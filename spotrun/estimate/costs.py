@@ -24,10 +24,10 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     The cost of one whole training at one place.
 
     `capacity` is `on-demand`, `spot`, `own` or `subscription`; `months` are the paid months of a subscription. `hours`
-    are hours of training. `usd_low` and `usd_high`
-    are the costs at the lowest and the highest spot price; None if these prices are unknown. `samples_per_usd` is None
-    if the training costs nothing. `normalised_time` and `normalised_cost` are relative to the study's base; None if the
-    base has no speed for this training, or costs nothing.
+    are hours of training. `usd_low` and `usd_high` are the costs at the lowest and the highest spot price; None if
+    these prices are unknown. `samples_per_usd` is None if the training costs nothing. `normalised_time` and
+    `normalised_cost` are relative to the study's base; None if the base has no speed for this training, or costs
+    nothing.
     """
 
     place: str

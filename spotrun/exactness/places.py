@@ -73,8 +73,8 @@ def pattern_of(
 ) -> Pattern:
     """
     Return a pattern for the places of the family `kind` that vary. `known` has the indices of all places of the family,
-    and `varying` has the indices of the places that were seen to vary. The pattern generalizes from them: it ignores
-    as many positions as this rule allows.
+    and `varying` has the indices of the places that were seen to vary. The pattern generalizes from them: it ignores as
+    many positions as this rule allows.
 
     A number at a position *varies* if most of the places with this number there vary. A position may be ignored if most
     of its numbers vary. In two cases, a position with at most LONG numbers may be ignored only if all its numbers vary:

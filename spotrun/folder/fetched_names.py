@@ -1,8 +1,8 @@
 """
-Names of files that `spotrun fetch` does not copy to the user's machine. Tools such as git or
-a shell run files with such names, or take settings or instructions from them, which is called *obeying* them. The
-training code chooses the names of its files. So if `fetch` copied these files too, malicious training code could run
-commands on the user's machine.
+Names of files that `spotrun fetch` does not copy to the user's machine. Tools such as git or a shell run files with
+such names, or take settings or instructions from them, which is called *obeying* them. The training code chooses the
+names of its files. So if `fetch` copied these files too, malicious training code could run commands on the user's
+machine.
 """
 
 from __future__ import annotations

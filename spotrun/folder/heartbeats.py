@@ -1,7 +1,7 @@
 """
-Measures how long each agent of a run has been silent. Both ends of a silence are measured on the
-store's clock: the last heartbeat that the store received from the agent, and the newest one that it received from this
-runner, which stands for the current time.
+Measures how long each agent of a run has been silent. Both ends of a silence are measured on the store's clock: the
+last heartbeat that the store received from the agent, and the newest one that it received from this runner, which
+stands for the current time.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from spotrun.store.port import Store
 
 class Heartbeats:
     """
-    Measures for one runner how long each agent has been silent. The heartbeats are read only at intervals; in
-    between, the results do not change.
+    Measures for one runner how long each agent has been silent. The heartbeats are read only at intervals; in between,
+    the results do not change.
     """
 
     def __init__(

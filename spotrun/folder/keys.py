@@ -77,8 +77,8 @@ def remove(runs: Store, run_uid: str) -> None:
 
 class Signer:
     """
-    Signs a program's records, so that the program can later recognize them as its own. `key` is an Ed25519
-    private key in hex.
+    Signs a program's records, so that the program can later recognize them as its own. `key` is an Ed25519 private key
+    in hex.
     """
 
     def __init__(self, key: str) -> None:

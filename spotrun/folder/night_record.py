@@ -14,9 +14,9 @@ succeeds, and the other finds the first process's run in the record. If a night 
 still in progress, no second run begins.
 
 Instances are not allowed to read or write this folder, because it is outside the folder of their run. Even an attacker
-who can write to this folder cannot change which code is started. A reader that has the pin (night.py) accepts
-only the night.json and the work folder that were installed, and skips each numbered object that the night's function
-has not signed.
+who can write to this folder cannot change which code is started. A reader that has the pin (night.py) accepts only the
+night.json and the work folder that were installed, and skips each numbered object that the night's function has not
+signed.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class NumberedNight(msgspec.Struct, frozen=True):
 
 class NightRecord:
     """
-    The record of all nights with one name in a store. If the caller passes the night's `pin`, the record accepts
-    only the installed night that the pin describes, and only numbered objects that this night's function has signed.
+    The record of all nights with one name in a store. If the caller passes the night's `pin`, the record accepts only
+    the installed night that the pin describes, and only numbered objects that this night's function has signed.
     """
 
     def __init__(self, runs_uri: str, name: str, pin: Pin | None = None) -> None:

@@ -197,9 +197,8 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def steps_total(self) -> float | None:
         """
-        The total number of steps of the training; None if the training does not report its length. It is an
-        estimate, because an agent knows only the numbers of epochs and batches, and a step may consist of any number of
-        batches:
+        The total number of steps of the training; None if the training does not report its length. It is an estimate,
+        because an agent knows only the numbers of epochs and batches, and a step may consist of any number of batches:
 
             steps so far / (epoch + batch / batches) * epochs
         """

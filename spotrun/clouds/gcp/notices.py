@@ -3,11 +3,11 @@ The notices of Compute Engine's metadata server.
 
 The server holds back its answer until a value has changed:
 https://cloud.google.com/compute/docs/metadata/querying-metadata. The value announces that the instance will be
-preempted, but not when. How much time is left depends on the length of notice that the launch
-requested: https://cloud.google.com/compute/docs/instances/spot.
+preempted, but not when. How much time is left depends on the length of notice that the launch requested:
+https://cloud.google.com/compute/docs/instances/spot.
 
-Only the value `preempted` announces a preemption; the fields for a graceful shutdown do not (failures.md N14). An
-answer that is neither TRUE nor FALSE is ignored.
+Only the value `preempted` announces a preemption; the fields for a graceful shutdown do not (failures.md N14). If
+the answer is neither TRUE nor FALSE, the source is Blind.
 """
 
 from __future__ import annotations

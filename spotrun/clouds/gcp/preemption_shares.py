@@ -53,8 +53,8 @@ def preemption_shares(google: Google, project: str, region: str, types: Sequence
 
 def bands_known(config: GcpConfig, clock: Clock) -> dict[str, str]:
     """
-    Return the bands of the types that a job names, keyed by `REGION/TYPE`. A type has no band if Google
-    reports its share for too few days. No error is raised, because a run that cannot reach Google finds out anyway.
+    Return the bands of the types that a job names, keyed by `REGION/TYPE`. A type has no band if Google reports its
+    share for too few days. No error is raised, because a run that cannot reach Google finds out anyway.
     """
     found: dict[str, str] = {}
     google = Google(clock).aside

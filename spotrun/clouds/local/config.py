@@ -47,10 +47,10 @@ class MarketConfig(msgspec.Struct, frozen=True, kw_only=True):
     If `kind` is calm, prices are fixed and there is always capacity. If it is generated, prices, capacity and
     interruptions depend only on `seed` and run time. The steps of `script` take place in both kinds of market.
 
-    `boot_s` is the run time between a launch and the start of the instance. `recommended` is for a
-    generated market: the share of interruptions that are preceded by a recommendation to rebalance. The market has
-    equally many false recommendations, which no interruption follows. `capacity` is the maximum number of instances
-    that the run can have in a spot pool at the same time; None means no limit.
+    `boot_s` is the run time between a launch and the start of the instance. `recommended` is for a generated market:
+    the share of interruptions that are preceded by a recommendation to rebalance. The market has equally many false
+    recommendations, which no interruption follows. `capacity` is the maximum number of instances that the run can have
+    in a spot pool at the same time; None means no limit.
     """
 
     seed: int = 0

@@ -84,8 +84,8 @@ class Launcher:
 
     def _members_before(self, folders: Sequence[RecordFolder], request: LaunchRequest) -> Instance:
         """
-        Return the first member of an earlier launch with the same token. That member may have ended, but at least
-        one member of the launch still runs.
+        Return the first member of an earlier launch with the same token. That member may have ended, but at least one
+        member of the launch still runs.
 
         Raises:
             LaunchTokenSpent: all members have ended, or the launch was given up.

@@ -118,9 +118,9 @@ class Market:
         pool's next loss. Return None if there is none.
 
         According to AWS, a recommendation can arrive before the notice, or together with it
-        (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html). AWS does not publish how often
-        or how early recommendations come. So this market makes three assumptions: the fraction `recommended` of all
-        losses has a recommendation; it comes at most LEAD_MINUTES_MAX before the notice; and there are as many false
+        (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html). AWS does not publish how often or
+        how early recommendations come. So this market makes three assumptions: the fraction `recommended` of all losses
+        has a recommendation; it comes at most LEAD_MINUTES_MAX before the notice; and there are as many false
         recommendations as true ones.
         """
         loss = self.next_loss(pool, at)

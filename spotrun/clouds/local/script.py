@@ -29,8 +29,8 @@ from spotrun.spec.market_script import Action, After, EpochAt, Trigger, UploadAt
 class StepFired(msgspec.Struct, frozen=True, kw_only=True):
     """
     A step that has happened. `at` is the time of its trigger. `instance_id` is the instance that detected the trigger;
-    None if a process that launches an instance detected it. If the step affects several members
-    of a gang, `others` are the affected members other than `instance_id`.
+    None if a process that launches an instance detected it. If the step affects several members of a gang, `others` are
+    the affected members other than `instance_id`.
     """
 
     at: datetime
@@ -98,8 +98,8 @@ class Script:
 
     def waits_for_upload(self) -> bool:
         """
-        Return whether the next step is triggered by the progress of an upload. If so, the caller
-        has to check more often, because an upload may take only milliseconds.
+        Return whether the next step is triggered by the progress of an upload. If so, the caller has to check more
+        often, because an upload may take only milliseconds.
         """
         return len(self._happened) < len(self._steps) and isinstance(self._next_trigger(), UploadAt)
 

@@ -3,8 +3,8 @@ The members of a gang, which Slurm runs as one job.
 
 When a member has ended, its node stays with the job, and Slurm charges for the node until the job is over. The node
 cannot be given back earlier: `scontrol update` cannot remove the first node from a job, and on a cluster without
-accounting it can remove other nodes only once. So whatever a node costs after its member has ended is added to
-the bill of the member that ends last.
+accounting it can remove other nodes only once. So whatever a node costs after its member has ended is added to the bill
+of the member that ends last.
 
 A lost node is different: Slurm itself removes it from the job, so it is no longer billed.
 """
