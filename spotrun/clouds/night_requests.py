@@ -19,7 +19,7 @@ called each minute. After the move, the runner has an empty memory and reads the
 
 
 class RequestEstimate(NamedTuple):
-    """Numbers of requests to the store. `gets` counts reads; `puts` counts writes and listings."""
+    """An estimated number of requests to the store. `gets` counts reads; `puts` counts writes and listings."""
 
     gets: Decimal
     puts: Decimal
@@ -31,7 +31,7 @@ Requests to begin a night. In the following hour, the cloud calls the runner sev
 could not begin the night; the requests of these calls are included.
 """
 TICK = RequestEstimate(Decimal("2.7"), Decimal("0.78"))
-"""Requests per minute while the run lives. The runner is called once a minute."""
+"""Requests per minute until the run has ended. The runner is called once a minute."""
 COLD = RequestEstimate(Decimal(70), Decimal(5))
 """Requests of a cold start, if the run has trained for a few hours. The longer the ledger, the more requests."""
 

@@ -42,7 +42,7 @@ class TolerantDriver(WrappedDriver):
 
     @property
     def unread(self) -> str:
-        """The reason why no offerings are known; "" if some are known, or if the cloud has no offerings."""
+        """The reason why the offerings could not be read so far; "" if they have been read."""
         return "" if self._offered else self._unread.words
 
     @property

@@ -10,7 +10,7 @@ child process.
 
     docker run --rm --interactive …  <── input ──  the owner
 
-If the owner dies in any way, that input ends. Then the container ends and the engine removes it.
+However the owner dies, that input ends. Then the container ends, and the engine removes it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NAMES = ("docker", "podman")
 """The engines, in the order in which `find_engine` tries them."""
 LABEL = "spotrun.run"
 MARK = "SPOTRUN_CONTAINER"
-"""The environment variable with the container's name, set for the one process of a container."""
+"""The environment variable with the container's name. The container's own process has it."""
 HOLDS = 'echo "$$"; read -r _ || :'
 """
 The shell command that runs as the container's only process at first. It prints its process id, then waits until its

@@ -34,10 +34,10 @@ class EngineFacts(NamedTuple):
 
 def facts_of(engine: Engine) -> EngineFacts:
     """
-    Read the engine's facts.
+    Read the engine's settings.
 
     Raises:
-        EngineFailed: the engine does not report its facts.
+        EngineFailed: the engine does not report them.
     """
     told = _info(engine)
     if engine.name == "docker":

@@ -71,7 +71,7 @@ class StoreTrial:
     # -- permissions -------------------------------------------------------------------------------------------------
 
     def _permissions(self) -> Iterator[Finding]:
-        """Perform each operation that a run performs on a store, once."""
+        """Perform once each operation that a run performs on a store."""
         key = self._key("permissions")
         with _while("create an object"):
             persist(lambda: self._store.put_if_absent(key, b"created"))

@@ -45,7 +45,7 @@ def load_study(path: Path) -> CostStudy:
 @contextlib.contextmanager
 def placed_in(path: Path, name: str) -> Iterator[None]:
     """
-    Add to an error of the `with` block where in the study file the place `name` is: the name of the file, and the line.
+    Add the file's name, and the line of the place `name`, to an error that the `with` block raises.
     """
     try:
         yield

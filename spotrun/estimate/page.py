@@ -21,7 +21,7 @@ COLOURS = {"spot": "spot", "on-demand": "on_demand", "own": "productive", "subsc
 
 
 def estimates_page(studies: Sequence[tuple[str, CostStudy]]) -> str:
-    """Return one page for several studies. Each study is given with its file's name."""
+    """Return one page for several studies, each given with the name of its file."""
     title = studies[0][1].title if len(studies) == 1 else f"{len(studies)} cost studies"
     return document(title, element("main", element("h1", title), *(_study(*study) for study in studies)))
 
@@ -53,8 +53,8 @@ def _bars(rows: Sequence[Cost]) -> Markup:
 
 def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
     """
-    Draw the price of an hour on the user's machine as a curve: the more days a month it is used, the cheaper is an
-    hour. For comparison, draw a level line at the price of the same number of samples at the cheapest place to rent.
+    Draw the price of an hour on the user's machine as a curve: the more days a month it is used, the cheaper an hour
+    is. For comparison, draw a level line at the price of the same number of samples at the cheapest place to rent.
     """
     prices = [machine.usd_per_hour(Decimal(day)) for day in range(1, DAYS_MAX + 1)]
     rival, rented = _rival(study, place)

@@ -1,7 +1,7 @@
 """
-Finds which places vary, from the places seen to vary. A place is the path of a value, such as `row 3, loss`. It varies
-if two trainings have different values there. If a place varies, similar places are assumed to vary too: for example, if
-a column of a table varies in most rows, the whole column counts as varying.
+Finds patterns in the places that vary. A place is the path of a value, such as `row 3, loss`. It varies if two
+trainings have different values there. Places that match the pattern count as varying too: for example, if a column of a
+table varies in most rows, the whole column counts as varying.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def pattern_of(
 
     A number at a position *varies* if most of the places with this number there vary. A position may be ignored if most
     of its numbers vary. In two cases, a position with at most LONG numbers may be ignored only if all its numbers vary:
-    if several positions are ignored, or if only the last one is and it numbers the items of a record. Lists always
-    count as records; if `is_record` is true, the places of any family do.
+    if several positions are ignored, or if only the last one is and it numbers the items of a record. It is assumed to
+    do so in every list, and if `is_record` is true.
     """
     is_record = is_record or kind.endswith("[]")
     count = len(next(iter(varying)))

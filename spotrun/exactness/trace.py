@@ -182,7 +182,7 @@ def decode_record(line: bytes) -> TraceRecord | None:
 
 
 class Trace:
-    """The records of one rank of a training, in the order of writing."""
+    """The records of one rank of a training, in the order in which they were written."""
 
     def __init__(self, records: list[TraceRecord]) -> None:
         self.records = records

@@ -31,9 +31,8 @@ class Varying:
     - If a field of a record differs, such as a cell of a table, then this field is left out in all records.
     - If a word of a line differs, then this word is left out in all similar lines. Lines are similar if they have the
       same words and separators apart from their numbers.
-    - If a line of one training is not similar to the same line of the other training, the rule for words applies to
-      this line only: if only words differ, these words are left out; if the separators differ too, the whole line is
-      left out.
+    - If the same line is not similar in the two trainings, the words that differ are left out in this line only. If its
+      separators differ too, the whole line is left out.
     - If a part exists in only one of the trainings, this part is left out, and so are all parts whose names differ from
       its name only in numbers.
     """

@@ -37,8 +37,8 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
 
     `step_s` is the duration of a step, `work_s` that of the whole training without validations and starts, and
     `samples` the number of samples in a step. `doubt` is the relative error of `step_s`, estimated from the spread of
-    the steps. `start_s` is the time from the request for the instance to the first step; `usual_boot_s` is the usual
-    boot time of such an instance, which is part of `start_s`.
+    individual measurements. `start_s` is the time from the request for the instance to the first step; `usual_boot_s`
+    is the usual boot time of such an instance, which is part of `start_s`.
 
     A bench can replace some of the job's values. `otherwise` describes these replacements. `args` are the arguments
     with which the script was measured; for a job that runs a command, `command` is the measured command. `job` is the
@@ -136,15 +136,15 @@ def _read(store: Store, key: str) -> BenchResult | None:
 
 def _folder(spec: RunSpec) -> str:
     """
-    Return the folder of a job's measurements. The folder depends on the job's arguments, because they may change what
-    the job trains.
+    Return the folder of a job's measurements. The folder depends on the job's arguments, because they may change the
+    training.
     """
     return f"{FOLDER}/{spec.name}/{digest_of(spec)}/"
 
 
 def digest_of(spec: RunSpec) -> str:
     """
-    Return the digest of the program that the job trains, with the program's arguments and the number of instances.
+    Return the digest of the job's program, its arguments and the number of instances.
     """
     trained = msgspec.json.encode([spec.to_dict()["train"], spec.num_nodes], order="deterministic")
     return hashlib.sha256(trained).hexdigest()[:16]

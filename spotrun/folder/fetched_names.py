@@ -196,8 +196,8 @@ def _short(name: str) -> re.Match[str] | None:
 
 def _is_short_of_obeyed(name: str) -> bool:
     """
-    Return whether `name` may be Windows' short (8.3) name of a file that a tool obeys. For example, Windows may open
-    `pyproject.toml` as `PYPROJ~1.TOM`.
+    Return whether `name` may be Windows' short (8.3) name of a file that a tool obeys. For example, `PYPROJ~1.TOM` may
+    be the short name of `pyproject.toml`.
     """
     if (short := _short(name)) is None:
         return False

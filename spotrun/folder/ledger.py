@@ -226,8 +226,8 @@ class Ledger:
     @property
     def newest_sha256(self) -> str | None:
         """
-        The digest of the object that contains the newest entry. None if this Ledger has not read any object yet: then
-        the only entry that it knows is `first`, which the caller passed.
+        The digest of the object that contains the newest entry; None if this Ledger has read no object yet and knows
+        only entry 0, which the caller passed as `first`.
         """
         return hashlib.sha256(self._newest).hexdigest() if self._newest else None
 
@@ -239,13 +239,13 @@ class Ledger:
     def refresh(self) -> RunState:
         """
         Read and fold all new entries. If the ledger is damaged, `state` is the fold of the entries before the damage.
-        After very many new entries, return, even if other programs have written more in the meantime; the next call
-        reads those. Otherwise this call might never return, because an instance can write entries faster than this
-        process reads them.
+        If there are very many new entries, leave those that other programs write during this call to the next call.
+        Otherwise this call might never return, because an instance can write entries faster than this process reads
+        them.
 
         Raises:
             RunNotFound: entry 0 is missing, or does not create a run.
-            LedgerDamaged: an entry is missing before a later one, or is not what was written.
+            LedgerDamaged: an entry is missing although a later one exists, or an entry is not what was written.
             LedgerFlooded: there are more entries than a run can have.
             LedgerVersionUnknown: another version of spotrun wrote it.
             StoreUnavailable: the store could not be read for a minute; `state` is unchanged.

@@ -46,7 +46,7 @@ BY_HAND = "by-hand-"
 """Prefix of the name of a night that a person started. The start time follows the prefix."""
 DUE_AGAIN = 8
 """
-Number of records that are read, the newest first, to find out whether a night has begun already. The cloud may call the
+Number of records that are read, the newest first, to find out whether a night has already begun. The cloud may call the
 function for the same night a second time, or late, but only one run is allowed to begin.
 """
 _BEGUN = re.compile(r"begun/(\d{8})[.]json", re.ASCII)
@@ -100,7 +100,7 @@ class NightRecord:
         self._signer = None if pin is None else pin.signer
         self.passed_over: tuple[int, ...] = ()
         """
-        Numbers above the newest valid record's number at which there are invalid objects. Set by `newest`.
+        Numbers of the invalid objects that come after the newest valid record. Set by `newest`.
         """
         self.next_number = 0
         """The first number after the newest valid record that no object has taken. Set by `newest`."""

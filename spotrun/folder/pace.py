@@ -10,7 +10,7 @@ class PollIntervals(NamedTuple):
     """
     The intervals of one kind of runner. `look_every_s` is the run time between two readings of the agents' heartbeats;
     each reading sends one list request and one write request to the store. `market_every` is the run time between two
-    readings of the record of the market.
+    readings of the market record.
 
     `gap` is in system time. If the runner's own heartbeats have not reached the store for longer than `gap`, that
     period does not count as silence of the agents: the store may have refused their heartbeats too, or the runner's

@@ -1,5 +1,5 @@
 """
-Stores facts that change often. Each writer overwrites one small object. Such an object is only a hint.
+Stores facts that change often. Each writer overwrites one small object, which readers use only as a hint.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ def shortage(store: Store, state: RunState) -> str:
     Return the reason why a run cannot save its next checkpoint, with a hint; "" if it can save it, if this is unknown,
     or if the run has ended.
 
-    The callers are commands that must not write, so no object is written to test the store. So a full disk is
-    recognized, but not an exhausted quota. A bucket is not checked, because its space is unlimited.
+    The callers are commands that must not write, so no object is written to test the store. This recognizes a full
+    disk, but not an exhausted quota. A bucket is not checked, because its space is unlimited.
     """
     if state.terminal is not None or isinstance(parse(store.uri), BucketAddress):
         return ""

@@ -2,12 +2,12 @@
 The notices of Compute Engine's metadata server.
 
 The server holds back its answer until a value has changed:
-https://cloud.google.com/compute/docs/metadata/querying-metadata. The value announces that the instance will be
-preempted, but not when. How much time is left depends on the length of notice that the launch requested:
+https://cloud.google.com/compute/docs/metadata/querying-metadata. The value `preempted` announces that the instance will
+be preempted, but not when. How much time is left depends on the length of notice that the launch requested:
 https://cloud.google.com/compute/docs/instances/spot.
 
-Only the value `preempted` announces a preemption; the fields for a graceful shutdown do not (failures.md N14). If
-the answer is neither TRUE nor FALSE, the source is Blind.
+No other value announces a preemption, not even those for a graceful shutdown (failures.md N14). If the answer is
+neither TRUE nor FALSE, the source is Blind.
 """
 
 from __future__ import annotations

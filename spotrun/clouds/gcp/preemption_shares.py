@@ -30,7 +30,7 @@ from spotrun.errors import CloudError
 KEPT_BY_GOOGLE = timedelta(days=30)
 """Maximum age of the shares: https://cloud.google.com/compute/docs/instances/view-spot-preemption-price"""
 DAYS_MIN = 7
-"""Minimum number of days with a share for a band, because one day's share may come from a few instances."""
+"""Minimum number of days with a share that a band needs, because one day's share may come from only a few instances."""
 _BANDS = ((0.05, "<5%"), (0.10, "5-10%"), (0.15, "10-15%"), (0.20, "15-20%"))
 _HIGHEST = ">20%"
 

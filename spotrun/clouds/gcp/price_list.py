@@ -49,7 +49,7 @@ class PriceList(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_part_prices(google: Google, regions: Collection[str]) -> PartPrices:
     """
-    Read the prices of all machine parts in `regions`. This takes tens of pages even for one region.
+    Read the prices of all machine parts in `regions`. There are dozens of pages even for one region.
 
     Raises:
         CloudError: the catalog refuses the call, is down, or lists no known machine part.

@@ -23,7 +23,7 @@ ACCELERATORS, CPUS, MEMORY = "spotrun-accelerators", "spotrun-cpus", "spotrun-me
 NANO = Decimal(10) ** 9
 LIMIT_MIN = timedelta(seconds=30)
 """
-The shortest limit of a VM's run time that Google accepts:
+The shortest limit of a VM's lifetime that Google accepts:
 https://cloud.google.com/compute/docs/instances/limit-vm-runtime
 """
 HYPERDISK = "hyperdisk-balanced"

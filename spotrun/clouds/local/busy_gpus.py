@@ -24,8 +24,8 @@ answer counts as taken, because it cannot train.
 
 def taken_by(nvml: Any) -> str:
     """
-    Name the processes that compute on the GPUs; "" if there are none. Programs that use a GPU only for graphics do not
-    count.
+    Return a text that names the processes on the GPUs; "" if there are none. Programs that use a GPU only for graphics
+    do not count.
     """
     try:
         nvml.nvmlInit()
@@ -47,7 +47,7 @@ def look() -> str:
 
 class BusyGpus:
     """
-    Queries NVML in a thread, at most once in `LOOKS_EVERY_S`. A caller waits for the thread at most `ANSWERS_WITHIN_S`.
+    Asks NVML in a separate thread, at most once every `LOOKS_EVERY_S`. A caller waits at most `ANSWERS_WITHIN_S`.
     """
 
     def __init__(self, look: Callable[[], str] = look, within_s: float = ANSWERS_WITHIN_S) -> None:

@@ -119,9 +119,9 @@ class Market:
 
         According to AWS, a recommendation can arrive before the notice, or together with it
         (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html). AWS does not publish how often or
-        how early recommendations come. So this market makes three assumptions: the fraction `recommended` of all losses
-        has a recommendation; it comes at most LEAD_MINUTES_MAX before the notice; and there are as many false
-        recommendations as true ones.
+        how early recommendations come. So this market makes three assumptions: a recommendation comes before the
+        fraction `recommended` of all losses; it comes at most LEAD_MINUTES_MAX before the notice; and there are as many
+        false recommendations as true ones.
         """
         loss = self.next_loss(pool, at)
         if loss is None:

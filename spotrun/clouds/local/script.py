@@ -62,7 +62,7 @@ class Observer(msgspec.Struct, frozen=True):
     """
     The instance that checks whether a trigger has come true, with its capacity type and the progress of its training.
 
-    Once an instance has a notice, the progress of its training counts no longer: a step that waits for progress then
+    Once an instance has a notice, the progress of its training no longer counts: a step that waits for progress then
     waits for the next attempt's.
     """
 

@@ -46,7 +46,7 @@ some size. A whole upload takes only tens of milliseconds.
 """
 GUARDIAN_GRACE_S = 2.0
 """
-Seconds of system time that the supervisor has to end its instance when the time-to-live is over. After that, the
+Seconds of system time that the supervisor has to end its instance at the end of the time-to-live. After that, the
 guardian kills the supervisor and ends the instance.
 """
 

@@ -26,7 +26,7 @@ from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 class GangJob(NamedTuple):
     """
     A job and the records of its members. `seats` are the members' nodes; empty if they are not known yet. `ended` has
-    one item for each member: when and why it ended; None if it ends with the job.
+    one item for each member: when and why it ended before the job; None if it did not.
     """
 
     job: Job
@@ -76,8 +76,8 @@ class GangJob(NamedTuple):
 
     def _ended_at(self, index: int) -> datetime:
         """
-        Return when a member ended. The clock of the member's node may be wrong. So a time before the job's beginning is
-        replaced by the job's beginning, and a time after the job's end by the job's end.
+        Return when a member ended. The clock of the member's node may be wrong, so a time before the job began or after
+        it ended is replaced by the time at which the job began or ended.
         """
         job, ended = self.job, self.ended[index]
         began_at, over_at = job.began_at or job.submitted_at, job.ends_at if job.has_ended else None

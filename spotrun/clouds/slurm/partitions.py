@@ -18,8 +18,8 @@ from spotrun.units import Unreadable, count_of, format_duration
 BY_PARTITION, BY_QOS = "preempt/partition_prio", "preempt/qos"
 _ENDING = {"CANCEL", "REQUEUE"}
 """
-The values of PreemptMode with which Slurm ends a preempted job of spotrun's. With REQUEUE, Slurm puts other jobs back
-into the queue. It ends spotrun's jobs, because they are submitted with `--no-requeue`:
+The values of PreemptMode for which Slurm ends spotrun's preempted jobs. REQUEUE puts other jobs back into the queue,
+but ends spotrun's jobs, because they are submitted with `--no-requeue`:
 https://slurm.schedmd.com/slurm.conf.html#OPT_PreemptMode
 """
 
