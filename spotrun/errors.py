@@ -8,7 +8,7 @@ Defines every failure that a user of spotrun can meet, with its exit code.
     ├── StoreError               5   the object store cannot be used
     │   ├── StoreUnavailable         a temporary fault: retry until a deadline
     │   │   ├── LoginExpired         the user has to log in again: report it, and wait
-    │   │   └── WritesRefused        full, over quota, read-only: tell the user immediately to make room, and wait
+    │   │   └── WritesRefused        the store is full, over quota or read-only: tell the user at once, and wait
     │   ├── ObjectMissing            no object of that name
     │   ├── RunCopied                two folders of a store hold the same run
     │   ├── RunMisnamed              the name of a folder is not the name of the run in it
@@ -17,8 +17,8 @@ Defines every failure that a user of spotrun can meet, with its exit code.
     │   └── LedgerDamaged        8   an entry is missing, moved or changed: appending is not allowed
     │       └── RunGone              the run's folder was moved or deleted while a runner took care of the run
     ├── CheckpointDamaged        6   no checkpoint can be read back intact
-    ├── Unreckonable             1   the stored figures are valid one by one, but a result cannot be computed from them
-    ├── FiguresDiffer            1   published figures of a cost study are not reproduced
+    ├── Unreckonable             1   each stored figure is valid, but no result can be computed from them
+    ├── FiguresDiffer            1   a cost study does not reproduce the published figures that it quotes
     ├── NotIdentical             9   an interrupted training differs from the uninterrupted one
     ├── LimitExceeded           10   the condition in fail_if is true for the report
     ├── NightUnderWay           11   the last nightly run is still in progress: no run was started
@@ -58,7 +58,7 @@ NO_ROOM = {
 
 @contextmanager
 def unless_no_room() -> Iterator[None]:
-    """Ignore errors of a file system that accepts no writes. Use this for a write that nothing depends on."""
+    """Ignore errors of writes to a file system that is full or read-only. For writes on which nothing depends."""
     try:
         yield
     except OSError as error:
@@ -246,10 +246,9 @@ class NotInstalled(SpotrunError):
     """
     A package or a program is not installed.
 
-    There are three subclasses: StoreNotInstalled, CloudNotInstalled and SecretNotInstalled. A store, a cloud or a
-    reader of secrets raises its subclass if it needs the missing package. Each subclass also inherits from the usual
-    error of its raiser: StoreNotInstalled, for example, is a StoreError. So a caller that handles StoreError also
-    handles a missing package of the store.
+    Stores, clouds and readers of secrets raise the subclasses StoreNotInstalled, CloudNotInstalled and
+    SecretNotInstalled. Each of these is also a subclass of the usual error: StoreNotInstalled, for example, is a
+    StoreError. So a caller that handles StoreError also handles a missing package of the store.
     """
 
     exit_code = 13
@@ -318,8 +317,8 @@ def _with_uv_tool(receipt: Path, extra: str) -> list[str]:
 
 def installer() -> list[str]:
     """
-    Return the beginning of a command that installs packages for this Python. The command also works if this Python's
-    virtual environment is not active.
+    Return a command that installs packages for this Python, without the packages' names. The command also works if this
+    Python's virtual environment is not active.
     """
     import shutil
     import sys
@@ -337,8 +336,8 @@ def installer() -> list[str]:
 
 def _origin(extra: str) -> list[str]:
     """
-    Return the arguments for pip or uv that install spotrun, with an extra, from the folder or address that it was
-    installed from before. Return [] if that folder is gone, or if spotrun came from a package index.
+    Return the arguments with which pip or uv installs spotrun and an extra from the source of the present installation,
+    a folder or an address. Return [] if that folder is gone, or if spotrun came from a package index.
 
     See https://packaging.python.org/specifications/direct-url.
     """

@@ -39,7 +39,7 @@ class Guards(Protocol):
     """
     Ends instances from outside.
 
-    An instance ends itself when its time-to-live is over. If it fails to do so, its guard ends it, without help from
+    An instance ends itself at the end of its time-to-live. If it fails to do so, its guard ends it, without help from
     the instance or from any runner.
     """
 
@@ -62,7 +62,7 @@ class Guards(Protocol):
 
 
 class NoGuards:
-    """No guards, for clouds that enforce the time-to-live themselves, as the local cloud's supervisors do."""
+    """Stands for clouds that enforce the time-to-live themselves, as the local cloud's supervisors do."""
 
     def arm(self, guard: Guard) -> None:
         pass
@@ -73,8 +73,7 @@ class NoGuards:
 
 class GuardedDriver(WrappedDriver):
     """
-    A driver that arms a guard right after each launch. If the guard cannot be armed, the driver still keeps the
-    instance.
+    A driver that arms a guard right after each launch. If that fails, the instance is kept anyway.
     """
 
     def __init__(self, driver: CloudDriver, guards: Guards, clock: Clock) -> None:
@@ -90,8 +89,8 @@ class GuardedDriver(WrappedDriver):
 
     def arm(self, request: LaunchRequest, instance_id: str, since: datetime, member: int = 0) -> str | None:
         """
-        Arm the guard of an instance. If that fails, return the reason; the instance still ends itself when its
-        time-to-live is over. Return None if the guard is armed, or if the instance is not billed and so needs no guard.
+        Arm the guard of an instance. If that fails, return the reason; the instance still ends itself at the end of its
+        time-to-live. Return None if the guard is armed, or if the instance is not billed and so needs no guard.
         """
         if request.offering.capacity_type is CapacityType.OWN:
             return None
@@ -106,7 +105,7 @@ class GuardedDriver(WrappedDriver):
         return None
 
     def arm_at_last(self, request: LaunchRequest, instance_id: str, since: datetime, member: int = 0) -> bool:
-        """Try again to arm a missing guard, at most once in `AGAIN_AFTER`. Return whether the guard is armed now."""
+        """Retry arming a missing guard, at most once every `AGAIN_AFTER`. Return whether the guard is armed now."""
         asked_at = self._asked_at.get(guard_token(request.token, member))
         if asked_at is not None and self._clock.now() - asked_at < AGAIN_AFTER:
             return False

@@ -27,8 +27,8 @@ a call, it will go on denying it.
 
 TRIAL = "doctor"
 """
-Uid prefix of trial identities. To check that identities can be made, `doctor` makes one for an imaginary run and
-removes it.
+Uid prefix of trial identities. To check that identities can be made, `doctor` makes one for a run that does not exist,
+and removes it.
 """
 TRIAL_LASTS = timedelta(hours=1)
 """Age at which a trial identity counts as left behind by a `doctor` that died."""
@@ -40,7 +40,7 @@ def trial_uid(now: datetime) -> str:
 
 def is_left_trial(uid: str, now: datetime) -> bool:
     """
-    Return whether `uid` belongs to a trial identity whose age shows that the `doctor` which made it must have died.
+    Return whether `uid` is that of a trial identity so old that the `doctor` that made it must have died.
     """
     try:
         began = datetime.fromtimestamp(int(uid.removeprefix(TRIAL)[:8], 16), UTC)
@@ -70,7 +70,7 @@ class Identities(Protocol):
             cloud takes a while to recognise a new identity.
 
         Raises:
-            CloudError: something else has the identity's name, or the caller is not allowed to make the identity.
+            CloudError: the identity's name is already taken, or the caller is not allowed to make the identity.
             CloudUnavailable: try again; a part of the identity may exist.
         """
 
@@ -89,7 +89,10 @@ class Identities(Protocol):
 
 
 class NoIdentities:
-    """No separate identities: instances act with the launching user's rights, or all runs share one identity."""
+    """
+    Stands for clouds on which runs have no separate identities: instances have the launching user's rights, or all runs
+    share one identity.
+    """
 
     noun = "identity"
 
@@ -156,8 +159,8 @@ class IdentifiedDriver(WrappedDriver):
 
     def remove_identity(self, run_uid: str) -> str:
         """
-        Remove the identity of a run that has ended. Return why a part of it is left, or "" if nothing is left. If the
-        run is resumed, its next launch makes the identity again.
+        Remove the identity of a run that has ended. If a part of it could not be removed, return why; otherwise "". If
+        the run is resumed, its next launch makes the identity again.
         """
         self._is_made = False
         try:

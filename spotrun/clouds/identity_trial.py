@@ -1,4 +1,7 @@
-"""Checks whether spotrun can give a run a separate identity: makes an identity for an imaginary run, and removes it."""
+"""
+Checks whether spotrun can give a run a separate identity: makes an identity for a run that does not exist, and removes
+it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ longer.
 @contextlib.contextmanager
 def trial_identity(identities: Identities, clock: Clock) -> Iterator[str]:
     """
-    Yield the uid of an imaginary run. The block makes an identity for this run; after the block, remove the identity.
+    Yield the uid of a run that does not exist. The block makes an identity for it; after the block, remove the
+    identity.
     """
     uid = trial_uid(clock.now())
     try:
@@ -55,8 +59,8 @@ class Settling(NamedTuple):
         unsettled: type[CloudError] = CloudUnavailable,
     ) -> Iterator[Finding]:
         """
-        Call `ask` until it no longer raises `unsettled`. If it still does so after `until`, raise the last error. If
-        the first call fails, yield one finding, which says that the check is waiting.
+        Call `ask` until it no longer raises `unsettled`. After `until`, give up and raise the last error. If the first
+        call fails, yield one finding that says that the check is waiting.
         """
         told, denied_until = False, self.clock.now() + self.denied_within
         while True:

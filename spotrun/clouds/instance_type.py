@@ -1,4 +1,4 @@
-"""A type of machine that a cloud rents out, independent of price and place."""
+"""A type of machine that a cloud rents out, without its prices and zones."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ class LastWords:
 
     def of(self, launch: int, instance: Instance | None) -> str:
         """
-        Return the last output of a launch, as a text for the ledger. Return "" if there is no output, or if startup
-        logs do not exist on this cloud. `instance` is the launch's instance; None if the cloud no longer lists it.
+        Return the last output of a launch, worded for the ledger; "" if there is no output, or if this cloud has no
+        startup logs. `instance` is the launch's instance; None if the cloud no longer lists it.
 
         Raises:
             StoreUnavailable: the log cannot be read yet.

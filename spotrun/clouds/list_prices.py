@@ -1,4 +1,4 @@
-"""The list prices of instance types that are shipped with spotrun, in the on_demand.json of a cloud's package."""
+"""List prices of instance types. They are part of spotrun, in the on_demand.json of each cloud's package."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def shipped_tables(package: str) -> tuple[PriceTable, ...]:
 
 def shipped_prices(package: str, region: str, market: CapacityType = CapacityType.ON_DEMAND) -> dict[str, ListPrice]:
     """
-    Return the shipped price of each type in a region. Spot prices change up to daily, so a shipped spot price is only a
-    hint.
+    Return the price of each type in a region from the table in spotrun. Spot prices may change daily, so those in the
+    table are only a rough guide.
     """
     return {
         kind: ListPrice(price, f"table shipped with spotrun, {table.as_of}")

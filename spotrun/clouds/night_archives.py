@@ -1,6 +1,6 @@
 """
-Archives with the code of night runners. A night is a job that a cloud starts at a time of day; its runner is a function
-in that cloud, made from such an archive. The archives lie in the store, next to the records of the nights.
+Stores the code of night runners as archives. A night is a job that a cloud starts at a time of day; its runner is a
+function in that cloud, made from such an archive. The archives lie in the store, next to the records of the nights.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class NightArchives:
     def upload(self, data: bytes) -> tuple[str, str]:
         """
         Upload an archive, and return its bucket and its object name. The name contains the digest of the content, so
-        the same code is stored only once. If an object of that name already exists, overwrite it, because another
-        process may have stored content there that does not match the digest.
+        the same code is stored only once. An existing object is overwritten nevertheless, because another process may
+        have stored different content under that name.
         """
         place = address.parse(self._store)
         assert isinstance(place, address.BucketAddress), self._store
@@ -42,11 +42,11 @@ class NightArchives:
 
     def forget(self, needed: Callable[[], Collection[str]], say: Callable[[str], None]) -> None:
         """
-        Delete the archives that no night needs. `needed()` returns the file names of the archives that nights need.
-        Keep archives younger than a day, because another process may be installing a night from them.
+        Delete the archives that no night needs; `needed()` returns the file names of the needed ones. Keep archives
+        younger than a day, because another process may be installing a night from them.
 
-        If a deletion fails, only report it with `say`: an archive costs less than a cent a year, and the next
-        installation tries again.
+        If a deletion fails, only report that with `say`: keeping an archive costs less than a cent a year, and the next
+        installation tries again to delete it.
         """
         young = self._clock.now() - _YOUNG
         try:

@@ -19,7 +19,7 @@ called each minute. After the move, the runner has an empty memory and reads the
 
 
 class RequestEstimate(NamedTuple):
-    """Numbers of requests to the store. `gets` counts reads; `puts` counts writes and listings."""
+    """An estimated number of requests to the store. `gets` counts reads; `puts` counts writes and listings."""
 
     gets: Decimal
     puts: Decimal
@@ -31,15 +31,15 @@ Requests to begin a night. In the following hour, the cloud calls the runner sev
 could not begin the night; the requests of these calls are included.
 """
 TICK = RequestEstimate(Decimal("2.7"), Decimal("0.78"))
-"""Requests per minute while the run lives. The runner is called once a minute."""
+"""Requests per minute until the run has ended. The runner is called once a minute."""
 COLD = RequestEstimate(Decimal(70), Decimal(5))
 """Requests of a cold start, if the run has trained for a few hours. The longer the ledger, the more requests."""
 
 
 class ExpectedCalls(NamedTuple):
     """
-    The expected number of calls to a night's runner. `ticks` counts the calls while the run lives, one a minute;
-    `colds` says how many of these are cold starts.
+    The expected number of calls to a night's runner. `ticks` are the calls from the start to the end of the run, one a
+    minute; `colds` is the number of cold starts among them.
     """
 
     ticks: Decimal
@@ -67,7 +67,7 @@ def calls_of_a_night(hours: float) -> ExpectedCalls:
 
 def of_all(usd: Decimal, calls: Calls) -> Decimal:
     """
-    Return the cost of all calls, to the nano-dollar. `usd` is the cost of the calls whose durations are known. Every
-    other call is assumed to cost as much as those calls cost on average.
+    Return the cost of all calls, to the nano-dollar. `usd` is the cost of the calls whose durations are known; each
+    other call is assumed to cost their average.
     """
     return to_nano(usd * (calls.calls + calls.uncounted) / max(calls.calls, 1))

@@ -19,7 +19,7 @@ ANEW = "`spotrun night install` makes it again, or `spotrun night rm` removes th
 
 
 class ScheduleTimes(NamedTuple):
-    """The times of a schedule: minutes of an hour, on certain days, in the night's time zone."""
+    """The times at which a schedule calls: at these minutes of an hour, on these days, in the night's time zone."""
 
     minutes: tuple[int, ...]
     hour: int
@@ -49,12 +49,11 @@ def _time_of(night: Night) -> tuple[int, int]:
 
 class Alarm(Protocol):
     """
-    An alarm that calls a night's runner once a minute while the night's run lives. The runner itself switches the alarm
-    on and off. The methods raise CloudDriver's errors.
+    An alarm that calls a night's runner once a minute until the night's run has ended. The runner itself switches the
+    alarm on and off. The methods raise CloudDriver's errors.
 
-    Each method can be called repeatedly. An Alarm object remembers the state that it has set, and sends no request to
-    set the same state a second time. If `again` is true, the methods send the request in any case, because another
-    process may have changed the state meanwhile.
+    An Alarm object remembers the state that it has set, and sends no request if the state stays the same. With `again`,
+    it sends the request anyway, because another process may have changed the state.
     """
 
     def on(self, *, again: bool = False) -> None:
@@ -96,14 +95,14 @@ class Nights(Protocol):
         Check that a night of this name can be installed. Nothing is written.
 
         Raises:
-            SpecInvalid: the name is too long, or a night of another store already has that name in this region.
+            SpecInvalid: the name is too long, or a night in another store already uses the name in this region.
         """
 
     def addresses(self, places: Mapping[str, Reference]) -> dict[str, str]:
         """
         Read the addresses of webhooks from the places where they are stored in the cloud. Return the addresses keyed by
-        the names of their environment variables. Give up if reading takes more than a few seconds: a night's runner
-        will wait no longer than that, so it could not use an address that takes longer to read.
+        the names of their environment variables. Give up after a few seconds, as the night's runner will do: it could
+        not use an address that takes longer to read.
 
         Raises:
             SecretUnreadable, CloudError: an address is missing, not encrypted, or unreadable.
@@ -115,17 +114,17 @@ class Nights(Protocol):
     def pinned(self, name: str) -> Pin | None:
         """
         Read the pin of a night. A pin is a variable in the environment of the night's runner that says which job the
-        runner trusts. Return None if there is no runner, or if an old version of spotrun, which had no pins, installed
-        the runner.
+        runner trusts. Return None if there is no runner, or if it was installed by an old version of spotrun that had
+        no pins.
         """
 
     def install(self, pin: Pin, store: str, function: Function, say: Callable[[str], None]) -> None:
         """
         Create or update the night's runner and everything that calls it, and put the pin into the runner's environment.
-        If another installation is under way, wait for its end. Remove incomplete parts of earlier installations first.
+        If another installation is under way, wait for it to end. First remove the remains of incomplete installations.
 
-        Compare the digest of the installed code with `function`'s digest, to make sure that the runner does not get the
-        code of another archive in the store.
+        Compare the digest of the installed code with `function`'s digest, because another process may have replaced the
+        archive in the store.
         """
 
     def look(self, name: str) -> None:
@@ -139,8 +138,8 @@ class Nights(Protocol):
 
     def wrong(self, night: Night, store: str) -> str:
         """
-        Describe in one sentence what is wrong with the schedules that call the runner, or with their rights to call it.
-        Return "" if schedules and rights are as `install` made them.
+        Check the schedules that call the runner, and their rights to call it. Return one sentence about what is wrong;
+        "" if schedules and rights are as `install` made them.
         """
 
     def remove(self, name: str, store: str, say: Callable[[str], None]) -> None:
@@ -150,7 +149,7 @@ class Nights(Protocol):
         """
 
     def alarm(self, name: str) -> Alarm:
-        """Return a night's alarm, for use by its runner."""
+        """Return a night's alarm. Only the night's runner uses it."""
 
     def usd(self, hours: float) -> Decimal:
         """

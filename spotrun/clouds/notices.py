@@ -1,6 +1,6 @@
 """
-The interface to sources that announce that a cloud will take an instance back. The agent imports this module, so it
-stays small.
+The interface to the sources from which an agent learns that its cloud will take the instance back. The agent imports
+this module, so keep it small.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ class Blind(Exception):
 class NoticeSource(Protocol):
     """
     A source of notices for an instance. The agent queries it every few seconds, in a separate thread. Some sources
-    answer only when there is something to report. After an answer of such a source, the agent queries the source again
-    immediately.
+    answer only when there is something to report; the agent queries these again immediately after each answer.
     """
 
     def notices(self) -> Iterator[Notice]:

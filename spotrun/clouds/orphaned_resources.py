@@ -22,14 +22,14 @@ class Leftovers(Protocol):
     """Finds and removes resources that no instance needs. Every failure of the cloud is one of CloudDriver's errors."""
 
     def found(self) -> list[Leftover]:
-        """Return each resource that belongs to any run of spotrun and that no instance uses."""
+        """Return all resources that belong to runs of spotrun and that no instance uses."""
 
     def remove(self, leftover: Leftover) -> None:
         """Remove the resource. Harmless if it is already gone."""
 
 
 class NoLeftovers:
-    """No leftovers, for clouds where nothing outlives an instance."""
+    """Stands for clouds on which nothing outlives an instance."""
 
     def found(self) -> list[Leftover]:
         return []

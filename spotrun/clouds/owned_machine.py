@@ -1,9 +1,9 @@
 """
-A cloud and a machine that the user owns, combined into one cloud: see spotrun.clouds.cloud.
+Combines a cloud and a machine that the user owns into one cloud, so that a job can use both.
 
-The user's machine is called home. Instances at home are instances of the local cloud, at the price of using the
-machine. Calls about an instance go to the cloud that the instance's offering names. All other calls go to the rented
-cloud.
+The user's machine is called home. Instances at home are instances of the local cloud; their price is the cost of using
+the machine. Calls about an instance go to the cloud that the instance's offering names. All other calls go to the
+rented cloud.
 """
 
 from __future__ import annotations
@@ -132,9 +132,9 @@ class OwnedMachineCloud(Cloud):
 
     def billing(self, spec: RunSpec) -> BillingRule:
         """
-        Return the billing rule of the rented cloud. The rule's text `source` says where the prices come from. Here it
-        also states the price of the user's machine. The rule bills an instance on the user's machine by the second, and
-        charges nothing for its disk and address (see `attached_to`).
+        Return the billing rule of the rented cloud, with the price of the user's machine added to the text `source`,
+        which says where the prices come from. Instances on the user's machine are billed by the second, without a
+        charge for their disk and address (see `attached_to`).
         """
         rule, home = self._rented.billing(spec), spec.home
         assert home is not None

@@ -32,8 +32,8 @@ server.
 
 class Patience(NamedTuple):
     """
-    The time limits of one call, in seconds: for connecting, for reading the answer, and for retries. A call that fails
-    later than `tries_for_s` after the first try is not repeated.
+    The time limits of one call, in seconds: for connecting, for reading the answer, and for retries. A failed call is
+    repeated only within `tries_for_s` of its first try.
     """
 
     connect_s: float
@@ -102,8 +102,8 @@ class PatientClient(ABC):
 
     def _reason_of(self, error: CloudError) -> CloudError:
         """
-        Replace `error`, which says only that credentials were refused or have expired. Return an error that also says
-        why, if the reason is known; otherwise, return `error` itself.
+        Explain `error`, which says only that credentials were refused or have expired. If the reason is known, return
+        an error that names it; otherwise return `error` itself.
         """
         return error
 

@@ -19,8 +19,8 @@ Without the pause, a region in which every call hangs would delay the calls to t
 
 def regions_of(places: Collection[str] | None, names: Collection[str]) -> Collection[str] | None:
     """
-    Return the regions among `names` that belong to `places`, which is a mixture of regions and zones. The name of a
-    zone begins with the name of its region. Return None if `places` is None.
+    Return those of the regions `names` that are in `places` or have a zone in `places`. The name of a zone begins with
+    the name of its region. Return None if `places` is None.
     """
     return None if places is None else {name for name in names if any(_is_in(place, name) for place in places)}
 
@@ -85,5 +85,5 @@ class Regions:
 
 
 def _mildest(errors: Sequence[CloudError]) -> CloudError:
-    """Return a temporary error if `errors` has one, so that the caller tries again later instead of giving up."""
+    """Return one of `errors`: a temporary one if there is one, so that the caller tries again instead of giving up."""
     return next((error for error in errors if isinstance(error, CloudUnavailable)), errors[0])

@@ -1,9 +1,9 @@
 """
-The script that an instance executes first. It begins with lines that assign values to variables, and continues with a
-constant text. spotrun checks each value before it writes it into the script.
+Builds the script that an instance executes first. It begins with lines that assign values to variables; the rest is the
+same for every launch. spotrun checks each value before it writes it into the script.
 
-The script holds no secret, because every process on the instance can read it. No text from the user reaches the
-script's shell: the run's address is encoded in base64, and the other values are numbers and letters that spotrun made.
+The script contains no secret, because every process on the instance can read it. The shell never interprets text from
+the user: the run's address is encoded in base64, and the other values are numbers and letters that spotrun made.
 """
 
 from __future__ import annotations

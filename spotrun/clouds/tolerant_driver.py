@@ -1,6 +1,5 @@
 """
-A driver for which some errors of the cloud do not stop a run: it reports such an error as a remark, and tries again
-later.
+A driver that keeps some of the cloud's errors from stopping a run: it reports them as remarks, and tries again later.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class TolerantDriver(WrappedDriver):
 
     @property
     def unread(self) -> str:
-        """The reason why no offerings are known; "" if some are known, or if the cloud has no offerings."""
+        """The reason why the offerings could not be read so far; "" if they have been read."""
         return "" if self._offered else self._unread.words
 
     @property

@@ -31,7 +31,7 @@ class TtlCache(Generic[T]):
 
     def get(self) -> T:
         """
-        Return the value, reading it again if it is due. Raise CloudError if it cannot be read now and was never read
+        Return the value; read it again if it is too old. Raise CloudError if it cannot be read now and was never read
         before.
         """
         if self._known is None or self._due(self._known):

@@ -10,7 +10,7 @@ child process.
 
     docker run --rm --interactive …  <── input ──  the owner
 
-If the owner dies in any way, that input ends. Then the container ends and the engine removes it.
+However the owner dies, that input ends. Then the container ends, and the engine removes it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NAMES = ("docker", "podman")
 """The engines, in the order in which `find_engine` tries them."""
 LABEL = "spotrun.run"
 MARK = "SPOTRUN_CONTAINER"
-"""The environment variable with the container's name, set for the one process of a container."""
+"""The environment variable with the container's name. The container's own process has it."""
 HOLDS = 'echo "$$"; read -r _ || :'
 """
 The shell command that runs as the container's only process at first. It prints its process id, then waits until its
@@ -96,7 +96,7 @@ class Engine(NamedTuple):
 
     def pull(self, image: Image, credentials: Credentials | None) -> None:
         """
-        Pull an image by its digest, except layers that this machine already has.
+        Pull an image by its digest. Layers that this machine already has are not pulled again.
 
         Raises:
             EngineFailed: the pull failed; the message contains the last line of the engine's output.
@@ -141,8 +141,8 @@ class Engine(NamedTuple):
         self, image: Image, name: str, run_uid: str, mounts: Mapping[str, str], *, gpus: bool
     ) -> list[str]:
         """
-        Return the engine's arguments that start the container. A process has the same id inside the container and
-        outside. The container uses this machine's shared memory, because data loaders pass batches through shared
+        Return the engine's arguments for starting the container. A process has the same id inside and outside of the
+        container. The container uses this machine's shared memory, because data loaders pass batches through shared
         memory, and a container's own shared memory would be too small. The image's default command does not run.
         """
         return [
@@ -169,7 +169,7 @@ class Engine(NamedTuple):
 
     def remove(self, name: str) -> None:
         """
-        Remove the container `name` with its files, whether it runs or not. Harmless if the container does not exist.
+        Remove the container `name` with its files, even if it is running. Harmless if the container does not exist.
 
         Raises:
             EngineFailed: the container could not be removed.
@@ -184,7 +184,7 @@ class Engine(NamedTuple):
             time.sleep(_PAUSE_S)  # another process may be removing the container
 
     def named(self, name: str) -> list[str]:
-        """Return a list with `name` if a container of that name exists, running or not; otherwise an empty list."""
+        """Return [name] if a container of that name exists, running or not; otherwise []."""
         done = self._ask("ps", "--all", "--filter", f"name=^{name}$", "--format", "{{.Names}}")
         return done.stdout.split()
 
@@ -214,7 +214,7 @@ class Engine(NamedTuple):
             raise EngineFailed(f"{self.name} {arguments[0]} did not finish within {within_s:.0f} s") from None
 
     def version(self) -> subprocess.CompletedProcess[str]:
-        """Query the engine's version; for docker, the version of its daemon."""
+        """Ask the engine for its version. docker reports the version of its daemon."""
         return self._ask(
             "version", "--format", "{{.Server.Version}}" if self.name == "docker" else "{{.Client.Version}}"
         )
@@ -252,7 +252,7 @@ def find_engine() -> Engine:
 def _for_this_user(engine: Engine) -> Engine:
     if os.geteuid() != 0:
         raise NotInstalled(
-            "only root can run a training in a container, because only root can enter a container of docker or podman",
+            "only root can run a training in a container, because only root can enter containers of docker and podman",
             hint="run spotrun as root on this machine, or remove resources.image_id from the job",
         )
     if shutil.which("nsenter") is None:
@@ -309,7 +309,7 @@ class Container:
 
 
 def entering(holder: int, command: Sequence[str], folder: Path) -> list[str]:
-    """Return the command line of `Container.within`. `holder` is the process id of the container's one process."""
+    """Return the command line of `Container.within`. `holder` is the id of the container's own process."""
     enter = [str(shutil.which("nsenter")), "--target", str(holder), "--mount", "--root"]
     return [*enter, "--", "/bin/sh", "-c", 'cd "$0" && exec "$@"', str(folder), *command]
 
@@ -361,7 +361,7 @@ def _login(
 ) -> Iterator[tuple[Sequence[str], Mapping[str, str], Sequence[int]]]:
     """
     Yield the command-line options, environment variables and file descriptors that make an engine read the login from
-    memory. This way, the login is never written to a disk.
+    memory, because the login must not be written to a disk.
     """
     if credentials is None:
         yield (), {}, ()

@@ -1,4 +1,4 @@
-"""Reads facts about this machine's container engine. Pulls no image and starts no container."""
+"""Reads the settings of this machine's container engine. Pulls no image and starts no container."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ INSTALL: Mapping[str, str] = {
 
 class EngineFacts(NamedTuple):
     """
-    Facts about an engine. `rootless`: its containers belong to a user other than root. `gpus`: its containers can use
-    the machine's GPUs; None if the machine has none.
+    The settings of an engine. `rootless`: its containers belong to a user other than root. `gpus`: its containers can
+    use the machine's GPUs; None if the machine has none.
     """
 
     version: str
@@ -34,10 +34,10 @@ class EngineFacts(NamedTuple):
 
 def facts_of(engine: Engine) -> EngineFacts:
     """
-    Read the engine's facts.
+    Read the engine's settings.
 
     Raises:
-        EngineFailed: the engine does not report its facts.
+        EngineFailed: the engine does not report them.
     """
     told = _info(engine)
     if engine.name == "docker":

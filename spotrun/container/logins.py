@@ -16,7 +16,7 @@ def login_to(image: Image, envs: Mapping[str, str], secrets: Mapping[str, str], 
     contain a user and a password, return these. Otherwise, if the registry belongs to a cloud, make a login with this
     machine's identity in that cloud. `cloud` is the cloud to which the registry belongs; "" if it belongs to none.
 
-    Logins to a cloud's registry last only for hours, so each call makes a new one.
+    Logins to a cloud's registry are valid for only a few hours, so each call makes a new one.
 
     Raises:
         NotForThisUser: this machine has no identity for the registry.

@@ -62,8 +62,8 @@ class ImageRefused(SpecInvalid):
 
 class NotForThisUser(ImageRefused):
     """
-    A cloud's registry refuses this machine's identity. A retry may help if the identity's rights were granted only just
-    now; another identity may also succeed.
+    A cloud's registry refuses this machine's identity. A retry may help if the identity got its rights only recently;
+    another identity may have the right to pull the image.
     """
 
 
@@ -111,8 +111,7 @@ def this_machine() -> str:
 
 def _machines(manifest: Mapping[str, Any]) -> Iterator[str]:
     """
-    Yield the processors that `manifest` lists if it is an index of images for several processors. If it describes a
-    single image, yield nothing.
+    Yield the types of processors for which `manifest` lists images; nothing if it describes a single image.
     """
     for each in manifest.get("manifests", ()):
         found = each.get("platform", {})
@@ -162,7 +161,7 @@ class _ManifestRequest:
         return kind, data
 
     def _authorization(self, challenges: list[str]) -> str:
-        """Return the Authorization header that a registry's challenges require."""
+        """Return the Authorization header that answers a registry's challenges."""
         for challenge in challenges:
             scheme, _, rest = challenge.strip().partition(" ")
             if scheme.lower() == "bearer":

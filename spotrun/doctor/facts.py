@@ -1,6 +1,6 @@
 """
-Checks whether a store suits a run, by what the store reports about itself: its region, versioning, free space and
-expiry rules.
+Checks whether a store is suitable for a run. The checks use what the store reports about itself: its region,
+versioning, free space and expiry rules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FREE_MIN_BYTES = 1 << 30
 
 def fact_findings(store: Store, wanted_region: str | None) -> Iterator[Finding]:
     """
-    Yield a finding on each fact that the store reports about itself. `wanted_region` is the region of the instances;
+    Yield a finding about each fact that the store reports about itself. `wanted_region` is the region of the instances;
     None if unknown.
 
     Raises:
@@ -51,9 +51,8 @@ def _region(facts: StoreFacts, wanted: str | None) -> Iterator[Finding]:
 
 def _covers(region: str, wanted: str) -> bool:
     """
-    Return whether a bucket in `region` stores its data in the region `wanted` or near it. A GCS bucket may span a
-    continent. Then its `region` has only two letters, such as `us` or `eu`, and the names of the continent's regions
-    begin with these letters.
+    Return whether a bucket in `region` stores its data in the region `wanted` or near it. The region of a GCS bucket
+    may be a whole continent: two letters such as `us` or `eu`, with which the names of the continent's regions begin.
     """
     return wanted == region or (len(region) == 2 and wanted.startswith(region))
 

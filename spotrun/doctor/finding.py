@@ -1,4 +1,4 @@
-"""The findings of checks with their verdicts, and the code that runs a list of checks."""
+"""Runs checks, and defines their findings and verdicts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from spotrun.errors import AccessDenied, CloudUnavailable, SpotrunError, StoreUn
 
 class Verdict(StrEnum):
     """
-    The verdict of a check. `warned`: a run works, but with a drawback. `unknown`: the check could not find out.
-    `failed`: do not launch. `waits`: there is no verdict yet, and the finding names what the check waits for.
+    The verdict of a check. `warned`: runs work, but with a disadvantage. `unknown`: the check could not find out.
+    `failed`: runs will not work. `waits`: there is no verdict yet, and the finding says what the check waits for.
     """
 
     OK = "ok"
@@ -71,8 +71,7 @@ def failed(name: str, error: SpotrunError) -> Finding:
 
 def _advice_of(error: SpotrunError, otherwise: str) -> str:
     """
-    Return the error's hint. If the error has none, return the advice to wait if the fault is temporary, or else
-    `otherwise`.
+    Return the error's hint. If it has none, advise to wait if the fault is temporary; otherwise return `otherwise`.
     """
     passes = isinstance(error, CloudUnavailable | StoreUnavailable)
     return error.hint or ("try again in a few minutes: the fault may pass" if passes else otherwise)
@@ -80,9 +79,8 @@ def _advice_of(error: SpotrunError, otherwise: str) -> str:
 
 class Refusal(NamedTuple):
     """
-    A rule for the finding that reports an error which ended a check. If the error is of the class `error`, the finding
-    gets the verdict `verdict`. The default rule is for AccessDenied: if the user has no right to read what a check
-    needs, the verdict is `unknown`.
+    A rule that turns an error of the class `error`, raised by a check, into a finding with the verdict `verdict`. The
+    default rule is for AccessDenied: if the user is not allowed to read what a check needs, the verdict is `unknown`.
 
     The text `words` is put before the error's message, `hint` replaces the error's hint, and `advice` is used if the
     error has no hint.
@@ -109,8 +107,8 @@ _FAILURE = Refusal(error=SpotrunError, verdict=Verdict.FAILED)
 
 def findings_of(name: str, check: Check, *refusals: Refusal) -> Iterator[Finding]:
     """
-    Yield the findings of a check. If the check raises an error, report it by the first rule in `refusals` for this
-    class of errors. If no rule fits, report a failure.
+    Yield the findings of a check. If the check raises an error, use the first rule in `refusals` that is for errors of
+    this class; if there is none, report a failure.
     """
     try:
         yield from check()

@@ -26,7 +26,7 @@ def lightning() -> Iterator[Finding]:
 
 
 def is_installed(package: str) -> bool:
-    """Return whether this Python could import a package, without importing it."""
+    """Return whether this Python can import a package, without importing it."""
     try:
         return find_spec(package) is not None
     except (ImportError, ValueError):

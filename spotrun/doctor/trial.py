@@ -2,7 +2,7 @@
 Tests a store with small objects in a separate folder, and removes them afterwards.
 
 A ledger needs a store with this property: if two writers create the same object at the same time, only one of them
-succeeds. The documentation of a store does not reliably say whether it has this property, so it is tried here.
+succeeds. The documentation of a store does not reliably say whether it has this property, so this module tests it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ SKEW_MAX = timedelta(minutes=15)
 
 class StoreTrial:
     """
-    A trial of a store, in one folder with a random name. If the store's folder does not exist yet, the trial creates
-    it, and removes it afterwards.
+    Tests a store in a folder with a random name. If the store's own folder does not exist yet, the trial creates it,
+    and removes it afterwards.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -71,7 +71,7 @@ class StoreTrial:
     # -- permissions -------------------------------------------------------------------------------------------------
 
     def _permissions(self) -> Iterator[Finding]:
-        """Perform each operation that a run performs on a store, once."""
+        """Perform once each operation that a run performs on a store."""
         key = self._key("permissions")
         with _while("create an object"):
             persist(lambda: self._store.put_if_absent(key, b"created"))
@@ -94,12 +94,9 @@ class StoreTrial:
 
     def _protection(self) -> Finding:
         """
-        Check whether these credentials have the right to delete an entry of a ledger. For this, try to delete an entry
-        that does not exist. Stores check rights first. So if a store denies this right, it raises an error, although
-        the entry does not exist.
-
-        The trial has just deleted other objects successfully. So if the store refuses this deletion, it must be because
-        the store protects the entries of ledgers.
+        Check whether these credentials could delete an entry of a ledger, by trying to delete an entry that does not
+        exist. A store checks rights before it looks for the object, so it refuses this if it protects the entries of
+        ledgers. There is no other reason for a refusal: the trial has just deleted other objects.
         """
         try:
             persist(lambda: self._store.delete(self._key(key_of(0))))
@@ -117,7 +114,7 @@ class StoreTrial:
             return False
         return True
 
-    # -- creation of absent objects ----------------------------------------------------------------------------------
+    # -- creating an object only if it does not exist ----------------------------------------------------------------
 
     def _races(self) -> Iterator[Finding]:
         """
@@ -128,7 +125,7 @@ class StoreTrial:
             race(self._store, self._key(f"race-{number}"))
         yield ok("creation", f"only absent objects are created ({RACES} races of {RACERS} writers, one winner each)")
 
-    # -- time --------------------------------------------------------------------------------------------------------
+    # -- latency -----------------------------------------------------------------------------------------------------
 
     def _latency(self) -> Iterator[Finding]:
         key, data = self._key("latency"), bytes(SAMPLE_BYTES)
@@ -147,8 +144,8 @@ class StoreTrial:
 
     def _skew(self) -> Iterator[Finding]:
         """
-        Compare the time at which the store says that a new object was written with this machine's clock. Differences
-        below a second are ignored, because stores report whole seconds.
+        Compare this machine's clock with the store's: write an object, and read the time that the store reports for it.
+        Differences below a second are ignored, because stores report whole seconds.
         """
         key = self._key("clock")
         before = self._clock.now()
@@ -166,7 +163,7 @@ class StoreTrial:
         else:
             yield ok("clock", "this machine's clock agrees with the store's")
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- cleaning up -------------------------------------------------------------------------------------------------
 
     def _tidy_up(self) -> None:
         """

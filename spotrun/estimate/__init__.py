@@ -1,1 +1,3 @@
-"""Estimates what a training costs at several places, from stated prices and speeds. Rents nothing. Pure."""
+"""
+Estimates the cost of a training on several clouds and machines, from given prices and speeds. Rents nothing. Pure.
+"""

@@ -26,8 +26,8 @@ def money(usd: Decimal) -> str:
 
 def assumptions(study: CostStudy) -> list[str]:
     """
-    Return all assumptions of the study's estimate. They are in this order: the assumptions that the study states, the
-    assumptions that spotrun makes in every estimate, and the assumptions about each place in the study.
+    Return all assumptions of the study's estimate: first those that the study states, then those that spotrun makes in
+    every estimate, then those about each place in the study.
     """
     dated = f"prices are those of {study.as_of}" if study.as_of else "the study gives no date for its prices"
     return [
@@ -77,8 +77,8 @@ def _machine(machine: Machine) -> str:
 
 def _never_interrupted(study: CostStudy) -> Iterator[str]:
     """
-    Yield one sentence that names all places whose spot interruptions are assumed to cost no time. A sentence for each
-    place would be too much, because a study may have dozens of places.
+    Yield one sentence that names all places whose spot interruptions are assumed to cost no time. There is only one
+    sentence, because a study may have dozens of places.
     """
     names = [name for name, place in study.places.items() if place.spot is not None and not place.spot.lost_share]
     if names:

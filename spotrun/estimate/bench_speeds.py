@@ -1,4 +1,4 @@
-"""Fills the speeds that `spotrun bench` has measured into a cost study."""
+"""Fills in a cost study's speeds from the results of `spotrun bench`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from spotrun.estimate.cost_study import CostStudy, Measured, Place
 
 class BenchedSpeed(NamedTuple):
     """
-    The samples per second that one instance trains, with the run that measured this speed and the time of the
-    measurement.
+    The training speed of one instance, the run that measured it, and the time of the measurement.
     """
 
     samples_per_second: Decimal
@@ -23,8 +22,8 @@ class BenchedSpeed(NamedTuple):
 
 def with_benches(study: CostStudy, found_for: Callable[[str, Measured], BenchedSpeed]) -> CostStudy:
     """
-    Return the study with each `measured` speed replaced by the number that `spotrun bench` has measured. `found_for`
-    looks up that number; it is called with the place's name and the value of `measured`.
+    Return the study with each `measured` speed replaced by the speed that `spotrun bench` measured. `found_for` looks
+    it up; it is called with the place's name and the value of `measured`.
     """
     told: list[str] = []
 

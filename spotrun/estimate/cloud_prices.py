@@ -1,4 +1,4 @@
-"""Fills the current and recent prices of clouds into a cost study."""
+"""Fills in a cost study's prices from the clouds' current and recent prices."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from spotrun.offering import CapacityType
 
 def with_prices(study: CostStudy, quotes_of: Callable[[str, Rented], Quotes]) -> CostStudy:
     """
-    Return the study with each `rented` price replaced by the prices that the cloud reports. `quotes_of` fetches these
-    prices; it is called with the place's name and the value of `rented`.
+    Return the study with each `rented` price replaced by the cloud's prices. `quotes_of` fetches these; it is called
+    with the place's name and the value of `rented`.
     """
 
     def priced(name: str, place: Place) -> Place:
@@ -25,10 +25,9 @@ def with_prices(study: CostStudy, quotes_of: Callable[[str, Rented], Quotes]) ->
 
 def _priced(place: Place, rented: Rented, found: Quotes) -> Place:
     """
-    Return the place with its prices. The on-demand price is the price in the zone where it is lowest. The spot prices
-    come from the zone whose mean spot price over the last `rented.days` days is lowest: its mean price, its lowest
-    price and its highest price in these days. If a zone's past prices are unknown, its current price is used as its
-    mean.
+    Return the place with its prices. The on-demand price is that of the cheapest zone. The spot prices are those of the
+    zone with the lowest mean over the last `rented.days` days: this mean, and the lowest and the highest price. If a
+    zone's past prices are unknown, its current price serves as its mean.
     """
     quotes = found.quotes
     on_demand = [quote for quote in quotes if quote.offering.capacity_type is CapacityType.ON_DEMAND]
@@ -54,8 +53,8 @@ def _lately(quote: Quote, rented: Rented, found: Quotes) -> PriceRange | None:
 
 def _spread(quote: Quote, rented: Rented, found: Quotes) -> str:
     """
-    Return a text that says how many days the spot prices cover, because a cloud may have prices for fewer days than the
-    study requests.
+    Return a text for the study's reader that says how many days the spot prices cover. They may be fewer than the study
+    requests.
     """
     if _lately(quote, rented, found) is None:
         return "spot as it is now"

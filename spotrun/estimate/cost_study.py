@@ -59,7 +59,7 @@ def _remark(value: object) -> str:
 
 
 def _several(value: object) -> tuple[Any, ...]:
-    """Return a list, or a single value, as a tuple."""
+    """Return a tuple of the values in a list, or of a single value."""
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
@@ -100,7 +100,7 @@ class Part(Model):
 
 
 class Interrupted(Model):
-    """Capacity with interruptions. Each interruption costs the time `restart`."""
+    """Capacity that is interrupted now and then. Each interruption costs the time `restart`."""
 
     interruptions_per_hour: Amount = Decimal(0)
     restart: fields.Duration = timedelta(0)
@@ -154,8 +154,8 @@ class Rented(Interrupted):
 
 class Listed(Interrupted):
     """
-    The price of `count` instances of a type, from one of spotrun's price lists. Without a `region`, the price in the
-    list's first region is taken.
+    The price of `count` instances of a type, from one of spotrun's price lists. Without a `region`, this is the price
+    in the list's first region.
     """
 
     table: fields.Text
@@ -194,11 +194,12 @@ _PRICES = ("usd_per_hour", "parts", "own", "subscription", "rented", "listed")
 
 class Place(Model):
     """
-    A place to train, with prices and speeds. Its ordinary price is in one of the six fields from `usd_per_hour` to
-    `listed`. A place needs either such a price or a `spot` price; only a price in `usd_per_hour` or `parts` can be
-    combined with `spot`. The place's speed for a training is given by a number (`samples_per_second`), by `spotrun
-    bench` (`measured`), or in relation to another place (`like`). `source` and `as_of` say where its prices come from,
-    and when they were valid.
+    A place to train, with prices and speeds.
+
+    The first six fields, `usd_per_hour` to `listed`, are ways to state the ordinary price. A place has exactly one of
+    these prices, or only a `spot` price, or `spot` together with `usd_per_hour` or `parts`. The speed at which each
+    training runs there is a number (`samples_per_second`), a result of `spotrun bench` (`measured`), or relative to
+    another place (`like`). `source` and `as_of` say where the prices come from, and when they were valid.
     """
 
     usd_per_hour: Amount | None = None
@@ -234,8 +235,8 @@ class Place(Model):
 
 class Published(Model):
     """
-    A published figure, which is compared with the same figure as computed from the study. `differs` is the reason why
-    the two differ. If it is None, they have to agree.
+    A published figure. It is compared with the figure that spotrun computes from the study. `differs` is the reason why
+    the two differ; if it is None, they have to agree.
     """
 
     figure: Annotated[Quantity, BeforeValidator(lambda value: _known(value, get_args(Quantity)))]
@@ -320,8 +321,8 @@ def _loose_like(study: CostStudy, name: str, like: Like) -> Iterator[Problem]:
 
 def _ancestors(study: CostStudy, name: str) -> list[str]:
     """
-    Return the places from which the speed of the place `name` is computed, by following `like` from place to place. The
-    list ends at a place that does not exist or has no `like`, or before a place that is already in the list.
+    Return the places on which the speed at `name` depends: the place that its `like` names, then the one that `like`
+    names there, and so on. Stop before a place is listed twice.
     """
     met: list[str] = []
     while (place := study.places.get(name)) is not None and place.like is not None and place.like.place not in met:

@@ -45,8 +45,7 @@ def load_study(path: Path) -> CostStudy:
 @contextlib.contextmanager
 def placed_in(path: Path, name: str) -> Iterator[None]:
     """
-    If the `with` block raises an error, add the name of the study file to it, and the line of the file at which the
-    place `name` begins.
+    Add the file's name, and the line of the place `name`, to an error that the `with` block raises.
     """
     try:
         yield

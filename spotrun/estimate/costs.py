@@ -1,4 +1,7 @@
-"""Computes the time and cost of each training at each place, and when the user's own machine is cheaper."""
+"""
+Computes the time and cost of each training at each place, and how much the user's own machine must be used to be
+cheaper.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,10 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     The cost of one whole training at one place.
 
     `capacity` is `on-demand`, `spot`, `own` or `subscription`; `months` are the paid months of a subscription. `hours`
-    are the hours of training, without the hours in which the user's own machine is not in use. `usd_low` and `usd_high`
-    are the costs at the lowest and the highest spot price; None if these prices are unknown. `samples_per_usd` is None
-    if the training costs nothing. `normalised_time` and `normalised_cost` are relative to the study's base; None if the
-    base has no speed for this training, or costs nothing.
+    are hours of training. `usd_low` and `usd_high` are the costs at the lowest and the highest spot price; None if
+    these prices are unknown. `samples_per_usd` is None if the training costs nothing. `normalised_time` and
+    `normalised_cost` are relative to the study's base; None if the base has no speed for this training, or costs
+    nothing.
     """
 
     place: str
@@ -46,8 +49,8 @@ class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     """
     The break-even between the user's machine `own` and `rival`, a place to rent. If `own` is used on `days_per_month`
     days a month, a sample costs the same on `own` as at `rival`; if `own` is used on more days, a sample costs less on
-    `own`. `days_per_month` is None if `own` can never be cheaper, because its power alone costs as much as `rival`, or
-    more.
+    `own`. `days_per_month` is None if `own` can never be cheaper, because its power alone costs at least as much as
+    `rival`.
     """
 
     own: str
@@ -70,8 +73,8 @@ def costs(study: CostStudy) -> Iterator[Cost]:
 
 def costs_at(study: CostStudy, place: str, training: str) -> Iterator[Cost]:
     """
-    Yield the costs of a training at a place: one at the place's ordinary price and one at its spot price. Leave out a
-    cost if the place lacks that price. Yield nothing if the training's speed at the place is unknown.
+    Yield the cost of a training at a place, first at the ordinary price and then at the spot price. A price that the
+    place lacks is skipped. Yield nothing if the training's speed at the place is unknown.
     """
     base = next(_costs(study, base_of(study), training), None)
     for cost in _costs(study, place, training):
@@ -138,7 +141,7 @@ def capacity_of(place: Place) -> str:
 
 def drag(spot: Spot) -> Decimal:
     """
-    Return the factor, at least 1, by which interruptions prolong a training.
+    Return the factor, at least 1, by which interruptions lengthen a training.
 
         1 / (1 - interruptions an hour * hours of a restart)
     """
@@ -166,9 +169,8 @@ def _against(study: CostStudy, own: str, rival: str, training: str) -> Iterator[
 
 def break_even_days(study: CostStudy, own: str, rival: Cost) -> Decimal | None:
     """
-    Return the number of days a month on which `own` must be used so that it costs exactly as much as `rival` (see
-    `BreakEven`). Return None if there is no such number, because the power for `own` alone costs at least as much as
-    `rival`.
+    Return on how many days a month `own` must be used to cost exactly as much as `rival` (see `BreakEven`). Return None
+    if `own` is never cheaper, because its power alone costs at least as much as `rival`.
 
         fixed dollars a month / (hours a day * gain)
         gain = what the rival costs for the samples of one hour on `own` - dollars of power an hour

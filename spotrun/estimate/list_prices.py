@@ -1,4 +1,4 @@
-"""Fills prices from the tables in `spotrun.estimate.price_lists` into a cost study."""
+"""Fills in a cost study's prices from the tables in `spotrun.estimate.price_lists`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from spotrun.estimate.price_lists import ListPrice
 
 def with_list_prices(study: CostStudy, price_of: Callable[[str, Listed], ListPrice]) -> CostStudy:
     """
-    Return the study with each `listed` price replaced by the number in spotrun's price list. `price_of` looks up that
-    number; it is called with the place's name and the value of `listed`.
+    Return the study with each `listed` price replaced by the price in spotrun's list. `price_of` looks it up; it is
+    called with the place's name and the value of `listed`.
     """
 
     def priced(name: str, place: Place) -> Place:

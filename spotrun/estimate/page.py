@@ -1,4 +1,4 @@
-"""Makes the page that `spotrun estimate STUDY --html FILE` writes: one file that loads no other files."""
+"""Makes the HTML page of `spotrun estimate STUDY --html FILE`: a single file that loads no other files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLOURS = {"spot": "spot", "on-demand": "on_demand", "own": "productive", "subsc
 
 
 def estimates_page(studies: Sequence[tuple[str, CostStudy]]) -> str:
-    """Return one page for several studies. Each study is given with its file's name."""
+    """Return one page for several studies, each given with the name of its file."""
     title = studies[0][1].title if len(studies) == 1 else f"{len(studies)} cost studies"
     return document(title, element("main", element("h1", title), *(_study(*study) for study in studies)))
 
@@ -53,9 +53,8 @@ def _bars(rows: Sequence[Cost]) -> Markup:
 
 def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
     """
-    Draw two curves over the number of days in a month on which the user's machine is used. One curve is the price of an
-    hour on that machine. The other curve is what the cheapest place to rent charges for as many samples as that machine
-    trains in an hour.
+    Draw the price of an hour on the user's machine as a curve: the more days a month it is used, the cheaper an hour
+    is. For comparison, draw a level line at the price of the same number of samples at the cheapest place to rent.
     """
     prices = [machine.usd_per_hour(Decimal(day)) for day in range(1, DAYS_MAX + 1)]
     rival, rented = _rival(study, place)
@@ -70,8 +69,8 @@ def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
 
 def _rival(study: CostStudy, own: str) -> tuple[str, Decimal]:
     """
-    Find the rented place that trains samples most cheaply. Return its title, and its price for as many samples as the
-    user's machine `own` trains in an hour. Places are compared for the first training whose speed is known both at
+    Find the rented place with the lowest price per sample. Return its title, and its price for as many samples as the
+    user's machine `own` trains in an hour. The prices are those of the first training whose speed is known both at
     `own` and at a rented place. If there is no such training, return "" and 0.
     """
     for training, rows in groupby(costs(study), key=lambda cost: cost.training):

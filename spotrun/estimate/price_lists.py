@@ -60,7 +60,7 @@ def find_price(table: str, type_name: str, region: str | None = None) -> ListPri
 
 
 def _by_place(file: str) -> Iterator[ListPrice]:
-    """Yield the prices in a file whose rows are named `TYPE REGION`."""
+    """Yield the prices in a file. The key of each price is `TYPE REGION`."""
     for table in price_tables(__package__, file):
         for row, usd in table.prices.items():
             type_name, _, region = row.partition(" ")

@@ -1,4 +1,4 @@
-"""Computes the price of an hour and of a month at a place."""
+"""Computes what a place costs per hour and per month."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ HOURS_PER_DAY = 24
 
 def usd_per_hour(place: Place) -> Decimal:
     """
-    Return the ordinary price of an hour at a place: the price on demand, on the user's own machine, or in a
-    subscription. For a subscription, this is the monthly price divided by the number of hours that the subscription
-    includes, as if the user used them all. If the place has only a spot price, return the spot price. The caller must
-    have replaced `rented` and `listed` prices by numbers.
+    Return a place's price per hour. For a rented machine, this is the on-demand price; the spot price only if there is
+    no other. For a subscription, it is the monthly price divided by the hours that the subscription includes, as if the
+    user used them all. The caller must have replaced `rented` and `listed` prices with numbers.
     """
     if place.own is not None:
         return place.own.usd_per_hour()
@@ -30,8 +29,8 @@ def usd_per_hour(place: Place) -> Decimal:
 
 def usd_per_month(study: CostStudy, place: Place) -> Decimal:
     """
-    Return the price of a month. For the user's own machine, this is the price of the hours in which it is used; for a
-    subscription, the monthly price; for any other place, the price of all hours of the month.
+    Return a place's price per month: for the user's own machine, the price of the hours of use; for a subscription, the
+    monthly price; for any other place, the price of all hours in a month.
     """
     if place.own is not None:
         return usd_per_hour(place) * place.own.days_per_month * place.own.hours_per_day

@@ -17,8 +17,8 @@ Figure = Callable[[CostStudy, Published], Decimal | None]
 
 class FigureComparison(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A published figure, and in `ours` the same figure of the study. `ours` is None if the study lacks the facts to
-    compute it. `off` is `ours` / `published` - 1.
+    A published figure, compared with the figure that spotrun computes from the study, `ours`. `ours` is None if the
+    study lacks the facts to compute it. `off` is `ours` / `published` - 1.
     """
 
     figure: str
@@ -96,9 +96,9 @@ def _speed_ratio(study: CostStudy, each: Published) -> Decimal | None:
 
 def _cost(study: CostStudy, place: str | None, training: str | None, *, spot: bool = False) -> Cost | None:
     """
-    Return the cost of the training at the place. If `spot` is set, this is the cost at the spot price; otherwise, it is
-    the cost at the ordinary price, or at the spot price if the place has only a spot price. Return None if the place
-    lacks the price, or if the training's speed at the place is unknown.
+    Return the cost of the training at the place: at its spot price if `spot` is set or if it has no other price, and
+    otherwise at its ordinary price. Return None if the place lacks that price, or if the training's speed there is
+    unknown.
     """
     found = costs_at(study, place or "", training or "")
     return next((cost for cost in found if cost.capacity == SPOT or not spot), None)
@@ -114,8 +114,8 @@ def _of_cost(read: Callable[[Cost], Decimal | None], *, spot: bool = False) -> F
 
 def _normalised(read: Callable[[Cost], Decimal]) -> Figure:
     """
-    Return a function that computes a normalised figure. The published figure names the place `against` to which it is
-    relative; the study's base does not matter.
+    Return a function that computes a normalised figure. It is relative to the place `against` of the published figure,
+    not to the study's base.
     """
 
     def figure(study: CostStudy, each: Published) -> Decimal | None:

@@ -72,7 +72,7 @@ def _prices(study: CostStudy, place: Place) -> list[str]:
 
 
 def cost_table(rows: Sequence[Cost]) -> FiguresTable:
-    """Return the table of one training, with a line for each place. The most expensive place has a full bar."""
+    """Return a table of one training's costs, with a line for each place. The most expensive place has a full bar."""
     spread = ["spread"] if any(_has_spread(row) for row in rows) else []
     heads = ["paid", "samples/s", "hours", "dollars", "", *spread, "samples/$", "time\nof base", "cost\nof base"]
     table = figures_table(rows[0].training, "place", heads, texts=(0, 1))
@@ -103,7 +103,7 @@ def _spread(row: Cost) -> str:
 
 
 def break_even_table(rows: Sequence[BreakEven]) -> FiguresTable:
-    """Return the break-evens of all trainings, with a line for each rival."""
+    """Return a table of the break-evens of all trainings, with a line for each rival."""
     heads = ["than", "paid", "from days\na month"]
     table = figures_table("Cheaper on your own machine", "machine", heads, texts=(0, 1, 2))
     for own, of_machine in groupby(rows, key=lambda row: row.own):

@@ -1,4 +1,4 @@
-"""Computes the training speed of a place, from its stated speed or from the speed of another place."""
+"""Computes the training speed at a place, either as the study gives it or relative to the speed at another place."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ def samples_per_second(study: CostStudy, place: str, training: str) -> Decimal |
 
         the other place's speed * devices * mean of the training's `times` * speedup of the parts that are faster
 
-    If the other place is in turn `like` a third place, the computation starts from the third place's speed, and
-    multiplies it by the factors of both places.
+    If the other place is `like` a third place, the third place's speed is multiplied by the factors of both.
     """
     times, faster = Decimal(1), dict[str, Decimal]()
     while (like := study.places[place].like) is not None:
@@ -33,8 +32,8 @@ def samples_per_second(study: CostStudy, place: str, training: str) -> Decimal |
 
 def mean_of_times(like: Like, training: str) -> Decimal | None:
     """
-    Return the mean of the numbers that `like.times` has for a training. If `times` is empty, return 1. If `times` has
-    numbers only for other trainings, return None.
+    Return the mean of the numbers in `like.times` for a training: 1 if `times` is empty, and None if it has numbers
+    only for other trainings.
     """
     if not like.times:
         return Decimal(1)

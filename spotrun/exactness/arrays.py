@@ -1,6 +1,6 @@
 """
 Splits an array into rows and columns, so that they can be compared separately. If one column differs between any two
-trainings, for example because it has times of day, the other columns can still be compared.
+trainings, for example because it contains times of day, the other columns can still be compared.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _ITEM = re.compile(r"[<>|=]?[a-zA-Z?](\d+)?")
 
 def slices(shape: Sequence[int]) -> Iterator[tuple[str, tuple[int | None, int | None]]]:
     """
-    Yield the parts into which an array is split. For each part, yield its name and a pair of numbers. For a row, the
-    pair is the row's number and None; for a column, it is None and the column's number.
+    Yield the parts into which an array is split, as pairs of a name and a position. The position is (row, None) for a
+    row, (None, column) for a column, and (None, None) for the whole array.
 
     An array with more than SPLIT_MAX rows is not split into rows, and one with more than SPLIT_MAX columns is not split
-    into columns. An array that is not split at all has one part, named `, its values`. In an array with more than two
+    into columns. An array that is not split has one part, named `, its values`. In an array with more than two
     dimensions, the rows are the items of the first dimension, and the columns those of the last.
     """
     found: list[tuple[str, tuple[int | None, int | None]]] = []
@@ -60,10 +60,10 @@ def parts_of_array(path: str, kind: str, shape: Sequence[int], content: bytes) -
 
 def parts_of_npy(content: bytes) -> Iterator[tuple[str, str]]:
     """
-    Yield the parts of a file from numpy.save.
+    Yield the parts of a file that numpy.save wrote.
 
     Raises:
-        ValueError: the file is not from numpy.save, or its array holds objects or records.
+        ValueError: numpy.save did not write the file, or its array contains objects or records.
     """
     try:
         size, begin = (
@@ -82,8 +82,8 @@ def parts_of_npy(content: bytes) -> Iterator[tuple[str, str]]:
 
 def in_order_of_c(shape: Sequence[int], content: bytes, is_fortran: bool) -> tuple[Sequence[int], bytes]:
     """
-    Return the shape and the content of an array in C order. An array in Fortran order is returned as its transpose,
-    which has the same bytes in C order.
+    Return the shape and the bytes of an array in C order. If the array is in Fortran order, return those of its
+    transpose: the same bytes, with the shape reversed.
     """
     return (tuple(reversed(shape)) if is_fortran else shape), content
 

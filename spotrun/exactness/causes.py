@@ -12,9 +12,9 @@ from spotrun.exactness.difference import Difference, DifferenceKind
 class Evidence:
     """
     Facts that help to find the cause of a difference. `resumes` is the number of trainers that continued from a
-    checkpoint. `not_carried` names objects of the script that, as the run reported, changed during the training and are
-    in no checkpoint. `written_outside` are the files that the training wrote outside its work folder. `varies` is False
-    if the differing object was the same in two uninterrupted trainings, which shows that it does not vary by itself.
+    checkpoint. `not_carried` names the script's objects that changed during the training and are in no checkpoint,
+    according to the run. `written_outside` are the files that the training wrote outside its work folder. `varies` is
+    False if the object in question was the same in two uninterrupted trainings, so it does not vary by itself.
     """
 
     resumes: int
@@ -26,9 +26,9 @@ class Evidence:
 @dataclass(frozen=True)
 class _Causes:
     """
-    Three texts about one kind of difference. `seen` says what differs. `after_resume` is a likely cause if the training
-    was resumed before the difference. `by_itself` is a cause that makes any two trainings of the script differ, even
-    without an interruption.
+    Texts about one kind of difference. `seen` says what differs. `after_resume` is the likely cause if the training was
+    resumed before the difference. `by_itself` is the likely cause if trainings of the script differ even without an
+    interruption.
     """
 
     seen: str
@@ -123,9 +123,9 @@ def likely_cause(found: Difference, evidence: Evidence) -> str:
     """
     Return the likely causes in words. Causes that the run itself reported come first.
 
-    Causes that do not fit the evidence are left out. Some causes, for example, would make any two trainings differ.
-    They are left out if the interrupted training had trained the same batch without a difference before it was killed.
-    Nondeterministic kernels are left out if the trainings differ only after a resume.
+    Causes that do not fit the evidence are left out. If the interrupted training had trained the same batch without a
+    difference before it was killed, causes that would make any two trainings differ are left out. If the trainings
+    differ only after a resume, nondeterministic kernels are left out.
     """
     causes = _CAUSES[found.kind]
     by_itself = causes.by_itself

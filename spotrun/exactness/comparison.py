@@ -65,7 +65,6 @@ def varying_names(
 
 
 def _known(traces: Mapping[int, Trace]) -> set[str]:
-    """Return the names of all objects, metrics and parts of optimizers."""
     found = set[str]()
     for trace in traces.values():
         for end in trace.ended:
@@ -176,7 +175,7 @@ def _listed(rates: tuple[tuple[str, ...], ...]) -> str:
     return "; ".join(", ".join(groups) for groups in rates)
 
 
-# -- ends ------------------------------------------------------------------------------------------------------------
+# -- the end of the training -----------------------------------------------------------------------------------------
 
 
 def _of_ends(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
@@ -210,9 +209,9 @@ def _steady(
     wanted: Ended | ProcessEnded, done: Ended | ProcessEnded, varying: VaryingPlaces
 ) -> tuple[dict[str, str], dict[str, str]]:
     """
-    Return the places that can be compared, with their contents in each of the two trainings. Places that vary even
-    without an interruption are left out. Places that could be inspected in only one of the trainings are left out too;
-    the report lists these as not compared.
+    Return, for each of the two trainings, the places that can be compared with their contents. Places that vary even
+    without an interruption are left out. So are places that could be inspected in only one of the trainings; the report
+    lists these as not compared.
     """
     unread = {*(wanted.unread or ()), *(done.unread or ())}
     one, other = (
@@ -226,15 +225,15 @@ def _steady(
 
 def _is_left_out(place: str, varying: VaryingPlaces) -> bool:
     """
-    Return whether the comparison leaves out a place. A place is left out if its content varies, or if its content is
-    the size of a set whose members vary.
+    Return whether the comparison leaves out a place. It does so if the place varies. It also does so for the size of a
+    set if the set's members vary.
     """
     return place in varying or f"{place}{MEMBERS}" in varying
 
 
 def varying_places(straight: Trace, interrupted: Trace) -> VaryingPlaces:
     """
-    Return the places whose contents differ already before any interruption, for example because they hold a time or the
+    Return the places whose contents differ even before any interruption, for example because they contain a time or the
     name of a process.
     """
     found, known = set[str](), set[str]()

@@ -1,4 +1,4 @@
-"""Defines differences between two trainings of one script."""
+"""Describes one difference between two trainings of the same script."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     A difference between a straight (never interrupted) and an interrupted training.
 
     `epoch` and `batch` (both from 0) and `step` are None for comparisons at the end of training. `name` is the name of
-    what differs (a weight, a part of an optimizer, a generator or a metric), or the path of an object or a file.
-    `where` is the part of the named object or file that differs. `rank` is the rank on which the trainings differ; None
-    if there is only one process. `resumed` is False if the trainings differ before any interruption. `trained_before`
-    is True if an earlier process trained this batch without a difference, and was killed later.
+    what differs (a weight, a part of an optimizer, a random number generator or a metric), or the path of an object or
+    a file. `where` is the part of the named object or file that differs. `rank` is the rank on which the trainings
+    differ; None if there is only one process. `resumed` is False if the trainings differ before any interruption.
+    `trained_before` is True if an earlier process trained this batch without a difference, and was killed later.
     """
 
     kind: DifferenceKind

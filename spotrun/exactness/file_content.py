@@ -1,7 +1,7 @@
 """
-Reads the content of a file, part by part, for a comparison. Leaves out everything that always differs between two
+Splits the content of a file into parts that can be compared. Leaves out everything that always differs between two
 trainings: folder paths of instances, times of day, and the figures that spotrun logs. If a file format stores parts in
-an arbitrary order, the order is left out too.
+an arbitrary order, their order is ignored too.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def digest_of_parts(parts: Parts) -> str:
 
 def _readable(read: Callable[[], list[tuple[str, str]]], file: BinaryIO) -> Parts:
     """
-    Yield the result of `read`. If the file is not of the type that its first bytes suggest, yield the digest of its
-    bytes.
+    Yield the parts that `read` returns. If it fails, because the file is not of the type that its first bytes suggest,
+    yield the digest of the file's bytes.
     """
     try:
         yield from read()
@@ -106,7 +106,7 @@ def _of_bytes(content: bytes, clean: Clean) -> Parts:
 
 
 def _of_text(content: bytes, clean: Clean) -> Parts:
-    """Yield the lines of a text. For a line that is a JSON object or list, yield its fields."""
+    """Yield the lines of a text. If a line is a JSON object or list, yield its fields instead."""
     for number, line in enumerate(content.decode(errors="surrogateescape").splitlines(keepends=True), 1):
         fields = _read_json(line) if line.startswith(("{", "[")) else None
         if fields is not None:
@@ -184,13 +184,12 @@ def _is_number(text: str) -> bool:
     return True
 
 
-# -- what other programs write ---------------------------------------------------------------------------------------
+# -- archives and other binary files ---------------------------------------------------------------------------------
 
 
 def _of_archive(file: BinaryIO, clean: Clean) -> Parts:
     """
-    Yield the contents of a zip file, member by member. It may be a file from torch.save or numpy.savez, or any other
-    archive.
+    Yield the contents of a zip archive. It may have been written by torch.save, by numpy.savez or by any other program.
     """
     with zipfile.ZipFile(file) as archive:
         names = sorted(name for name in archive.namelist() if not name.endswith("/"))

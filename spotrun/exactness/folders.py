@@ -51,9 +51,9 @@ class Folder:
 
     def files_of(self, name: str) -> list[Path]:
         """
-        Return the files that are compared together under this name. Usually this is one file. TensorBoard's event files
-        are an exception: each process writes a new event file with a time in its name, so all event files of a folder
-        are compared as if they were one file.
+        Return the files that are compared together under this name. Usually this is one file. The exception is
+        TensorBoard: each process writes a new event file with a time in its name, so all event files of a folder are
+        compared as if they were one file.
         """
         if not name.endswith(EVENTS):
             path = self.root / name
@@ -76,9 +76,9 @@ def parts_of_link(path: Path, clean: Clean) -> Parts:
 
 def names_of(paths: Iterable[str]) -> set[str]:
     """
-    Return the names under which files are compared. Auxiliary files of databases are left out, because they are not
-    compared. TensorBoard's event files share one name per folder, with `<time>` in place of a time in the folder's
-    name.
+    Return the names under which files are compared. Auxiliary files of databases have none, because they are not
+    compared. All TensorBoard event files in a folder have one name. If the folder's name contains a time, `<time>`
+    replaces it.
     """
     names = set()
     for path in paths:
@@ -89,7 +89,7 @@ def names_of(paths: Iterable[str]) -> set[str]:
 
 
 def tracker_of(name: str) -> str | None:
-    """Return the name of the tracker (MLflow, W&B) to whose folder the file belongs. Return None for any other file."""
+    """Return the tracker (MLflow, W&B) that wrote the file `name`, or None. A tracker is recognized by its folder."""
     return next((OF_TRACKERS[part] for part in name.split("/") if part in OF_TRACKERS), None)
 
 
@@ -106,7 +106,7 @@ def differences(
     clean: Clean,
     varying: Mapping[str, Varying] | None = None,
 ) -> Iterator[FileDifference]:
-    """Yield the first difference of each file. Do not compare the parts that `varying` lists for a file."""
+    """Yield the first difference in each file. Parts that vary according to `varying` are not compared."""
     for name in sorted(names):
         here, there = straight.has(name), interrupted.has(name)
         if here != there:

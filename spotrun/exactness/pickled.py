@@ -1,8 +1,9 @@
 """
-Reads a pickle, or several pickles in one file, value by value. Nothing that the pickle names is imported or called.
+Reads the values in a pickle, or in several pickles in one file. No class or function that the pickle names is imported
+or called.
 
-Pickles of equal objects may differ in their bytes, because a pickle also records whether equal texts were the same
-object.
+The values are compared, not the bytes of the pickles: pickles of equal values may differ, because a pickle also records
+which of its equal strings were one object in memory.
 """
 
 from __future__ import annotations
@@ -141,8 +142,8 @@ def parts_of_pickle(content: bytes, clean: Clean, storage: Storage) -> Parts:
 
 def _older(stream: io.BytesIO) -> Any:
     """
-    Read torch.save's format from the time before it wrote zip files. A pickled tensor still has this format. It
-    consists of four pickles, followed by blocks of memory. The fourth pickle lists the names of the blocks.
+    Read the format that torch.save used before it wrote zip files; a pickled tensor still has it. The format consists
+    of four pickles, followed by blocks of memory. The fourth pickle lists the names of the blocks.
     """
     pieces: dict[str, bytes] = {}
     sizes: dict[str, int] = {}
@@ -236,7 +237,7 @@ def _memory_of(value: Any) -> Memory | None:
 
 def no_memory(_name: str) -> bytes:
     """
-    Reject a request for memory outside of the pickle.
+    Refuse to read memory that is not in the pickle.
 
     Raises:
         UnpicklingError: always.

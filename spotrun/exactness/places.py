@@ -1,7 +1,7 @@
 """
-Generalizes from places that vary to similar places. A place is the path of a value, such as `row 3, loss`. If two
-trainings have different values at a place, it varies. For example, if a column of a table varies in most rows, the
-whole column counts as varying, but no other column does.
+Finds patterns in the places that vary. A place is the path of a value, such as `row 3, loss`. It varies if two
+trainings have different values there. Places that match the pattern count as varying too: for example, if a column of a
+table varies in most rows, the whole column counts as varying.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Pattern:
 
     def names(self, kind: str) -> Iterator[str]:
         """
-        Yield a name for each of `values`: the name of the family `kind`, with numbers only at the positions `kept`.
+        Yield a name for each tuple in `values`: the family `kind`, with the tuple's numbers at the positions `kept`.
         """
         for values in sorted(self.values):
             numbers = dict(zip(self.kept, values, strict=True))
@@ -72,17 +72,14 @@ def pattern_of(
     kind: str, varying: Collection[Indices], known: Collection[Indices], *, is_record: bool = False
 ) -> Pattern:
     """
-    Return a pattern that describes which places of the family `kind` vary. `known` has the indices of all places of the
-    family, and `varying` has the indices of the places that were seen to vary. The pattern generalizes from these
-    places: it ignores as many positions as the following rule allows.
+    Return a pattern for the places of the family `kind` that vary. `known` has the indices of all places of the family,
+    and `varying` has the indices of the places that were seen to vary. The pattern generalizes from them: it ignores as
+    many positions as this rule allows.
 
-    Call a number at a position *varying* if most of the places with this number there vary. A position can be ignored
-    if most of its numbers are varying.
-
-    The rule is stricter in two cases: if several positions are ignored at once, or if only the last position is ignored
-    and it numbers the items of a record. In these cases, a position with at most LONG numbers can be ignored only if
-    all its numbers are varying. Every list is treated as a record here; if `is_record` is true, so are the places of
-    any family.
+    A number at a position *varies* if most of the places with this number there vary. A position may be ignored if most
+    of its numbers vary. In two cases, a position with at most LONG numbers may be ignored only if all its numbers vary:
+    if several positions are ignored, or if only the last one is and it numbers the items of a record. It is assumed to
+    do so in every list, and if `is_record` is true.
     """
     is_record = is_record or kind.endswith("[]")
     count = len(next(iter(varying)))
@@ -110,8 +107,8 @@ def _slabs(
     kept: Kept, values: Collection[Indices], varying: Collection[Indices], known: Collection[Indices]
 ) -> list[dict[Indices, bool]]:
     """
-    Group the places by their numbers at the positions `kept`. Return one group for each tuple in `values`. A group is a
-    mapping: its keys are places, and a value is True if the place varies.
+    Group the places by their numbers at the positions `kept`. Return one group for each tuple in `values`. A group maps
+    each of its places to True if the place varies, and otherwise to False.
     """
     slabs: dict[Indices, dict[Indices, bool]] = {each: {} for each in values}
     differing = frozenset(varying)

@@ -35,7 +35,7 @@ OLDER = "the trace is of an earlier spotrun"
 
 
 def compared(traces: Mapping[int, Trace]) -> list[ComparedCount]:
-    """Count the compared objects of the uninterrupted training, over all its ranks. Files are not counted here."""
+    """Count the objects of the uninterrupted training that were compared, except files, over all ranks."""
     ends = [end for trace in traces.values() for end in trace.ended]
     lefts = [left for trace in traces.values() for left in trace.all_of(ProcessEnded)[-1:]]
     counts = {
@@ -84,7 +84,7 @@ def _in_words(kind: DifferenceKind, name: str) -> str:
 
 def written_outside(*trainings: Mapping[int, Trace]) -> tuple[str, ...]:
     """
-    Return the paths of files outside the work folder that any process of the trainings has written and not removed.
+    Return the paths of files outside the work folder that processes of the trainings have left behind.
     """
     lefts = [left for traces in trainings for trace in traces.values() for left in trace.all_of(ProcessEnded)]
     return tuple(sorted({path for left in lefts for path in left.outside}))

@@ -31,8 +31,7 @@ the one with this suffix has a digest of the members.
 @dataclass(frozen=True, kw_only=True)
 class Begun:
     """
-    A trainer process begins. `step` is the number of optimizer steps that its restored state includes; 0 for a new
-    training.
+    A trainer process begins. `step` is the number of optimizer steps at which it continues; 0 for a new training.
     """
 
     pid: int
@@ -46,8 +45,8 @@ class Trained:
 
     `samples` are the indices from the sampler; None if the loader does not use spotrun's sampler. `data` is the digest
     of the batch. `lr` has the learning rates, per optimizer and parameter group. `loss` is None if `training_step`
-    returned no loss. `rng` is the digest of the generators after the batch. `step` is the number of optimizer steps up
-    to and including this batch.
+    returned no loss. `rng` is the digest of the random number generators after the batch. `step` is the number of
+    optimizer steps so far, including this batch.
     """
 
     epoch: int
@@ -67,8 +66,8 @@ class Trained:
 @dataclass(frozen=True, kw_only=True)
 class Validated:
     """
-    A validation during the training has ended. It was done after the batch `batch` of the epoch `epoch`. `metrics` are
-    all metrics that have been logged up to now.
+    A validation has ended, after the training had finished `batch` of `epoch`. `metrics` are all metrics that have been
+    logged so far.
     """
 
     epoch: int
@@ -83,7 +82,7 @@ class Validated:
 
 @dataclass(frozen=True, kw_only=True)
 class Improved:
-    """After `step` optimizer steps, a callback has seen a new best value of its metric."""
+    """A callback has seen a new best value of the metric that it watches, after `step` optimizer steps."""
 
     step: int
 
@@ -123,7 +122,8 @@ class StoppedForKill:
 class Ended:
     """
     A call of fit() has ended. `fit` is 1 for the process's first call of fit(), 2 for the second, and so on. `weights`,
-    `optimizer` and `rng` are digests of the weights, the parts of optimizers and the generators, keyed by name.
+    `optimizer` and `rng` are digests of the weights, of the parts of optimizers and of the random number generators,
+    keyed by name.
 
     `unread` maps the place of each object that could not be inspected to its class. `metrics`, `places` and `unread`
     are None in a trace of an earlier spotrun.
@@ -142,8 +142,8 @@ class Ended:
 @dataclass(frozen=True, kw_only=True)
 class ProcessEnded:
     """
-    The process `pid` ends, because all code of the script has run. `places` are the contents of the variables of the
-    script's modules, and `outside` are the files that the process has written outside the work folder.
+    The process `pid` has reached the end of the script. `places` are the contents of the variables of the script's
+    modules, and `outside` are the files that the process has written outside the work folder.
     """
 
     pid: int
@@ -182,7 +182,7 @@ def decode_record(line: bytes) -> TraceRecord | None:
 
 
 class Trace:
-    """The records of one rank of a training, in the order of writing."""
+    """The records of one rank of a training, in the order in which they were written."""
 
     def __init__(self, records: list[TraceRecord]) -> None:
         self.records = records
@@ -224,7 +224,10 @@ class Trace:
         return {record.moment: record for record in first if isinstance(record, ObjectsRecorded)}
 
     def of_each_process(self) -> list[tuple[Evaluated | ProcessEnded, ...]]:
-        """Return each process's results outside the training. The process with the earliest result comes first."""
+        """
+        Return for each process the results that it produced outside of fit(). The process with the earliest result
+        comes first.
+        """
         found: dict[int, list[Evaluated | ProcessEnded]] = {}
         for record in self.records:
             if isinstance(record, Evaluated | ProcessEnded):

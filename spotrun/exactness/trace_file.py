@@ -1,5 +1,6 @@
 """
-Stores a trace on disk: one file for each rank, to which one trainer after another appends.
+Stores a trace on disk: one file for each rank. If a rank's trainer is restarted, the new process appends to the same
+file.
 
 Each record is one line, written by one system call, so a SIGKILL can leave only the last line incomplete. Readers skip
 an incomplete line (`decode_record`).
@@ -37,7 +38,7 @@ def read_ranks(path: Path) -> dict[int, Trace]:
 
 
 class TraceFile:
-    """A trace file that this process reads or appends to. Only one process at a time is allowed to append."""
+    """A trace file that this process reads or appends to. Only one process at a time may append."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -55,7 +56,7 @@ class TraceFile:
             os.close(descriptor)
 
     def read(self) -> Trace:
-        """Return all complete records so far. A further call reads from the file only the records that are new."""
+        """Return all complete records so far. Each call reads only new records from the file."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._read_bytes)

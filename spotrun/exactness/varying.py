@@ -31,9 +31,8 @@ class Varying:
     - If a field of a record differs, such as a cell of a table, then this field is left out in all records.
     - If a word of a line differs, then this word is left out in all similar lines. Lines are similar if they have the
       same words and separators apart from their numbers.
-    - If a line of one training is not similar to the same line of the other training, the rule for words applies to
-      this line only: if only words differ, these words are left out; if the separators differ too, the whole line is
-      left out.
+    - If the same line is not similar in the two trainings, the words that differ are left out in this line only. If its
+      separators differ too, the whole line is left out.
     - If a part exists in only one of the trainings, this part is left out, and so are all parts whose names differ from
       its name only in numbers.
     """
@@ -74,7 +73,7 @@ class Varying:
         return bool(self._absent or self._fields or self._words or self._places)
 
     def steady(self, parts: Parts) -> Parts:
-        """Yield `parts`, the parts that this file has in one training, without those that vary."""
+        """Yield the file's `parts` from one training, with everything that varies left out."""
         for place, text in parts:
             if not self._is_absent(place):
                 yield place, LEFT_OUT if place in self._fields else self._masked(place, text)
@@ -95,9 +94,8 @@ class Varying:
 
     def _leaves_something(self, parts: dict[str, str]) -> bool:
         """
-        Return whether any content of the file can still be compared after the varying parts are left out. If several
-        parts remain, return True even if their texts vary, because the number of parts (for example, of rows) is still
-        compared.
+        Return whether anything in the file can still be compared after the varying parts are left out. If several parts
+        remain, this is so even if all their texts vary: their number (of rows, for example) is compared.
         """
         left = [text for _, text in self.steady(iter(parts.items()))]
         return len(left) > 1 or any(_WORD.search(_ESCAPE.sub("", text.replace(LEFT_OUT, ""))) for text in left)
@@ -116,8 +114,7 @@ class Varying:
 
 class _Words:
     """
-    The words that vary in texts of one shape. In each text whose place is in `pattern`, the words at the positions
-    `numbers` vary.
+    The words that vary in texts of one shape: the words at the positions `numbers`, at all places that match `pattern`.
     """
 
     def __init__(self, kind: str, shape: str, differing: dict[str, set[int]], known: set[Indices]) -> None:
@@ -145,9 +142,8 @@ def _of_shapes(parts: dict[str, str]) -> dict[tuple[str, str], set[Indices]]:
 
 def _absent(one: dict[str, str], other: dict[str, str]) -> dict[str, set[Indices]]:
     """
-    Find the lists that are longer in one of the two files than in the other. Return the indices of these lists, keyed
-    by the name of the lists' items without its numbers. If most of the lists with one name are longer in one of the
-    files, the value is {()}, which stands for all lists with this name.
+    Find the lists that are longer in one of the two files. Return the indices of these lists, keyed by the family of
+    their items. If most lists of a family are longer in one file, the value is {()}, which stands for all of them.
     """
     found: dict[str, set[Indices]] = {}
     for these, those in ((one, other), (other, one)):

@@ -49,8 +49,7 @@ class AgentStatuses:
 
     def ready(self, state: RunState) -> frozenset[int]:
         """
-        Return the number of the pending launch if its agent waits as a standby and is ready to take over. Otherwise,
-        return an empty set.
+        Return the launches whose agents wait as standbys and are ready to take over: the pending launch, or none.
         """
         pending = state.pending_launch
         status = None if pending is None else self.of(MemberName(pending.number, 0))
@@ -58,10 +57,9 @@ class AgentStatuses:
 
     def last_step(self, state: RunState, lost: MemberName) -> int | None:
         """
-        Return the last step that the training had completed when the instance `lost` was lost. If this instance was a
-        member of the current attempt's gang, read the step from the statuses of all the gang's members; otherwise, read
-        it only from the status of this instance's agent. Return None if no agent whose status is read had begun an
-        attempt.
+        Return the last step that the training had completed when the instance `lost` was lost, according to the status
+        of its agent; if it was a member of the current attempt's gang, according to the statuses of all members. Return
+        None if none of these agents had begun an attempt.
         """
         current = state.current
         names = (lost,) if current is None or lost not in current.names else current.names
@@ -87,16 +85,16 @@ class AgentStatuses:
 
     def steps_total(self, state: RunState) -> float | None:
         """
-        Return the total number of steps of the training. The number comes from the status of the newest agent that has
-        reported it. The number is remembered here, in case that status object is missing later.
+        Return the total number of steps of the training, as reported by the newest agent that knows it. Remember the
+        number, because that agent's status object may be missing later.
         """
         self._steps_total = self._newest(state, lambda status: status.steps_total, self._steps_total)
         return self._steps_total
 
     def epochs_total(self, state: RunState) -> int | None:
         """
-        Return the total number of epochs, from the status of the newest agent that has reported it. Return None if the
-        run has no budget, because the number is needed only to forecast whether the budget suffices.
+        Return the total number of epochs, as reported by the newest agent that knows it. The number is needed only to
+        forecast whether a budget suffices, so return None for a run without a budget.
         """
         if state.created.budget_usd is not None:
             self._epochs_total = self._newest(state, lambda status: status.epochs or None, self._epochs_total)
@@ -106,9 +104,9 @@ class AgentStatuses:
         self, state: RunState, figure: Callable[[AgentStatus], Figure | None], known: Figure | None
     ) -> Figure | None:
         """
-        Return a figure from the newest agent's status; if that status lacks the figure, from the next older status, and
-        so on. The function `figure` takes the figure from a status. `known` is the figure that an earlier call found.
-        If `known` is not None, read only the newest agent's status, and return `known` if the figure is not there.
+        Return a figure from the newest agent's status; if it is not there, from the next older status, and so on.
+        `figure` returns the figure in a status. `known` is the figure that an earlier call found, or None. If it is
+        known, read only the newest agent's status, and return `known` if the figure is not there.
         """
         for attempt in reversed(list(state.attempts.values())):
             status = self.of(attempt.names[0])

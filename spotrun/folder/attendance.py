@@ -42,11 +42,11 @@ def lasts(status: RunnerStatus) -> timedelta:
 
 def other_runner(store: Store, clock: Clock) -> RunnerStatus | None:
     """
-    Return the live runner that takes care of the run, if it is not this process; otherwise None. `clock` is the run's
+    Return the status of another live runner that takes care of the run; None if there is none. `clock` is the run's
     clock.
 
-    The parent of this process does not count as another runner. If the parent is a runner, it has started this process
-    in the background in order to hand the run over to it.
+    The parent of this process does not count as another runner, because a runner that starts this process in the
+    background hands the run over to it.
     """
     status = read_status(store, RUNNER_KEY, RunnerStatus)
     if status is None or abs(clock.now() - status.at) >= lasts(status) * clock.scale:

@@ -1,11 +1,11 @@
 """
-Measurements of `spotrun bench`. They are kept next to the runs in the store, for later runs of the same job.
+Stores the measurements of `spotrun bench` next to the runs, for later runs of the same job.
 
-    bench/NAME/DIGEST/KIND                  DIGEST: the digest of the program and all its arguments
+    bench/NAME/DIGEST/KIND                  DIGEST: the digest of the job's program and all its arguments
 
-A later measurement of the same job and kind replaces the earlier measurement. A run uses the measurements only to
-decide which instance type to request first. A run of a job without measurements uses published figures until it has
-measured the speed of its own training.
+A later measurement of the same job and kind replaces the earlier one. A run uses the measurements only to decide which
+instance type to request first. If its job has no measurements, the run uses published speeds of the types until it has
+measured its own.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     """
     A measurement of a job on instances of a `kind`, made by the run `run`. A field that is None is unknown.
 
-    `step_s` is the time of a step, `work_s` the time of the whole training without validations and starts, and
-    `samples` the number of samples in a step. `doubt` is the share by which `step_s` may be wrong, estimated from how
-    much single measurements differ. `start_s` is the time from the request for the instance to the first step.
-    `usual_boot_s` is the part of `start_s` that such an instance usually needs to boot.
+    `step_s` is the duration of a step, `work_s` that of the whole training without validations and starts, and
+    `samples` the number of samples in a step. `doubt` is the relative error of `step_s`, estimated from the spread of
+    individual measurements. `start_s` is the time from the request for the instance to the first step; `usual_boot_s`
+    is the usual boot time of such an instance, which is part of `start_s`.
 
-    A bench can measure the job with other values than those in its file. `otherwise` describes the replaced values.
-    `args` are the arguments with which the script was measured; for a job that runs a command, `command` is the
-    measured command. `job` is the digest of the job without the arguments that a bench can replace; "" in an older
-    record.
+    A bench can replace some of the job's values. `otherwise` describes these replacements. `args` are the arguments
+    with which the script was measured; for a job that runs a command, `command` is the measured command. `job` is the
+    digest of the job without the arguments that a bench can replace; "" in an older record.
     """
 
     kind: str
@@ -85,9 +84,9 @@ def benched(store: Store, spec: RunSpec) -> dict[str, BenchResult]:
 
 def benched_otherwise(store: Store, name: str, job: str, kind: str) -> BenchResult | None:
     """
-    Return the newest measurement of a job on instances of `kind`, even if the bench replaced some of the job's values.
-    `name` is the job's name, and `job` its digest (BenchResult.job). Only the OTHERS_MAX newest records of the name are
-    searched. Return None if they have no such measurement.
+    Return the newest measurement of a job on instances of `kind`, whether or not the bench replaced some of the job's
+    values; None if there is none. `name` is the job's name, and `job` its digest (BenchResult.job). Only the newest
+    OTHERS_MAX measurements of jobs with this name are searched.
 
     Raises:
         StoreError: the store cannot be read.
@@ -102,9 +101,9 @@ def benched_otherwise(store: Store, name: str, job: str, kind: str) -> BenchResu
 
 def benched_steps(store: Store, spec: RunSpec, scale: float) -> dict[str, float]:
     """
-    Return the measured seconds of a step for each kind of instance that a run of `spec` can choose from. The seconds
-    are converted to the run time of the new run's clock, which is `scale` times as fast as the clock of the
-    measurement. If `spec` allows only one kind, return {}.
+    Return the measured seconds per step for each kind of instance that `spec` allows; {} if it allows only one kind.
+    The seconds are in the run time of a new run of `spec`, whose clock is `scale` times as fast as that of the
+    measurement.
 
     Raises:
         StoreError: the measurements cannot be read.
@@ -117,9 +116,9 @@ def benched_steps(store: Store, spec: RunSpec, scale: float) -> dict[str, float]
 
 def steps_of_the_first(kinds: Iterable[Kind], known: dict[str, BenchResult]) -> dict[str, float]:
     """
-    Return the seconds that each measured kind of instance takes for the same number of samples. This number is the
-    number of samples in one step on the first measured kind in `kinds`. The seconds of one step on each kind would not
-    be comparable, because a step on more devices may have more samples.
+    Return how many seconds each measured kind of instance needs for as many samples as the first measured kind in
+    `kinds` has in one step. The seconds per step would not be comparable, because a step on more devices may have more
+    samples.
     """
     found = [known[str(kind)] for kind in kinds if str(kind) in known]
     base = found[0].samples if found else None
@@ -137,15 +136,15 @@ def _read(store: Store, key: str) -> BenchResult | None:
 
 def _folder(spec: RunSpec) -> str:
     """
-    Return the folder of a job's measurements. The folder depends on the job's arguments, because they may change what
-    the job trains.
+    Return the folder of a job's measurements. The folder depends on the job's arguments, because they may change the
+    training.
     """
     return f"{FOLDER}/{spec.name}/{digest_of(spec)}/"
 
 
 def digest_of(spec: RunSpec) -> str:
     """
-    Return the digest of the program that the job trains, with the program's arguments and the number of instances.
+    Return the digest of the job's program, its arguments and the number of instances.
     """
     trained = msgspec.json.encode([spec.to_dict()["train"], spec.num_nodes], order="deterministic")
     return hashlib.sha256(trained).hexdigest()[:16]

@@ -1,7 +1,8 @@
 """
-Names of files that `spotrun fetch` does not copy to the user's machine. Tools there would run files with such names, or
-would obey them (take settings or instructions from them). The training code chooses the names of its files. So if
-`fetch` copied these files too, malicious training code could run commands on the user's machine.
+Names of files that `spotrun fetch` does not copy to the user's machine. Tools such as git or a shell run files with
+such names, or take settings or instructions from them, which is called *obeying* them. The training code chooses the
+names of its files. So if `fetch` copied these files too, malicious training code could run commands on the user's
+machine.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Unfetched(StrEnum):
 
     @property
     def tools(self) -> str:
-        """The tools that run or obey the files in a folder whose name is refused for this reason."""
+        """The tools that would run or obey files in the folder, if a folder's name is the reason for the refusal."""
         known = {
             Unfetched.GIT: "git or another version control",
             Unfetched.HIDDEN: "a shell, an editor or another tool",
@@ -53,8 +54,8 @@ class Unfetched(StrEnum):
 
 def _matcher(*patterns: str) -> re.Pattern[str]:
     """
-    Return a function that matches names. In a pattern without a dot, `*` matches no dot: `*file` does not match
-    `a.file`.
+    Return a regular expression that matches names. In a pattern without a dot, `*` matches no dot: `*file` does not
+    match `a.file`.
     """
     return re.compile("|".join(re.escape(each).replace(r"\*", ".*" if "." in each else "[^.]*") for each in patterns))
 
@@ -141,7 +142,7 @@ _NAMES_MAX = 1 << 14
 
 def unfetched(path: str) -> Unfetched | None:
     """
-    Return the reason why the file at `path` is not fetched; None if it is fetched. Each name in the path is judged.
+    Return the reason why the file at `path` is not fetched; None if it is fetched. Each name in the path is checked.
 
     A name is also refused if some file system treats it as equal to a refused name. Such names differ only in case, in
     dots and blanks at the end, or in invisible characters.
@@ -153,8 +154,8 @@ def unfetched(path: str) -> Unfetched | None:
 
 def unfetched_below(name: str) -> Unfetched | None:
     """
-    Return the reason why `spotrun fetch` refuses to write files into a folder of the user that has this name; None if
-    it does not refuse.
+    Return the reason why `spotrun fetch` refuses to write into a user's folder of this name; None if it does not
+    refuse.
     """
     plain = _folded(name)
     if _VERSION_CONTROL.fullmatch(plain):
@@ -195,8 +196,8 @@ def _short(name: str) -> re.Match[str] | None:
 
 def _is_short_of_obeyed(name: str) -> bool:
     """
-    Return whether `name` may be the short name under which Windows finds a file that a tool obeys. For example,
-    `PYPROJ~1.TOM` may stand for `pyproject.toml`.
+    Return whether `name` may be Windows' short (8.3) name of a file that a tool obeys. For example, `PYPROJ~1.TOM` may
+    be the short name of `pyproject.toml`.
     """
     if (short := _short(name)) is None:
         return False

@@ -1,11 +1,11 @@
 """
-Stores the line that `spotrun status` prints for an ended run, in one small object. `spotrun status` then reads this
-object, and does not have to read and fold the run's ledger.
+Stores the line that `spotrun status` prints for an ended run in one small object, so that `spotrun status` does not
+have to read and fold the run's ledger.
 
 A runner writes the object when the run and all its instances have ended. A reader ignores the object if it does not
-match the ledger. For this comparison, the object contains the digest of the last entry, and a digest of the ledger's
-listing (the names, sizes and times of all entries). So a reader notices a replaced or truncated entry without reading
-the entries.
+match the ledger. To make this check possible, the object contains the digest of the last entry, and a digest of the
+ledger's listing (the names, sizes and times of all entries). So a reader can detect a replaced or truncated entry from
+the listing alone.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     the training's state that no checkpoint contains. `voids` is the number of void entries. `forged` is the number of
     entries that are void because the owner's signature is missing.
 
-    Three fields are for jobs that run a command instead of a training script. `usd_per_kept_hour` is the cost of the
-    run divided by the hours of work that were not lost. `keeps_nothing` is True if no checkpoint exists yet, so the
-    command would start from the beginning after an interruption. `unprotected` is True if the training in the command
-    has not connected to its agent, so its state is not saved.
+    Three fields are only for jobs that run a command. `usd_per_kept_hour` is the cost of the run divided by the hours
+    of work that were not lost. `keeps_nothing` is True if the run has no checkpoint, so an interruption would have lost
+    all work. `unprotected` is True if the command's training has not connected to its agent, so its state was not
+    saved.
     """
 
     state: str

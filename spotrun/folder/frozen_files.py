@@ -1,12 +1,12 @@
 """
-The state of some files at one point in time, which an agent stores in a checkpoint. In a training, these are the files
-in the work folder between two steps, and the trainer passes them to the agent. In a job that runs a command, these are
-the files that make up the command's state, and the agent itself copies them.
+Describes files as they were at one point in time, for an agent that stores them in a checkpoint. In a training, these
+are the files in the work folder between two steps, and the trainer passes them to the agent. In a job that runs a
+command, these are the files that make up the command's state, and the agent itself copies them.
 
-The contents of small files are copied into one unnamed file, which is called the memory. The memory ends with an index,
-whose format this module defines. Large files are treated differently in the two cases. A command's large files are
-copied into the memory too. A training's large files are not copied: the trainer passes open file descriptors to the
-agent, because an open file stays readable even after it is removed or replaced.
+The contents of small files are copied into one unnamed file, called the memory. It ends with an index, whose format
+this module defines. A command's large files are copied into the memory too. A training's large files are not copied:
+the trainer opens them and passes the file descriptors to the agent, because an open file stays readable even after it
+is removed or replaced.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class FrozenFile(NamedTuple):
 class FrozenFolder(NamedTuple):
     """
     The state of the work folder between two steps. `refused` maps each path that cannot be stored to the reason. `gone`
-    are files that existed before the script began and do not exist any more.
+    are files that existed before the script began and no longer exist.
     """
 
     files: tuple[FrozenFile, ...]

@@ -1,4 +1,4 @@
-"""Checks whether agents are still writing their status objects. Used by programs that read these objects repeatedly."""
+"""Checks whether agents are still writing their status objects, for programs that read these objects repeatedly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MISSED = 2
 
 
 class GangHeartbeatMonitor:
-    """Checks the heartbeats of all agents of an attempt. Each agent has an index."""
+    """Checks the heartbeats of all agents of an attempt. An agent is identified by its position in the list."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -20,8 +20,8 @@ class GangHeartbeatMonitor:
 
     def beat(self, statuses: Iterable[AgentStatus | None]) -> bool:
         """
-        Return True if each agent still writes its status. `statuses` must have the status of every agent and must have
-        been read just now, because this object records when each status changes.
+        Return True if each agent still writes its status. The caller must have just read `statuses`, one for each
+        agent, because this object records when each status changes.
         """
         found = [
             self._pulses.setdefault(at, HeartbeatMonitor(self._clock)).beats(one) for at, one in enumerate(statuses)
@@ -40,8 +40,8 @@ class HeartbeatMonitor:
 
     def beats(self, status: AgentStatus | None) -> bool:
         """
-        Return True if the agent has written a new status within the last two intervals. `status` is the agent's status;
-        the caller must have read it just now.
+        Return True if the agent has written a new status within the last two intervals. The caller must have just read
+        the agent's `status`.
         """
         if status is None:
             return False

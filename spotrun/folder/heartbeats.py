@@ -1,7 +1,7 @@
 """
-Measures how long each agent of a run has been silent. All times are those at which the store received a heartbeat, so
-only the store's clock matters. The current time on that clock is known from the runner's own heartbeat, which the
-runner writes to the store too.
+Measures how long each agent of a run has been silent. Both ends of a silence are measured on the store's clock: the
+last heartbeat that the store received from the agent, and the newest one that it received from this runner, which
+stands for the current time.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from spotrun.store.port import Store
 
 class Heartbeats:
     """
-    Measures for one runner how long each agent has been silent. The heartbeats are read only at intervals; between two
-    readings, the results do not change.
+    Measures for one runner how long each agent has been silent. The heartbeats are read only at intervals; in between,
+    the results do not change.
     """
 
     def __init__(
         self, store: Store, clock: Clock, erased: Callable[[], None] = lambda: None, pace: PollIntervals = ALL_THE_TIME
     ) -> None:
         """
-        Read and write the heartbeats in `store`, at the intervals `pace`. If this process's own heartbeat has
-        disappeared from the store, call `erased` before writing the next heartbeat.
+        Read and write heartbeats in `store`, at the intervals `pace`. Call `erased` if this process's own heartbeat has
+        disappeared from the store, before writing the next one.
         """
         self._erased = erased
         self._store = store
@@ -47,14 +47,14 @@ class Heartbeats:
 
     def silent(self, message: str = "", blind: Blindness | None = None) -> dict[MemberName, timedelta]:
         """
-        Return, for each member, the time for which its agent's heartbeat has not changed. Leave out members that have
-        no heartbeat. Do not count periods in which this runner's own heartbeats did not reach the store, because the
-        agents' heartbeats may not have reached it either.
+        Return for each member how long its agent has sent no new heartbeat. Leave out members that have no heartbeat.
+        Do not count periods in which this runner's own heartbeats did not reach the store, because the agents'
+        heartbeats may not have reached it either.
 
         If it is time for the next reading, read the heartbeats, and then write this runner's own heartbeat, which
-        contains `message` and `blind`. The order matters after this machine has slept, for example for a night. If the
-        runner wrote its new heartbeat before it read, every agent would seem to have been silent for the whole night.
-        If another runner takes care of the run, use that runner's heartbeat and write none.
+        contains `message` and `blind`. The order matters after this machine has slept: if the runner first wrote its
+        heartbeat, every agent would seem to have been silent while the machine slept. If another runner takes care of
+        the run, use that runner's heartbeat and write none.
 
         Raises:
             StoreUnavailable: nothing was read; the next call tries again.

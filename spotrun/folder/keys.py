@@ -13,8 +13,8 @@ If two processes create the same run at the same time, each of them makes a key.
 because a name contains the key's public half. So neither process overwrites the other's key, and each signs only with
 the key that it made.
 
-A `Signer` signs with a different kind of key, which is not in any store. A night's function in the cloud has such a
-key: it signs the records that it writes, and later recognizes its own records by the signature.
+This module also has `Signer`, for a key that is not in any store. A night's function in the cloud has such a key: it
+signs the records that it writes, and later recognizes its own records by the signature.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def remove(runs: Store, run_uid: str) -> None:
 
 class Signer:
     """
-    Signs records that one program writes, so that the program later recognizes them as its own. `key` is an Ed25519
-    private key in hex.
+    Signs a program's records, so that the program can later recognize them as its own. `key` is an Ed25519 private key
+    in hex.
     """
 
     def __init__(self, key: str) -> None:
@@ -104,7 +104,7 @@ class Signer:
 
 class OwnersKey:
     """
-    Signs for the owner of a run. The key is not read before the first signature, because most commands only read the
+    Signs for the owner of a run. The key is read only when a signature is needed, because most commands only read the
     run.
     """
 

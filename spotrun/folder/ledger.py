@@ -1,9 +1,9 @@
 """
 The ledger of a run: numbered entries that are created once and never changed.
 
-An append is a compare-and-swap on the whole history: a writer folds all entries before entry n, and then writes entry n
-with put-if-absent. If the store answers anything but success, it is *unknown* whether the entry was written. The writer
-then reads entry n back, and decides by its content.
+To append entry n, a writer folds all earlier entries and then writes entry n with put-if-absent. So an append succeeds
+only if the writer knew the whole ledger. If the store answers anything but success, it is *unknown* whether the entry
+was written. The writer then reads entry n back, and decides by its content.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ FORGED = "the run's owner has not signed the entry"
 
 def forged(state: RunState) -> int:
     """
-    Return the number of forged entries. A forged entry is one that only the run's owner is allowed to write, and that
-    lacks the owner's signature, so that it is void.
+    Return the number of forged entries. A forged entry is void because only the run's owner may write it, and the
+    owner's signature is missing.
     """
     return sum(void.reason == FORGED for void in state.voids)
 
@@ -102,9 +102,9 @@ def read_entry(store: Store, number: int) -> bytes | None:
     """
     Return the bytes of entry `number`'s object; None if the object does not exist.
 
-    If the bytes do not match the checksum in them, read the object again, until two reads agree. If they agree, the
-    object itself is damaged, because a faulty connection would corrupt each read differently. At most ENTRY_SIZE_MAX
-    bytes are read, because any process may have stored a huge object under this name.
+    If the bytes do not match the checksum in them, either the object is damaged or the connection corrupts it. So read
+    it again until two reads agree: a faulty connection would corrupt each read differently. Read little more than
+    ENTRY_SIZE_MAX bytes, because any process may have stored a huge object under this name.
     """
     data = None
     for _ in range(READS_MAX):
@@ -134,13 +134,13 @@ def first_object(store: Store) -> tuple[Entry, bytes]:
         RunNotFound: entry 0 is missing, or does not create a run.
         LedgerDamaged: entry 0 is not what was written.
         LedgerVersionUnknown: entry 0 was written by a spotrun whose ledgers this one cannot read.
-        StoreUnavailable: entry 0 could not be read for a few seconds. The limit is short because a person may be
+        StoreUnavailable: entry 0 could not be read within a few seconds. The limit is short because a person may be
             waiting.
     """
     data = persist(lambda: read_entry(store, 0))
     if data is None:
-        # Either the user has mistyped the run's name, or the ledger is damaged. If the folder has later entries, it
-        # once contained a run, so the ledger is damaged.
+        # Either the user has mistyped the run's name, or the ledger is damaged: if the folder has later entries, it
+        # has lost entry 0.
         raise _without_first(store, persist(lambda: store.list(FOLDER)))
     return _creating(store, data), data
 
@@ -217,33 +217,35 @@ class Ledger:
 
     @property
     def state(self) -> RunState:
-        """The fold of the entries read so far, which include at least entry 0. `refresh` reads the new ones."""
+        """
+        The run's state according to the entries read so far, which include at least entry 0. `refresh` reads new ones.
+        """
         assert self._state is not None, "nothing was read yet"
         return self._state
 
     @property
     def newest_sha256(self) -> str | None:
         """
-        The digest of the object that contains the newest entry. None if this Ledger has not read any object yet: then
-        the only entry that it knows is `first`, which the caller passed.
+        The digest of the object that contains the newest entry; None if this Ledger has read no object yet and knows
+        only entry 0, which the caller passed as `first`.
         """
         return hashlib.sha256(self._newest).hexdigest() if self._newest else None
 
     @property
     def entries(self) -> list[Entry]:
-        """The well-formed entries read so far, including void entries, but without forged ones."""
+        """The well-formed entries read so far. Void entries are included, except forged ones."""
         return list(self._entries)
 
     def refresh(self) -> RunState:
         """
         Read and fold all new entries. If the ledger is damaged, `state` is the fold of the entries before the damage.
-        If there are very many new entries, do not read the entries that other programs write during this call, but
-        leave them to the next call. Otherwise this call might never return, because an instance can write entries
-        faster than this process reads them.
+        If there are very many new entries, leave those that other programs write during this call to the next call.
+        Otherwise this call might never return, because an instance can write entries faster than this process reads
+        them.
 
         Raises:
             RunNotFound: entry 0 is missing, or does not create a run.
-            LedgerDamaged: an entry is missing before a later one, or is not what was written.
+            LedgerDamaged: an entry is missing although a later one exists, or an entry is not what was written.
             LedgerFlooded: there are more entries than a run can have.
             LedgerVersionUnknown: another version of spotrun wrote it.
             StoreUnavailable: the store could not be read for a minute; `state` is unchanged.
@@ -260,7 +262,7 @@ class Ledger:
             return self.state
 
     def first(self, event: RunCreated) -> Entry:
-        """Return entry 0 as `create` writes it. Each call returns the same entry."""
+        """Return the entry 0 that `create` will write. Each call returns the same entry."""
         with self._lock:
             if self._first is None:
                 self._first = self._entry(event)
@@ -277,7 +279,7 @@ class Ledger:
         call wrote.
 
         Raises:
-            EntryRefused: another run was created here; `state` is the state of that run.
+            EntryRefused: this ledger belongs to another run; `state` is the state of that run.
             StoreUnavailable: as in `refresh`; the entry may have been written or not.
         """
         with self._lock:
@@ -300,7 +302,7 @@ class Ledger:
             EntryRefused: the event would be void on the newest state.
             LedgerDamaged, KeyMissing: the event is a launch, and an entry that this process has read before
                 (LedgerDamaged) or the owner's key (KeyMissing) no longer exists.
-            LedgerFlooded: for RACE_FOR_S, another writer was faster at each attempt to write the next entry.
+            LedgerFlooded: for RACE_FOR_S, another writer was always the first to write the next entry.
             RunNotFound, LedgerDamaged, LedgerVersionUnknown, StoreUnavailable: as in `refresh`; the event may have been
                 written or not.
         """
@@ -323,9 +325,9 @@ class Ledger:
     def is_gone(self) -> bool:
         """
         Return True if the run's folder was moved or deleted. The folder counts as gone if the first entries of the
-        ledger are missing while the store still has the run's key. (Later entries may exist, if an agent did not notice
-        the deletion and went on writing.) If the key is missing too, the whole store is probably absent, for example
-        because a disk is not mounted. Then the result is False.
+        ledger are missing, but the store still has the run's key. (There may be later entries, from an agent that did
+        not notice the deletion.) If the key is missing too, return False: probably the whole store is absent, for
+        example because a disk is not mounted.
 
         Raises:
             StoreUnavailable: as in `refresh`.
@@ -348,9 +350,9 @@ class Ledger:
         Check that each entry that this process has read still exists with the same size, and that the owner's key still
         exists. The check is made before each launch.
 
-        Without this check, a runner could rent one instance after another, and no command could stop it. The reason is
-        that once an entry is missing, other programs can no longer read or write the ledger. `spotrun down` could still
-        end an instance, but could not tell the runner to stop, so the runner would rent another.
+        Without this check, a runner could rent one instance after another, and no command could stop it: once an entry
+        is missing, other programs can no longer read or write the ledger. So `spotrun down` could end an instance, but
+        could not tell the runner to stop, and the runner would rent another.
 
         Raises:
             LedgerDamaged: an entry is gone, or was replaced.
@@ -419,8 +421,8 @@ class Ledger:
 
     def _settle(self, number: int, data: bytes) -> bytes:
         """
-        Try to store `data` as entry `number`. Then return the object that the store has under that number, which may be
-        another writer's. If the store's answer to the write is lost, read the object to find out which one was stored.
+        Try to store `data` as entry `number`. Return the content of the stored entry: `data`, or what another writer
+        stored under that number first. If the store's answer is lost, read the entry back to find out.
         """
         refused: WritesRefused | None = None
         try:
@@ -488,8 +490,8 @@ class Ledger:
             _require_possible(first + len(keys) - 1)
         end = next((number for number, key in enumerate(keys, first) if key != key_of(number)), first + len(keys))
         self._read_range(first, end)
-        # If other programs write while the store makes the listing, the listing may contain entry n + 1 but not entry
-        # n. So entry n counts as missing only if it cannot be read either.
+        # If other programs append during the listing, it may contain entry n + 1 but not entry n. So entry n counts as
+        # missing only if it cannot be read either.
         if end < first + len(keys) and self._read(end) is None:
             raise _missing(end, keys[end - first])
 
@@ -513,10 +515,7 @@ class Ledger:
         return self._patiently(read_entry, self._store, number)
 
     def _patiently(self, act: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
-        """
-        Call `act`, and repeat the call after temporary faults of the store. If `retry_for_s` is 0, call `act` only
-        once.
-        """
+        """Call `act`, and retry after temporary faults of the store. If `retry_for_s` is 0, do not retry."""
         if not self._retry_for_s:
             return act(*args, **more)
         return through_faults(self._retry_for_s)(act, *args, **more)

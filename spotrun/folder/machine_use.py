@@ -1,6 +1,6 @@
 """
-Computes how busy a run's machines were, from each agent's newest status. If a machine was lost, it is unknown how busy
-it was after its agent's last status, so the time after that status is left out.
+Computes the utilization of a run's machines from each agent's newest status. The time between the last status and the
+loss of a machine is left out, because nothing is known about it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ store.
 
 
 class TypeUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Use of all machines of one type while they trained, measured in run time."""
+    """The utilization of all machines of one type while they trained, in run time."""
 
     instance_type: str
     used: MachineUse
@@ -32,8 +32,8 @@ class TypeUse(msgspec.Struct, frozen=True, kw_only=True):
 
 def machine_use(store: Store, state: RunState) -> list[TypeUse]:
     """
-    Return the use for each instance type, in the order in which the types first trained. Types whose agents reported
-    nothing are absent.
+    Return the utilization of the machines of each type, in the order in which the types first trained. Types whose
+    agents reported nothing are left out.
     """
     names = list(dict.fromkeys(name for attempt in state.attempts.values() for name in attempt.names))
     found: dict[str, MachineUse] = {}

@@ -4,12 +4,12 @@ are objects next to the runs' folders.
 
     market/CLOUD/REGION/20261121T200632.123456Z_lost_ZONE_TYPE_spot_1800_RUN_17
 
-Each observation is one small object, which is created once and never changed. The object's name contains all its facts,
-so one listing reads a whole region. In a gang, 17.1 is the second member of launch 17. If a run has two runners, both
-create the same object, so nothing is overwritten.
+Each observation is one small object, which is created once and never changed. All its facts are in its name, so listing
+a region's objects is enough to read them. The name ends with the run and the launch; in a gang, 17.1 is the second
+member of launch 17. If a run has two runners, both create the same object, so nothing is overwritten.
 
-Runs use the record only to decide which offerings to request first, so no harm is done if a part of it is lost. Runs
-whose run time passes faster than system time use a separate record, because their simulated markets change faster.
+Runs use the record only to decide which offerings to request first, so no harm is done if a part of it is lost. Runs on
+a local cloud with `time_scale` use a separate record, because their simulated markets change faster.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ _NAME = re.compile(  # the zone may be a partition of a cluster, with "_" in its
 
 class MarketRecord:
     """
-    The market record in the store, for one run. The record is only advice, so `exchange` never raises an error of the
-    store: a run must not fail because the record cannot be read. `trouble` is the reason why the record cannot be used
-    now.
+    Reads and extends the market record for one run. A run must not fail because the record cannot be read, so
+    `exchange` never raises an error of the store. `trouble` is the reason why the record cannot be used now.
     """
 
     def __init__(self, store: Store, read_every: timedelta = READ_EVERY) -> None:
@@ -128,8 +127,8 @@ def _key(seen: Observation, created: RunCreated) -> str:
 
 def _read(stored: StoredObject, created: RunCreated) -> Observation | None:
     """
-    Decode an observation from an object's name, and convert its time to the reader's run time. Return None if the name
-    is not an observation's.
+    Decode an observation from an object's name, and convert its time to the reader's run time. Return None if the
+    object is not an observation.
     """
     _, cloud, region, name = stored.key.split("/", 3)
     match = _NAME.fullmatch(name)

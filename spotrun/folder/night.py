@@ -41,11 +41,11 @@ in summer: `due` computes with winter time.
 
 class Night(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A job that is trained at a time of day (`at`, HH:MM) in a time `zone`, on `days` (mon, tue, …).
+    A job that is trained on certain `days` (mon, tue, …) at a time of day `at` (HH:MM), in the time zone `zone`.
 
     `spec` is the job as it is launched, except for its work folder. `winter_offset_s` is the zone's offset from UTC in
-    seconds, without summer time. The night's schedule and function are in `region` of `cloud`. `webhooks` says where
-    the webhook addresses that the function has the right to read are stored.
+    seconds, without daylight saving time. The night's schedule and function are in `region` of `cloud`. `webhooks` are
+    the places where webhook addresses are stored that the function is allowed to read.
     """
 
     name: str
@@ -68,8 +68,8 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
 
     def due(self, called_at: datetime) -> str:
         """
-        Return the night to which a call of the function belongs, as the date on which the night begins. All calls for a
-        night give the same date, even if a call comes twice or late, or if the clock changes in that night.
+        Return the date of the night to which a call of the function belongs: the date on which this night begins. All
+        calls for a night give the same date, even if a call is repeated or late, or if the clock changes in that night.
         """
         hours, minutes = (int(part) for part in self.at.split(":"))
         local = called_at + timedelta(seconds=self.winter_offset_s)
@@ -98,7 +98,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The value of the variable in the function's environment. It contains the key, so it is never printed."""
+        """The pin as it is written into the function's environment. It contains the key, so it is never printed."""
         return msgspec.json.encode(self).decode()
 
     @property

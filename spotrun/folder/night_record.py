@@ -1,7 +1,7 @@
 """
 Reads and writes the record of a night. A night is a job that a function in the cloud begins at a time of day, even if
-the user's machine is off. The record contains the job, the times at which it begins, and the run of each night so far.
-The record lies in the store, next to the runs.
+the user's machine is off. The record contains the job, the times of day at which it begins, and the runs that it has
+had so far. It is kept in the store, next to the runs.
 
     nights/NAME/night.json               the installed night: its job and its times
     nights/NAME/work/SHA256.tar.gz       the work folder of its job
@@ -13,10 +13,10 @@ an object under the next number with put-if-absent. So if two processes begin a 
 succeeds, and the other finds the first process's run in the record. If a night is due while the previous night's run is
 still in progress, no second run begins.
 
-Instances do not have the right to read or write this folder, because it is outside the folder of their run. Even an
-attacker who can write to this folder cannot change which code is started. A reader that has the pin (night.py) accepts
-only the night.json and the work folder that were installed, and skips each numbered object that the night's function
-has not signed.
+Instances are not allowed to read or write this folder, because it is outside the folder of their run. Even an attacker
+who can write to this folder cannot change which code is started. A reader that has the pin (night.py) accepts only the
+night.json and the work folder that were installed, and skips each numbered object that the night's function has not
+signed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ BY_HAND = "by-hand-"
 """Prefix of the name of a night that a person started. The start time follows the prefix."""
 DUE_AGAIN = 8
 """
-Number of records that are read, the newest first, to find out whether a night has begun already. The cloud may call the
+Number of records that are read, the newest first, to find out whether a night has already begun. The cloud may call the
 function for the same night a second time, or late, but only one run is allowed to begin.
 """
 _BEGUN = re.compile(r"begun/(\d{8})[.]json", re.ASCII)
@@ -55,7 +55,7 @@ SEE_WHO = f"{AGAIN}; then check who is allowed to write to that store"
 
 
 class NightStrange(StoreError):
-    """An object in the record of a night is not the one that `spotrun night install` has stored."""
+    """An object in a night's record differs from what `spotrun night install` stored."""
 
 
 class BegunNight(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,8 +88,8 @@ class NumberedNight(msgspec.Struct, frozen=True):
 
 class NightRecord:
     """
-    The record of all nights with one name in a store. If the caller passes the night's `pin`, only the night that the
-    pin describes is accepted, and only numbered objects that the night's function has signed.
+    The record of all nights with one name in a store. If the caller passes the night's `pin`, the record accepts only
+    the installed night that the pin describes, and only numbered objects that this night's function has signed.
     """
 
     def __init__(self, runs_uri: str, name: str, pin: Pin | None = None) -> None:
@@ -100,7 +100,7 @@ class NightRecord:
         self._signer = None if pin is None else pin.signer
         self.passed_over: tuple[int, ...] = ()
         """
-        Numbers above the newest valid record's number at which there are invalid objects. Set by `newest`.
+        Numbers of the invalid objects that come after the newest valid record. Set by `newest`.
         """
         self.next_number = 0
         """The first number after the newest valid record that no object has taken. Set by `newest`."""
@@ -110,11 +110,11 @@ class NightRecord:
         return self._has(_NIGHT)
 
     def run_uri(self, uid: str) -> str:
-        """Return the address that the folder of a run of this night has if the run's uid is `uid`."""
+        """Return the address of the folder for this night's run with the uid `uid`."""
         return f"{self._runs_uri}/{self._name}-{uid}"
 
     def install(self, night: Night) -> None:
-        """Store the record of a night. Its work folder was stored before, by `upload`."""
+        """Store the record of a night. Call `upload` first, which stores the work folder."""
         persist(lambda: self.store.put(_NIGHT, night.encoded))
 
     def upload(self, folder: Path) -> str:
@@ -162,8 +162,8 @@ class NightRecord:
 
     def newest(self) -> list[NumberedNight]:
         """
-        Return the DUE_AGAIN newest records, oldest first. These are enough to find out whether a night has begun
-        already.
+        Return the DUE_AGAIN newest records, oldest first. They are enough to find out whether a night has already
+        begun.
         """
         listed = persist(lambda: self.store.list("begun/"))
         numbers = [int(parts[1]) for each in listed if (parts := _BEGUN.fullmatch(each.key))]
@@ -178,7 +178,7 @@ class NightRecord:
         return found
 
     def later(self, than: NumberedNight) -> NumberedNight | None:
-        """Return the newest record if it comes after `than`; None otherwise."""
+        """Return the newest record if it is newer than `than`; None otherwise."""
         if not self._has(_key(than.number + 1)):
             return None
         found = self.newest()

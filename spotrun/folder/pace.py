@@ -1,4 +1,4 @@
-"""The intervals at which a runner sends requests that cost money."""
+"""Defines how often a runner sends requests that cost money."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ class PollIntervals(NamedTuple):
     """
     The intervals of one kind of runner. `look_every_s` is the run time between two readings of the agents' heartbeats;
     each reading sends one list request and one write request to the store. `market_every` is the run time between two
-    readings of the record of the market.
+    readings of the market record.
 
-    `gap` is in system time. If the store has received no heartbeat of this runner for longer than `gap`, that period
-    does not count as silence of the agents, because the store may have refused the agents' heartbeats too, or the
-    runner's machine may have slept. `gap` must be clearly shorter than the silence after which an agent counts as lost:
-    if one of an agent's writes to the store hangs, the agent has the difference to send its next heartbeat.
+    `gap` is in system time. If the runner's own heartbeats have not reached the store for longer than `gap`, that
+    period does not count as silence of the agents: the store may have refused their heartbeats too, or the runner's
+    machine may have slept. `gap` must be clearly shorter than the silence after which an agent counts as lost. The
+    difference is the time that an agent has for its next heartbeat if one of its writes hangs.
     """
 
     look_every_s: float

@@ -1,6 +1,5 @@
 """
-Checks the paths of files in a folder: whether a path stays inside the folder, and whether it can be written into a list
-of files.
+Checks the paths of files in a folder: whether a path stays inside the folder, and whether a list of files may name it.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def leads_inside(path: str, target: str) -> bool:
 
 
 def is_nameable(path: str) -> bool:
-    """Return True if the path can be written into a list of files."""
+    """Return True if a list of files may name this path."""
     return is_path_inside(path) and is_text(path)
 
 

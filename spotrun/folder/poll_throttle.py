@@ -17,9 +17,9 @@ AT_LEAST_S = 1.0
 
 class PollThrottle:
     """
-    Schedules polls. The first poll is due immediately. After each successful poll the caller calls `taken`. After a
-    failed poll it does not, so the poll stays due. The time since the last poll is measured on two clocks, because the
-    monotonic clock may stop while a machine sleeps.
+    Decides when the next poll is due. The first poll is due immediately. The caller calls `taken` after each successful
+    poll, but not after a failed one, which therefore stays due. The time since the last poll is measured on two clocks,
+    because the monotonic clock may stop while a machine sleeps.
     """
 
     def __init__(self, clock: Clock, every_s: float = EVERY_S) -> None:
@@ -36,6 +36,6 @@ class PollThrottle:
         return self._clock.monotonic() - taken_s >= self._lasts_s or apart >= timedelta(seconds=self._lasts_s)
 
     def taken(self, lasts: int = 1) -> None:
-        """Record that the poll was done. The next poll is due after `lasts` times the usual interval."""
+        """Record a successful poll. The next poll is due after `lasts` times the usual interval."""
         self._lasts_s = lasts * self._every_s
         self._taken = (self._clock.monotonic(), self._clock.now())

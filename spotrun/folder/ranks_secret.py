@@ -1,9 +1,9 @@
 """
-The secret by which the ranks of a gang recognise each other. All of them share it.
+The shared secret by which the ranks of a gang recognise each other.
 
-The secret is an object in the run's folder. This is safe enough: a process that can read this folder has the run's code
-and data anyway, and a process that cannot read it is unable to pose as a rank, even if it is on the members' network.
-The run's private key cannot be used as the secret, because instances must not have that key.
+The secret is an object in the run's folder. It needs no better protection: a process that can read this folder has the
+run's code and data anyway. A process that cannot read it is unable to pose as a rank, even if it is on the members'
+network. The run's private key cannot serve as the secret, because instances must not have that key.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def new() -> str:
 
 def of_gang(run: Store) -> str:
     """
-    Return the run's secret. The first member that calls this makes the secret.
+    Return the run's secret. If there is none yet, make it.
 
     Raises:
         StoreError: the secret can be neither made nor read, or the object is not a secret.

@@ -6,9 +6,8 @@ writes them at intervals to its own object.
 
     calls/ENVIRONMENT.json
 
-When the cloud removes an environment, the counts since the environment's last write are lost. The number of calls whose
-counts were lost can still be computed. Since the function is called once a minute, it is the number of minutes without
-a counted call.
+When the cloud removes an environment, the counts since the environment's last write are lost. But the function is
+called once a minute, so each minute without a counted call shows that one call's counts were lost.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ ENVIRONMENTS_MAX = 200
 
 class Calls(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Counts of calls between two times. `seconds` is the duration of the calls on the function's clock. `starting_s` is
-    the part of `seconds` in which Python imported its modules. Of the `calls`, `ticks` came from the schedule, once a
-    minute, and `events` came from EC2. `reads` and `writes` are requests to the store. `uncounted` is the number of
-    further calls, whose counts were lost.
+    Counts of a function's calls between two times. `seconds` is the total duration of the calls on the function's
+    clock. `starting_s` is the part of `seconds` in which Python imported modules. Of the `calls`, `ticks` came from the
+    schedule, once a minute, and `events` came from EC2. `reads` and `writes` are requests to the store. `uncounted` is
+    the number of calls that are not in `calls`, because their counts were lost.
     """
 
     began_at: Moment
@@ -65,7 +64,7 @@ class Calls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunnerCalls(NamedTuple):
-    """The cost of a night's calls in `usd`, at the prices of the day `prices_read`."""
+    """The calls of a night's function, and their cost `usd` at the prices of the day `prices_read`."""
 
     calls: Calls
     usd: Decimal

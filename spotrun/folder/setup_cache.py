@@ -1,6 +1,6 @@
 """
-Stores what a run's `setup` command has installed as an archive in the run's folder. The run's next instance unpacks the
-archive instead of running the command.
+Packs what a run's `setup` command has installed into an archive in the run's folder. The run's next instance unpacks
+the archive instead of running the command.
 
     environments/KEY.json              describes the parts of one archive; written once, after all parts
     environments/KEY/LAUNCH/000000     a part: 32 MiB of the archive
@@ -45,7 +45,7 @@ class PackedPart(msgspec.Struct, frozen=True):
 
 
 class PackedSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """A packed set-up in the store. The instance of `launch` packed it."""
+    """A packed set-up in the store. `launch` is the launch whose instance packed it."""
 
     launch: Count
     parts: Annotated[tuple[PackedPart, ...], msgspec.Meta(min_length=1)]
@@ -104,8 +104,8 @@ def _write_at(file: int, data: bytes, offset: int) -> None:
 
 def upload(store: Store, key: str, launch: int, archive: Path) -> PackedSetup | None:
     """
-    Store an archive as the packed set-up of `key`. If another instance was first, keep the other instance's set-up and
-    return None.
+    Store an archive as the packed set-up of `key`. If another instance has already stored one, keep that and return
+    None.
 
     Raises:
         StoreError: the archive was not stored.

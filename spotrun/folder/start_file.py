@@ -1,5 +1,5 @@
 """
-Stores the Lightning checkpoint from which a run begins. It is one object, whose name contains the checkpoint's digest.
+Stores the Lightning checkpoint from which a run starts, as one object with the checkpoint's digest in its name.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def key_of(sha256: str) -> str:
 
 
 def digest_of(path: Path) -> str:
-    """Return the sha256 that `upload` would return for a file."""
+    """Return a file's SHA-256, as `upload` does."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def upload(store: Store, path: Path) -> str:
-    """Store a file under its sha256. Return the sha256."""
+    """Store a file under its SHA-256, and return the digest."""
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data, memoryview(data) as view:
@@ -47,7 +47,7 @@ def fetch(store: Store, sha256: str, folder: Path) -> None:
     Write the stored file to `folder` as `start.ckpt`: completely, or not at all.
 
     Raises:
-        SpotrunError: the object does not have the digest in its name.
+        SpotrunError: the object's content does not match the digest in its name.
     """
     temporary = folder / f"{NAME}.part"
     digest = hashlib.sha256()
@@ -61,6 +61,6 @@ def fetch(store: Store, sha256: str, folder: Path) -> None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return the variables that contain the path of the start file in `folder`; {} if there is no such file."""
+    """Return the environment variable with the path of the start file in `folder`; {} if there is no such file."""
     path = folder / NAME
     return {VARIABLE: str(path)} if path.exists() else {}

@@ -1,9 +1,8 @@
 """
-Surveys the state of a command. A job that runs a command names the paths of its state; a survey lists the files that
-are there now.
+Lists the files that make up a command's state. A job that runs a command names the paths of its state.
 
-A folder is surveyed with all its content, whatever the names are. A link is stored as a link if its target belongs to
-the state too. Anything that cannot be stored, such as a pipe, is listed with the reason.
+All files in a folder are listed; none is left out because of its name. A link is stored as a link if its target belongs
+to the state too. Anything that cannot be stored, such as a pipe, is listed with the reason.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class StateAt(NamedTuple):
 
     def covers(self, path: str) -> bool:
         """
-        Return True if a path of the work folder belongs to the state. Only the path's text matters; the file need not
+        Return True if a path of the work folder belongs to the state. Judge only from the path: the file need not
         exist.
         """
         inside = any(path == each or path.startswith(f"{each}/") for each in self.paths)
@@ -96,7 +95,7 @@ def _tree(root: str, path: str) -> Iterator[tuple[str, Facts]]:
 
 def _end_of(root: str, path: str) -> str | None:
     """
-    Return the path in the work folder to which a link finally leads; None if the link leads out of the work folder.
+    Return the path in the work folder at which a chain of links ends; None if it ends outside of the work folder.
     """
     target = os.path.realpath(os.path.join(root, path))
     if os.path.commonpath((root, target)) != root or target == root:

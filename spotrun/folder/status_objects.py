@@ -1,5 +1,5 @@
 """
-Stores facts that change often. Each writer overwrites one small object. Such an object is a hint, never the truth.
+Stores facts that change often. Each writer overwrites one small object, which readers use only as a hint.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A question that a gang's lead asks the other members: do you have the same state files as I? The lead is about to
-    store its state files, which are listed in the object at `key`. Each member answers whether its own state files
-    differ from this list. `incarnation` is the start of the trainer that the question is about, because an agent
-    restarts a trainer that crashed. `word` identifies the question.
+    The question of a gang's lead whether the other members have the same state files. The lead is about to store its
+    state files, which are listed in the object at `key`. Each member answers whether its own state files differ from
+    this list. The question is about the state of one `incarnation` of the trainers. `word` identifies the question.
     """
 
     attempt: Count
@@ -50,7 +49,7 @@ class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A member's answer to the question that has this `word`. `count` is the number of the member's state files that
+    A member's answer to the question with the same `word`. `count` is the number of the member's state files that
     differ from the lead's list, and `unlike` has the paths of the first few of them. `rests` is True if no process is
     writing to the member's state files at this moment.
     """
@@ -63,8 +62,9 @@ class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Use of a GPU. `share` is the share of time in which any of the GPU's units computed. It is None if the driver does
-    not report it, for example for a part of a GPU (MIG). The numbers of bytes are 0 if the GPU has no separate memory.
+    The utilization of a GPU. `share` is the share of time in which at least one of its units was computing; None if the
+    driver does not report this, for example for a part of a GPU (MIG). The numbers of bytes are 0 if the GPU has no
+    memory of its own.
     """
 
     share: Share | None = None
@@ -74,8 +74,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Use of a machine. `cpu_share` is the share of time in which its `cpus` processors were busy. `gpus` are the GPUs
-    that a training can use and whose driver reports their use.
+    The utilization of a machine. `cpu_share` is the share of time in which its `cpus` processors were busy. `gpus` are
+    the GPUs that a training can use, unless their driver does not report how busy they are.
     """
 
     cpus: Count
@@ -87,8 +87,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gpu_share(self) -> float | None:
         """
-        The share of time in which a GPU was computing, as the mean over all GPUs whose driver reports this share. None
-        if no GPU's driver reports it.
+        The mean of the GPUs' `share`, without those for which it is unknown; None if it is unknown for all.
         """
         told = [gpu.share for gpu in self.gpus if gpu.share is not None]
         return sum(told) / len(told) if told else None
@@ -121,9 +120,9 @@ class Busy(msgspec.Struct, frozen=True, kw_only=True):
 
 class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Use of a machine while it trained. Each field is a sum over all observed seconds. For example, if a quarter of the
-    memory was used during a second, a quarter of a second is added to `memory.busy_s`; processors and GPUs are counted
-    in the same way. `waited` is the time in which the training waited for data. Time in validations is left out.
+    The utilization of a machine while it trained; validations do not count. The fields are sums over all observed
+    seconds: if a quarter of the memory was in use during a second, `memory.busy_s` grows by a quarter of a second. The
+    same holds for processors and GPUs. `waited` is the time in which the training waited for data.
     """
 
     cpu: Busy = Busy()
@@ -154,7 +153,7 @@ class TrainingStatus(msgspec.Struct, frozen=True, kw_only=True):
         return TrainingStatus(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
 
     def times(self, scale: float) -> TrainingStatus:
-        """Return the same work as measured by a clock that runs `scale` times as fast."""
+        """Convert the times to those of a clock that runs `scale` times as fast."""
         return replace(self, seconds=self.seconds * scale, waited_s=self.waited_s * scale)
 
 
@@ -162,11 +161,11 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
     Progress of an agent. Times and durations are run time. `sequence` increases with each write.
 
-    `epoch` counts from 0, and `batch` of its `batches` are done. `trouble` is the reason why the agent cannot train, if
-    there is one. `member` is the instance's index in a gang's launch. `unreached` are the members of the gang that this
-    agent cannot reach on the network. `state_asked` is the lead's question to the other members, and `state_answer` is
-    another member's answer. `data_wait` is the share of the last minute of training that was spent waiting for data.
-    `used` and `trained` cover all training since this agent began.
+    `epoch` counts from 0; `batch` of the epoch's `batches` batches are done. `trouble` is the reason why the agent
+    cannot train, if there is one. `member` is the instance's index in a gang's launch. `unreached` are the members of
+    the gang that this agent cannot reach on the network. `state_asked` is the lead's question to the other members, and
+    `state_answer` is another member's answer. `data_wait` is the share of the last minute of training that was spent
+    waiting for data. `used` and `trained` cover all training since this agent began.
     """
 
     launch: Count
@@ -198,11 +197,10 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def steps_total(self) -> float | None:
         """
-        The total number of steps of the training; None if the training does not report its length. The agent knows the
-        numbers of epochs and batches, but a step may consist of several batches. So the number of steps is estimated
-        from the steps so far.
+        The total number of steps of the training; None if the training does not report its length. It is an estimate,
+        because an agent knows only the numbers of epochs and batches, and a step may consist of any number of batches:
 
-            steps / (epoch + batch / batches) * epochs      for any number of batches in a step
+            steps so far / (epoch + batch / batches) * epochs
         """
         if not self.epochs or not self.batches or not self.step:
             return None
@@ -211,7 +209,7 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blindness(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason why the cloud has not listed the run's instances for a runner since the time `since`."""
+    """The reason why a runner has not been able to list the run's instances since the time `since`."""
 
     since: Moment
     why: str

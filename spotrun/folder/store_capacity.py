@@ -1,4 +1,4 @@
-"""Checks whether a store has room again, after a run could not save a checkpoint for lack of room."""
+"""Checks whether a store that was too full for a checkpoint has room again."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SMALLEST_BYTES = 1 << 20
 
 class StoreCapacity:
     """
-    Tests for a runner whether the store has room. The test is repeated only at intervals. Between two tests, callers
-    get the result of the last test.
+    Tests for a runner whether the store has room. The test is made only at intervals; in between, callers get the
+    result of the last one.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -33,7 +33,7 @@ class StoreCapacity:
 
     def refused(self, state: RunState) -> str:
         """
-        Return the reason why a new attempt could not save its checkpoints, with a hint. Return "" if it could. The
+        Return the reason why a new attempt could not save its checkpoints, with a hint; "" if it could save them. The
         store is tested only if the last attempt ended because the store had no room.
         """
         last = next(reversed(state.attempts.values()), None)
@@ -57,12 +57,11 @@ class StoreCapacity:
 
 def shortage(store: Store, state: RunState) -> str:
     """
-    Return the reason why a run cannot save its next checkpoint, with a hint. Return "" if the run can save it, if this
-    is unknown, or if the run has ended.
+    Return the reason why a run cannot save its next checkpoint, with a hint; "" if it can save it, if this is unknown,
+    or if the run has ended.
 
-    This function is called by commands that must not write, so it does not test the store by writing an object. For
-    this reason it recognizes a full disk, but not an exhausted quota. A bucket is not checked, because its space is
-    unlimited.
+    The callers are commands that must not write, so no object is written to test the store. This recognizes a full
+    disk, but not an exhausted quota. A bucket is not checked, because its space is unlimited.
     """
     if state.terminal is not None or isinstance(parse(store.uri), BucketAddress):
         return ""

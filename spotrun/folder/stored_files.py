@@ -47,7 +47,7 @@ Content = tuple[str, int]
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A piece of a file. The attempt with the number `of` uploaded it."""
+    """A piece of a file. `of` is the number of the attempt that uploaded it."""
 
     of: Count
     blake3: str
@@ -84,10 +84,10 @@ class Folder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 class Link(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """
-    A link at `path` to `target`. `target` is relative to the link's folder, and inside the work folder. `absolute` is
-    True if the script made the link with an absolute path into the work folder. The work folder may have another path
-    on the instance where such a link is restored. So the restored link is made with the path that the work folder has
-    there.
+    A link at `path` to `target`, which is relative to the link's folder and inside the work folder.
+
+    `absolute` is True if the link that the script made has an absolute path. When such a link is restored, it gets the
+    new absolute path, because the work folder may be elsewhere on the new instance.
     """
 
     path: str
@@ -103,9 +103,9 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
-    A list of stored files. `left_out` has some of the files that were not stored, each with the reason. `removed` are
-    files that came with the job and that the script has removed. Only lists for a checkpoint or for a command's state
-    have `folders` and `links`.
+    A list of stored files. `left_out` are files that were not stored, each with the reason; it may be incomplete.
+    `removed` are files that came with the job and that the script has removed. Only lists for a checkpoint or for a
+    command's state have `folders` and `links`.
     """
 
     files: tuple[OutputFile, ...]
@@ -122,8 +122,8 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def with_copies(self) -> tuple[OutputFile, ...]:
         """
-        The files of the list, in which each link to a file is replaced by a copy of that file at the link's path. Users
-        who fetch files want copies instead of links.
+        The files of the list, and for each link to a file a copy of that file at the link's path. Users who fetch files
+        want copies instead of links.
         """
         files = {file.path: file for file in self.files}
         links = {link.path: normpath(join(dirname(link.path), link.target)) for link in self.links}

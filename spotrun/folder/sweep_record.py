@@ -1,6 +1,6 @@
 """
-Records the request that began a sweep, and the run that trains each trial of the sweep. The records are in the same
-store as these runs.
+Records a sweep: the request that began it, and for each trial the run that trains it. The records are in the same store
+as these runs.
 
     sweeps/NAME.json        the request
     sweeps/NAME/UID/3       the uid of the run of trial 3 of sweep UID
@@ -8,8 +8,7 @@ store as these runs.
 All other state of a sweep is in the ledgers of its runs. For each trial, a `spotrun sweep` command creates a run, and
 then writes the trial's record with put-if-absent. So if two commands work on the same sweep, they do not train the same
 trial twice. If a command is killed, the next command finds the killed command's runs in the records. A run's uid is
-random, so that no other program can guess the uid of the next trial's run and store something under this uid in
-advance.
+random, so no other program can guess the next trial's uid and store something under it in advance.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
     `wanted` has the flags of the command that began the sweep, keyed by name, and the digest of the job. A later
     command with the same flags and job continues the sweep. The sweep began at `began_at`. Its deadline is `deadline_s`
     seconds of run time after that; `deadline` is the deadline as the user typed it. Run time passes `time_scale` times
-    as fast as system time. `stopped_by` is the user who stopped the whole sweep, or "". `recorded` is True if each
-    trial that has begun has a record. It is False if an earlier version of spotrun created the sweep. Such a sweep has
-    no records of trials; the uids of its runs are computed from the sweep's uid.
+    as fast as system time. `stopped_by` is the user who stopped the whole sweep, or "". `recorded` is False if an
+    earlier version of spotrun created the sweep. Such a sweep has no records of its trials; instead, the uids of its
+    runs are computed from the sweep's uid.
     """
 
     name: str
@@ -66,7 +65,7 @@ class SweepRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A record that names the run of one trial, by the run's uid."""
+    """The record of one trial. `run` is the uid of the run that trains it."""
 
     run: Annotated[str, msgspec.Meta(pattern="^[0-9a-z]{1,32}$")]
 
@@ -113,8 +112,8 @@ def run_of_trial(store: Store, sweep: SweepRecord, number: int) -> str | None:
 
 def record_trial(store: Store, sweep: SweepRecord, number: int, run_uid: str, *, anyway: bool = False) -> bool:
     """
-    Record which run trains a trial. If the trial already has another run, change nothing and return False. Set `anyway`
-    if the recorded run was deleted: then the record is replaced.
+    Record which run trains a trial. If the trial already has another run, change nothing and return False; but with
+    `anyway`, which is for a recorded run that was deleted, replace the record.
     """
     key, data = _trial_key(sweep, number), msgspec.json.encode(TrialRecord(run=run_uid))
     if anyway:

@@ -1,4 +1,4 @@
-"""Recognizes folders of git, Python and conda by their content, whatever their names are."""
+"""Recognizes folders of git, Python and conda by their content, not by their names."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ files next.
 
 def tool_of(folder: int | str) -> str:
     """
-    Return the name of the tool to which a folder belongs, or would belong after one more file was written into it.
-    Return "" if there is no such tool. The caller must not write files into a tool's folder, because the tool would
-    obey these files.
+    Return the name of the tool that treats a folder as its own, or would do so after one more file is written into it;
+    "" if there is none. The caller must not write files into a tool's folder, because the tool would take settings and
+    commands from them.
     """
     return next((tool for mark, tool in _MARKS.items() if _has_file(folder, mark)), "")
 
 
 def is_git_folder(folder: str) -> bool:
-    """Return True for a folder that git accepts as a repository, or as the git folder of a work tree."""
+    """Return True for a folder that git accepts as a repository, or as the git folder of an additional work tree."""
     if not _has_file(folder, "HEAD"):
         return False
     found = {name for name in ("objects", "refs", "commondir") if os.path.lexists(os.path.join(folder, name))}

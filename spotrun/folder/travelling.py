@@ -1,8 +1,8 @@
 """
-Chooses which files of the user's work folder are uploaded with a run (such files "travel").
+Chooses which files of the user's work folder are uploaded with a run. These files *travel* with the run.
 
-Everyone who has the right to read the run's folder in the store can read these files, and so can all instances. So
-files that look like secrets are not uploaded, and neither are files that match the user's `.gitignore` files. The file
+All instances can read these files, and so can everyone who is allowed to read the run's folder in the store. So files
+that look like secrets are not uploaded, and neither are files that match the user's `.gitignore` files. The file
 `.spotrunignore` at the top of the work folder overrides both. It has the syntax of `.gitignore`: the line `data/`
 leaves out that folder, and `!.env` includes that file.
 """
@@ -73,16 +73,16 @@ def travelling(folder: Path, runs: str = "") -> UploadSelection:
 
 def require_script(found: UploadSelection, script: str) -> None:
     """
-    Require that the job's script travels with the run. `script` is the script's path in the folder.
+    Check that the job's script travels with the run. `script` is the script's path in the folder.
 
     Raises:
-        SpecInvalid: the script is left out.
+        SpecInvalid: the script does not travel.
     """
     reasons = {"it looks like a secret": found.secrets, f"{GIT_RULES} or {OWN_RULES} excludes it": found.ignored}
     for why, names in reasons.items():
         if any(script == name or (name.endswith("/") and script.startswith(name)) for name in names):
             raise SpecInvalid(
-                f"{script} does not travel with the run: {why}",
+                f"the script {script} would not be uploaded: {why}",
                 hint=f"write !/{script} into {OWN_RULES}, at the top of the work folder",
                 key=("train", "script"),
             )
@@ -113,8 +113,8 @@ def _few(names: Sequence[str], named: int) -> str:
 
 def _up_to_repository(folder: Path) -> list[Path]:
     """
-    Return the folders above a work folder whose `.gitignore` files git also applies to the work folder, the topmost
-    first.
+    Return the folders above a work folder whose `.gitignore` files git applies to it: those up to the top of its
+    repository, topmost first.
     """
     if (folder / ".git").exists():
         return []
@@ -153,9 +153,9 @@ def _look(
 
 def _judge(path: Path, name: str, own: GitIgnoreSpec | None, git: Sequence[tuple[Path, GitIgnoreSpec]]) -> str | None:
     """
-    Return the field of `UploadSelection` to which a path belongs; None if the path travels. The first rule that applies
-    decides. The rules are tried in this order: the rules in `.spotrunignore`, the rules about secrets, and the rules in
-    the `.gitignore` files. The `.gitignore` file in the deepest folder comes first.
+    Return the name of the list in `UploadSelection` to which a path belongs; None if the path travels. The first rule
+    that applies decides: first the rules in `.spotrunignore`, then those about secrets, then those in the `.gitignore`
+    files, the deepest folder first.
     """
     if own is not None and (decided := own.check_file(name).include) is not None:
         return "ignored" if decided else None
@@ -172,8 +172,8 @@ def _judge(path: Path, name: str, own: GitIgnoreSpec | None, git: Sequence[tuple
 
 def _may_take_along(own: GitIgnoreSpec | None, git: Sequence[tuple[Path, GitIgnoreSpec]]) -> bool:
     """
-    Return True if any rule begins with `!`. Such a rule may include a file whose folder is left out by another rule. So
-    folders that are left out have to be searched too.
+    Return True if any rule begins with `!`. If so, folders that other rules leave out have to be searched too, because
+    such a rule may include a file in them.
     """
     return any(
         pattern.include is False for rules in (own, *(each for _, each in git)) if rules for pattern in rules.patterns

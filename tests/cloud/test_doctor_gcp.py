@@ -558,8 +558,8 @@ def test_without_a_bucket_it_is_not_known_whether_a_run_could_have_an_account(
 def test_rights_that_are_missing_fail_with_the_exit_code_of_a_denial(account: GcpAccount, clock: ManualClock) -> None:
     account.allowed -= {"compute.instances.create", "storage.objects.create"}
     found = failures(examined(clock))
-    assert found["project permissions"].detail == "missing of the project: compute.instances.create"
-    assert found["bucket permissions"].detail == f"missing of gs://{BUCKET}: storage.objects.create"
+    assert found["project permissions"].detail == "missing rights of the project: compute.instances.create"
+    assert found["bucket permissions"].detail == f"missing rights of gs://{BUCKET}: storage.objects.create"
     assert found["project permissions"].exit_code == AccessDenied.exit_code
 
 
@@ -613,7 +613,7 @@ def test_a_project_that_carries_no_run_is_an_error(
 ) -> None:
     account.allowed.remove("compute.instances.create")
     told = called.call("doctor", "gcp", "--store", store, code=AccessDenied.exit_code)
-    assert "FAILED  project permissions: missing of the project: compute.instances.create\n" in told
+    assert "FAILED  project permissions: missing rights of the project: compute.instances.create\n" in told
     assert "error: checks failed: project permissions" in told
 
 

@@ -157,7 +157,7 @@ def test_a_runner_on_another_machine_rents_and_does_not_take_what_is_at_home_for
     assert {each.cloud for each in there.offerings(must_see=())} == {NAME}
     assert there.remarks[0] == "box is the machine office-box; only a runner on it can train there"
     assert there.instances("1111111111") == []
-    with pytest.raises(CloudUnavailable, match="the instances on box can be seen only from office-box"):
+    with pytest.raises(CloudUnavailable, match="the instances on box can be seen only from the machine office-box"):
         there.instances("1111111111", must_see={HOME})
     at_home = request(machine(), "1111111111")
     with pytest.raises(CloudError, match="box is the machine office-box"):

@@ -219,11 +219,11 @@ def test_google_cloud_ports_are_forwarded_by_a_separate_ssh(tmp_path: Path, monk
 
 def test_refused_port_forwarding_names_another_way() -> None:
     ports = forwards_of(["8889:8888"])
-    with pytest.raises(CloudError, match=r"this machine, so 127\.0\.0\.1:8888 can be reached") as refused:
+    with pytest.raises(CloudError, match=r"this machine, so 127\.0\.0\.1:8888 is reachable") as refused:
         find_cloud("local").forwarding(read_spec(), an_instance(), ports)
     assert refused.value.hint == "leave out -L"
     on_node = replace(an_instance(), instance_id="slurm-17")
-    with pytest.raises(CloudError, match="cannot forward a port to its node") as refused:
+    with pytest.raises(CloudError, match="cannot forward a port to a Slurm node") as refused:
         find_cloud("slurm").forwarding(read_spec(), on_node, ports)
     assert "ssh -L 8889:NODE:8888 LOGIN-NODE" in str(refused.value.hint)
 

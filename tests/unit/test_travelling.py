@@ -113,7 +113,8 @@ def test_a_script_that_stays_here_is_refused_with_the_line_to_write(tmp_path: Pa
     with pytest.raises(SpecInvalid) as refused:
         require_script(travelling(tmp_path), "runs/train.py")
     assert (
-        refused.value.message == "runs/train.py does not travel with the run: .gitignore or .spotrunignore excludes it"
+        refused.value.message
+        == "the script runs/train.py would not be uploaded: .gitignore or .spotrunignore excludes it"
     )
     (tmp_path / OWN_RULES).write_text("!/runs/train.py\n")
     require_script(travelling(tmp_path), "runs/train.py")

@@ -188,7 +188,9 @@ class GcpDriver:
             if not instance.alive and instance.billed_from is None:
                 continue  # its launch failed; a repeated request would fail in the same way
             if instance.offering.pool != request.offering.pool:
-                raise CloudError(f"the token of launch {request.launch} was used before, for {instance.offering}")
+                raise CloudError(
+                    f"the token of launch {request.launch} was already used to request {instance.offering}"
+                )
             if not instance.alive:
                 raise LaunchTokenSpent(f"{instance.instance_id}, the instance of launch {request.launch}, has ended")
             return instance

@@ -2,12 +2,12 @@
 The notices of Compute Engine's metadata server.
 
 The server holds back its answer until a value has changed:
-https://cloud.google.com/compute/docs/metadata/querying-metadata. The value announces that the instance will be
-preempted, but not when. The time left depends on the notice that the launch requested:
+https://cloud.google.com/compute/docs/metadata/querying-metadata. The value `preempted` announces that the instance will
+be preempted, but not when. How much time is left depends on the length of notice that the launch requested:
 https://cloud.google.com/compute/docs/instances/spot.
 
-Only the value for preemption announces a preemption; the fields of a graceful shutdown do not (failures.md N14). An
-answer with any other value counts as no notice.
+No other value announces a preemption, not even those for a graceful shutdown (failures.md N14). If the answer is
+neither TRUE nor FALSE, the source is Blind.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ class MetadataValue:
 
 class PreemptionNotices:
     """
-    The notices of a preemption. `left` is the time from its announcement to the instance's end. The time when the
-    announcement was first seen is stored in the file `kept`. So if the agent is restarted, it still counts from the
-    first announcement.
+    A source of notices of preemption. An instance ends `left` after the announcement of its preemption. The time at
+    which the announcement was first seen is stored in the file `kept`, so a restarted agent still counts from that
+    time.
     """
 
     def __init__(self, value: MetadataValue, left: timedelta, kept: Path | None, clock: Clock) -> None:
@@ -134,8 +134,8 @@ class PreemptionNotices:
 
 class HostMaintenance:
     """
-    The notices of host maintenance. Google announces up to an hour ahead that maintenance of the host will end the
-    instance, so the announcement counts as a recommendation. A migration does not end the instance.
+    A source of recommendations: Google announces that maintenance of the host will end the instance. It does so up to
+    an hour ahead, so this is not a notice. If Google will migrate the instance instead, nothing is reported.
     """
 
     def __init__(self, value: MetadataValue) -> None:
@@ -150,7 +150,7 @@ class HostMaintenance:
 
 
 def gce_notices(environment: Mapping[str, str], clock: Clock) -> tuple[PreemptionNotices, HostMaintenance]:
-    """Return sources for the host named in the environment variable of Google's libraries, or else for HOSTS."""
+    """Return notice sources for the metadata server: at the host that HOST_VARIABLE names, or otherwise at HOSTS."""
     host = environment.get(HOST_VARIABLE)
     hosts = HOSTS if host is None else (host,)
     folder = environment.get("SPOTRUN_INSTANCE_DIR")
@@ -163,8 +163,8 @@ def gce_notices(environment: Mapping[str, str], clock: Clock) -> tuple[Preemptio
 
 def time_left(asked: timedelta) -> timedelta:
     """
-    Return the time that an instance has after the announcement. `asked` is the notice that the instance's launch
-    requested.
+    Return how much time an instance has after the announcement of a preemption. `asked` is the length of notice that
+    the launch requested.
     """
     return asked or USUAL_NOTICE - HEARD_LATE
 
@@ -178,7 +178,7 @@ def _read(kept: Path | None, otherwise: float) -> float:
 
 
 def _write(kept: Path | None, heard_s: float) -> None:
-    """Store the time. Failures are ignored, so that a full disk does not keep the notice from being reported."""
+    """Store the time. Ignore failures, because the notice must be reported even if the disk is full."""
     if kept is not None:
         with contextlib.suppress(OSError):
             temporary = kept.with_suffix(".tmp")

@@ -42,7 +42,8 @@ the end of the instance.
 class Operation(NamedTuple):
     """
     One operation. `of` is its instance's number, which Google never reuses; `target` and `zone` are the instance's name
-    and zone. `off_since` is when the machine was switched off, if spotrun saw that and deleted the instance.
+    and zone. `off_since` is set if spotrun deleted the instance because its machine was switched off: the time at which
+    it was switched off.
     """
 
     kind: str
@@ -86,8 +87,8 @@ def _told(row: Mapping[str, Any]) -> str:
 
 def of_the_last(operations: Sequence[Operation]) -> list[Operation]:
     """
-    Return the operations of the newest instance. All `operations` have the same name as their target, but another
-    program may have reused the name of a deleted instance, so they may belong to several instances.
+    Return the operations on the newest instance. All `operations` are on instances of one name. Another program may
+    have reused the name of a deleted instance, so these may be several instances.
     """
     numbers = [each.of for each in operations if each.of]
     return [each for each in operations if not each.of or each.of == numbers[-1]] if numbers else [*operations]
@@ -107,8 +108,8 @@ def _ends(operations: Iterable[Operation]) -> list[Operation]:
 
 def _was_in_vain(end: Operation, ends: Iterable[Operation]) -> bool:
     """
-    Return True if `end` is a delete that had no effect. That is so if another operation began to end the same instance
-    after the delete had finished (G12).
+    Return True if `end` is a delete that had no effect: after it had finished, another operation began to end the same
+    instance (G12).
     """
     over_at = end.ended_at
     return end.kind == DELETE and over_at is not None and any(each.asked_at >= over_at for each in ends if each != end)

@@ -1,9 +1,10 @@
 """
-Computes how often Google has recently interrupted spot instances of a type in a region, in the bands that Amazon uses.
+Computes how often Google has recently interrupted spot instances of a type in a region. The result is one of the bands
+in which Amazon publishes its figures, such as 5 to 10 %.
 
 The two clouds' figures differ. Amazon's figure is the share of all instances that Amazon interrupted within a month.
-Google's figure, r, is for one day: of the instances that *ended* on that day, it is the share that Google ended and not
-a user. Since r does not show how long the instances had run, a band computed from r is not an interruption rate.
+Google's figure, r, is for one day: of the instances that *ended* on that day, it is the share that was ended by Google,
+not by a user. Since r does not show how long the instances had run, a band computed from r is not an interruption rate.
 
 A run uses the bands only to compare Google's types and regions with each other (spotrun.policy.interruption_rates).
 That is valid if users end instances of each type equally often. Then the interruption rates are proportional to the
@@ -29,7 +30,7 @@ from spotrun.errors import CloudError
 KEPT_BY_GOOGLE = timedelta(days=30)
 """Maximum age of the shares: https://cloud.google.com/compute/docs/instances/view-spot-preemption-price"""
 DAYS_MIN = 7
-"""Minimum number of days with a share for a band, because one day's share may come from a few instances."""
+"""Minimum number of days with a share that a band needs, because one day's share may come from only a few instances."""
 _BANDS = ((0.05, "<5%"), (0.10, "5-10%"), (0.15, "10-15%"), (0.20, "15-20%"))
 _HIGHEST = ">20%"
 
@@ -52,8 +53,8 @@ def preemption_shares(google: Google, project: str, region: str, types: Sequence
 
 def bands_known(config: GcpConfig, clock: Clock) -> dict[str, str]:
     """
-    Return the bands of the types that a job names, keyed by `REGION/TYPE`. A type with shares for too few days has no
-    band. No error is raised, because a run that cannot reach Google finds that out in other ways.
+    Return the bands of the types that a job names, keyed by `REGION/TYPE`. A type has no band if Google reports its
+    share for too few days. No error is raised, because a run that cannot reach Google finds out anyway.
     """
     found: dict[str, str] = {}
     google = Google(clock).aside

@@ -1,6 +1,6 @@
 """
-Checks whether Google reports prices for a job's types. For a type without such a price, a run uses the table shipped
-with spotrun.
+Checks whether Google reports prices for a job's instance types. If it does not, a run uses the prices in a table that
+is part of spotrun.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _LATER = "a run continues with these prices; check again later"
 
 def price_findings(google: Google, project: str, region: str, types: Sequence[str], now: datetime) -> Iterator[Finding]:
     """
-    Check spot prices. They are read from `advice.capacityHistory`, which is in Preview and takes one call for each
-    type.
+    Check spot prices. They come from Google's `advice.capacityHistory`, which is in Preview and has to be called once
+    for each type.
     """
     found = spot_prices(google, project, region, types, now - KEPT_BY_GOOGLE, now)
     for name in types:

@@ -1,5 +1,6 @@
 """
-Reads a region's prices of instance types from the Cloud Billing Catalog, or from a shipped table if the catalog fails.
+Reads the prices of a region's instance types from the Cloud Billing Catalog, or, if that fails, from a table in
+spotrun.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ _SKUS = Call(BILLING, "GET", f"v1/{COMPUTE_ENGINE}/skus", {"fields": _FIELDS})
 class PriceList(msgspec.Struct, frozen=True, kw_only=True):
     """
     Prices in one region, keyed by type. A type that neither the catalog nor the shipped table lists is absent. `prices`
-    are on-demand prices; `spot` has spot prices for types without a known history. `trouble` is the reason why the live
-    list was not read. `remarks` report large differences between the live list, which is used, and the shipped list.
+    are on-demand prices. `spot` are spot prices, which are used for types whose price history is unknown. `trouble` is
+    the reason why the catalog was not read. `remarks` report prices in the catalog that differ greatly from those in
+    the shipped table.
     """
 
     prices: Mapping[str, ListPrice]
@@ -47,15 +49,15 @@ class PriceList(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_part_prices(google: Google, regions: Collection[str]) -> PartPrices:
     """
-    Read the prices of all machine parts in `regions`. This takes tens of pages even for one region.
+    Read the prices of all machine parts in `regions`. There are dozens of pages even for one region.
 
     Raises:
-        CloudError: the catalog is denied or down, or lists no known machine part.
+        CloudError: the catalog refuses the call, is down, or lists no known machine part.
     """
     pages = google.pages("read Compute Engine's prices", _SKUS)
     found = part_prices((sku for page in pages for sku in page.get("skus", ())), regions)
     if not found:
-        raise CloudError(f"the Cloud Billing Catalog prices no vCPU, memory or GPU in {', '.join(regions)}")
+        raise CloudError(f"the Cloud Billing Catalog has no prices of vCPUs, memory or GPUs in {', '.join(regions)}")
     return found
 
 
@@ -63,10 +65,10 @@ def read_price_list(
     region: str, machines: Collection[Machine], parts: Callable[[], PartPrices], now: datetime
 ) -> PriceList:
     """
-    Return the USD per hour of `machines`, and of all other machines in the shipped table. `parts` returns the prices of
-    machine parts, from the catalog or from a cache.
+    Return prices in USD per hour: those of `machines` from the catalog, and those of all other machines from the
+    shipped table. `parts` returns the prices of machine parts, from the catalog or from a cache.
 
-    If `parts` fails, return the prices of the shipped table. They may be a few months old, but they still show which
+    If `parts` fails, return only prices from the shipped table. They may be a few months old, but they still show which
     types are cheaper than others.
     """
     shipped = {market: shipped_prices(__package__, region, market) for market in RENTED}
@@ -91,7 +93,7 @@ def _summed(machines: Collection[Machine], place: PriceScope, parts: PartPrices,
 
 def _far_apart(region: str, live: Mapping[str, ListPrice], shipped: Mapping[str, ListPrice]) -> Iterator[str]:
     """
-    Report on-demand prices that differ much between the lists. Spot prices are not compared, because they change all
+    Report on-demand prices that differ greatly between the lists. Spot prices are not compared, because they change all
     the time.
     """
     for kind in sorted(live.keys() & shipped.keys()):

@@ -1,9 +1,10 @@
 """
-Names the quotas of an instance, and their limits. https://cloud.google.com/compute/resource-usage
+Finds the quotas that limit an offering, and how much of them is left. https://cloud.google.com/compute/resource-usage
 
-Quotas of CPUs and GPUs belong to a region; one more quota limits all GPUs in all regions. Spot has separate quotas,
-whose names begin with PREEMPTIBLE_; if none was granted, spot uses the on-demand quotas. The quotas of GPUs newer than
-A100 and L4 are in another API, Cloud Quotas. So a quota that Compute Engine does not list is unknown; it is not zero.
+Each region has its own quotas for CPUs and GPUs; one more quota limits the GPUs in all regions together. Spot has
+separate quotas, whose names begin with PREEMPTIBLE_; if none was granted, spot uses the on-demand quotas. The quotas of
+GPUs newer than A100 and L4 are in another API, Cloud Quotas. So a quota that Compute Engine does not list is unknown;
+it is not zero.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """
-Reads Compute Engine's prices in some regions, with a year of spot prices and a band for how often Google interrupted
-each type recently. This works even if spotrun has not set up anything in the project.
+Reads Compute Engine's current prices in the given regions, the spot prices of the past year, and how often Google has
+recently interrupted each type. This works even if spotrun has not set up anything in the project.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _QuoteContext(NamedTuple):
 def read_quotes(config: GcpConfig, clock: Clock, accelerators: Sequence[str]) -> Quotes:
     """
     Return the quotes of `config.instance_types`; if it is empty, of all types with accelerators. If `accelerators` is
-    not empty, return only types with exactly one of these accelerators.
+    not empty, return only types whose accelerators are one of these, such as `L4:1`.
 
     Raises:
         CloudError: no region answers, or there is no project. If only one region fails, or if Google refuses a price

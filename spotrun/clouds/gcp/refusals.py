@@ -33,8 +33,8 @@ GPUs that no machine type includes; they are attached to N1 machines: https://cl
 
 def never_rented(kind: str) -> Unreadable | None:
     """
-    Return an error if spotrun can never rent the machine type or accelerators called `kind`, such as Arm types and
-    TPUs. Return None otherwise.
+    Return an error if spotrun can never rent the machine type or accelerators `kind`, such as an Arm machine type or a
+    TPU; otherwise None.
     """
     name = kind.partition(":")[0]
     if _ARM.fullmatch(name.lower()):
@@ -69,7 +69,7 @@ def unknown_region(name: str) -> Unreadable | None:
 
 
 def misnamed(spec: RunSpec) -> Iterator[Unreadable]:
-    """Yield an error for each region or zone in a job that Google does not have."""
+    """Yield an error for each region and zone that the job names and Google does not have."""
     region, zone = spec.resources.region, spec.resources.zone
     if zone and not _ZONE.fullmatch(zone.lower()):
         yield Unreadable(f"{zone} is not a Google Cloud zone", "write one like us-central1-a", at=("resources", "zone"))

@@ -23,7 +23,7 @@ ACCELERATORS, CPUS, MEMORY = "spotrun-accelerators", "spotrun-cpus", "spotrun-me
 NANO = Decimal(10) ** 9
 LIMIT_MIN = timedelta(seconds=30)
 """
-The shortest limit of a VM's run time that Google accepts:
+The shortest limit of a VM's lifetime that Google accepts:
 https://cloud.google.com/compute/docs/instances/limit-vm-runtime
 """
 HYPERDISK = "hyperdisk-balanced"
@@ -44,12 +44,12 @@ also ends an instance with GPUs, whatever its type.
 def request_id(request: LaunchRequest, notice: timedelta, denials: int = 0) -> str:
     """
     Return the id of the request. If a call has the same id as an earlier call, Google does nothing and repeats its
-    earlier answer.
+    earlier answer. So the id depends only on the token and the run, and a repeated launch starts no second instance.
 
-    Normally the id depends only on the token and the run, so that Google detects a token that is used a second time. In
-    two cases the id has to differ from earlier ones, because Google would otherwise repeat a refusal. First, if Google
-    refused a call that requests a notice, the next call requests none. Second, Google may have refused calls because
-    the launch's service account was unknown or not allowed; `denials` is the number of these refusals.
+    But after a refusal, the next call needs a different id, or Google would repeat the refusal. There are two such
+    cases. If Google refused a call that requests a notice, the next call requests none, and has the id for `notice` 0.
+    And Google may have refused calls because the launch's service account was unknown or not allowed; `denials` is the
+    number of these refusals.
     """
     asked_for = f"{request.run_uid}{'' if notice else ':no-notice'}{f':{denials}' if denials else ''}"
     return str(uuid5(NAMESPACE_URL, f"spotrun:{request.token}:{asked_for}"))
@@ -59,8 +59,8 @@ def insert_body(
     request: LaunchRequest, config: GcpConfig, project: str, notice: timedelta = EXTENDED_NOTICE
 ) -> dict[str, Any]:
     """
-    Return the body of the request, which depends only on the arguments. `notice` is the time between the notice that a
-    spot instance gets and its shutdown signal. If `notice` is 0, the request asks for no notice.
+    Return the body of the request, which depends only on the arguments. `notice` is the time that the request asks for
+    between the notice to a spot instance and its shutdown signal; 0 asks for no notice.
     """
     offering = request.offering
     zone = f"zones/{offering.zone}"
@@ -92,8 +92,7 @@ def insert_body(
 
 def labels_of(request: LaunchRequest) -> dict[str, str]:
     """
-    Return the labels of the instance. From them, a driver in any process can tell which run and launch the instance
-    belongs to.
+    Return the labels of the instance. They show the driver in any process to which run and launch the instance belongs.
     """
     offering = request.offering
     labels = {
@@ -130,7 +129,7 @@ def _boot_disk(request: LaunchRequest, config: GcpConfig) -> dict[str, Any]:
 
 def _scheduling(request: LaunchRequest, notice: timedelta) -> dict[str, Any]:
     """
-    Return the scheduling options. The limit on the run time ends the instance even if the runner and the agent are
+    Return the scheduling options. Google ends the instance after `maxRunDuration` even if the runner and the agent are
     dead, so no guard is needed (protocol 11). The instance is deleted, not stopped, because a stopped instance's disk
     is billed (G3).
     """

@@ -102,14 +102,14 @@ def bucket_right_findings(google: Google, bucket: str, own_accounts: bool) -> It
 def _of(name: str, needed: Collection[str], granted: Collection[str], where: str) -> Finding:
     missing = sorted({*needed} - {*granted})
     if missing:
-        return failed(name, AccessDenied(f"missing {where}: {', '.join(missing)}", hint=GRANT))
+        return failed(name, AccessDenied(f"missing rights {where}: {', '.join(missing)}", hint=GRANT))
     return ok(name, f"all {count_of(len(needed), 'right')} {where} that a run needs; conditions are not evaluated")
 
 
 def _of_ending(google: Google, project: str, granted: Collection[str]) -> Iterator[Finding]:
     """
-    Check the right to end instances. A condition limits this right to the names of spotrun's instances. So a query on
-    the whole project does not show the right, and the query has to name one of these instances.
+    Check the right to end instances. A condition limits this right to instances with spotrun's names. So Google does
+    not report it for the project as a whole, only for one of these instances.
     """
     hidden = sorted({*UNDER_CONDITION} - {*granted})
     if not hidden:
@@ -124,4 +124,4 @@ def _of_ending(google: Google, project: str, granted: Collection[str]) -> Iterat
     if _END_INSTANCE in account_checks.granted_on(google, project, ours, hidden):
         yield ok(END, f"you are allowed to end {name}")
     else:
-        yield failed(END, AccessDenied(f"you are not allowed to end {name}: {_END_INSTANCE} is missing", hint=_END))
+        yield failed(END, AccessDenied(f"you are not allowed to end {name}: it needs {_END_INSTANCE}", hint=_END))

@@ -1,6 +1,6 @@
 """
-The identities of runs on Google Cloud. A run has a service account whose name includes the run's uid, and the account
-has grants in the policy of the run's folder (folder_grants.py).
+Makes the identities of runs on Google Cloud. An identity is a service account with the run's uid in its name. The
+policy of the run's folder grants rights to this account (folder_grants.py).
 
 Training code has all rights of its instance's account, because the metadata server gives them to every process on the
 instance. Calls and their errors: https://cloud.google.com/iam/docs/service-accounts-create and
@@ -50,7 +50,7 @@ class RunAccounts:
     Makes and removes the service accounts of runs. A run's identity has three parts: the account, a managed folder, and
     the grants in that folder's policy. The account is made first and removed last, and its description contains the
     address of the run's folder. So if a removal stops halfway, the account still exists and shows where the other parts
-    are. Making an identity takes four calls, and so does removing it.
+    are. It takes four calls to make an identity, and four to remove it.
 
     `project` is None if the login determines the project.
     """
@@ -94,10 +94,10 @@ class RunAccounts:
         self._take_grants(folder, email)
         self._ask("delete a service account", IAM, "DELETE", self._path_of(run_uid))
 
-    # -- single parts, which may exist already -----------------------------------------------------------------------
+    # -- individual resources, which may already exist ---------------------------------------------------------------
 
     def _have_account(self, run_uid: str, folder: str) -> datetime | None:
-        """Make the account. Return None, or the time when it was made if it already existed."""
+        """Make the account and return None. If it already exists, return the time at which it was made."""
         described = {"displayName": f"{MADE}{self._clock.now():%Y-%m-%dT%H:%M:%SZ}", "description": folder}
         body = {"accountId": f"{OWN_ACCOUNT}{run_uid}", "serviceAccount": described}
         try:
@@ -120,7 +120,7 @@ class RunAccounts:
         return made_at
 
     def _have_folder(self, folder: BucketAddress) -> bool:
-        """Make the managed folder. Return whether it was made just now."""
+        """Make the managed folder; return False if it already exists."""
         try:
             self._ask("make a managed folder", STORAGE, "POST", _folders_of(folder), body={"name": folder.root})
         except AlreadyThere:
@@ -130,7 +130,7 @@ class RunAccounts:
         return True
 
     def _have_grants(self, folder: BucketAddress, email: str) -> bool:
-        """Add the grants to the folder's policy. Return whether they were added just now."""
+        """Add the grants to the folder's policy; return False if it already has them."""
         try:
             return self._rewritten(folder, lambda policy: granted(policy, email, self._project, folder))
         except NotThere as error:
@@ -154,9 +154,9 @@ class RunAccounts:
 
     def _rewritten(self, folder: BucketAddress, edit: Callable[[Policy], Policy]) -> bool:
         """
-        Change a policy; return whether a change was necessary. Cloud Storage accepts the new policy only if no other
-        process has changed the policy since this process read it. If Cloud Storage refuses for this reason, or if its
-        answer is lost, read and edit the policy again.
+        Change a policy; return whether a change was necessary. Cloud Storage refuses the new policy if another process
+        has changed the policy since it was read. If so, or if Cloud Storage's answer is lost, read and edit the policy
+        again.
         """
         refused: CloudError = CloudUnavailable(f"other processes keep changing the policy of {folder}")
         for _ in range(TRIES_MAX):
@@ -210,9 +210,9 @@ class RunAccounts:
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
         """
-        Raise CloudUnavailable if the block fails because Cloud Storage does not know the account yet, and the account
-        was made only a short time ago (at `since`). The caller then repeats the call. It takes a while until every
-        bucket knows a new account: https://cloud.google.com/iam/docs/service-accounts-create.
+        Raise CloudUnavailable if the block fails because Cloud Storage does not know a new account yet, so that the
+        caller repeats the call. `since` is the time at which the account was made. It takes a while until every bucket
+        knows a new account: https://cloud.google.com/iam/docs/service-accounts-create.
         """
         try:
             yield
@@ -233,7 +233,10 @@ class RunAccounts:
         access = found.get("iamConfiguration", {}).get("uniformBucketLevelAccess", {})
         if not access.get("enabled"):
             hint = f"gcloud storage buckets update {name} --uniform-bucket-level-access; or {_SHARE}"
-            return CloudError(f"folders in {name} cannot have policies: its access is not uniform", hint=hint)
+            return CloudError(
+                f"folders in {name} cannot have policies without uniform bucket-level access",
+                hint=hint,
+            )
         if isinstance(error, PolicyForbids):
             return error
         hint = f"use a bucket of that project, with the current infra/gcp deployed there; or {_SHARE}"
@@ -277,7 +280,7 @@ def _in_a_bucket(run_uri: str) -> BucketAddress:
 
 
 def _described(account: Mapping[str, Any]) -> BucketAddress | None:
-    """Return the run's folder for which an account was made; None if spotrun did not make the account."""
+    """Return the folder of the run for which spotrun made an account; None if spotrun did not make the account."""
     if _made_at(account) is None:
         return None
     try:

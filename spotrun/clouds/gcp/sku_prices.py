@@ -1,9 +1,9 @@
 """
 Reads Compute Engine's prices for the parts of a machine from the Cloud Billing Catalog.
 
-A machine is billed by its cores, memory, GPUs and included local SSDs, each with a SKU for its region
-(https://cloud.google.com/compute/vm-instance-pricing). Only a SKU's description shows which part it prices, so a SKU
-with an unexpected description, group or unit is ignored: https://cloud.google.com/skus.
+A machine's price is the sum of the prices of its cores, memory, GPUs and included local SSDs. Each of these parts has a
+SKU in each region (https://cloud.google.com/compute/vm-instance-pricing). Only the SKU's description shows which part
+it is for, so a SKU with an unexpected description, group or unit is ignored: https://cloud.google.com/skus.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Part(NamedTuple):
 
 class Wording(NamedTuple):
     """
-    The way to recognise SKUs for one kind of part: by the words of the description, the resource group and the unit.
-    `names` maps the name in the description to `Part.of`.
+    Recognises the SKUs of one kind of part, by description, resource group and unit. The group `of` in `words` is the
+    name of the part in the description; `names` maps it to `Part.of`.
     """
 
     what: What
@@ -119,7 +119,7 @@ _WORDINGS = (
 
 
 def part_prices(skus: Iterable[Mapping[str, Any]], regions: Collection[str]) -> PartPrices:
-    """Return the prices of all parts for which these SKUs have prices in `regions`."""
+    """Return the prices in `regions` of all parts that these SKUs cover."""
     found: dict[tuple[Part, PriceScope], Decimal | None] = {}
     for sku in skus:
         for what, price in _read(sku, regions):
@@ -151,7 +151,7 @@ def _parts(machine: Machine) -> Iterator[tuple[Part, Decimal]]:
 
 def _price(part: Part, place: PriceScope, prices: PartPrices) -> Decimal | None:
     """
-    Return the price of a part. A local SSD has the price for its family, or else the price for local SSDs of any
+    Return the price of a part. For a local SSD, this is the price for its family; if there is none, the price for any
     family.
     """
     if part.what == "local_ssd" and (part, place) not in prices:

@@ -36,7 +36,8 @@ def spot_prices(
     google: Google, project: str, region: str, types: Sequence[str], since: datetime, now: datetime
 ) -> SpotPrices:
     """
-    Return the prices of these types from `since` on. Each type takes one call. Google keeps prices for KEPT_BY_GOOGLE.
+    Return the prices of these types from `since` on. This needs one call for each type. Google keeps prices for
+    KEPT_BY_GOOGLE.
     """
     found = histories(google, project, region, types, "PRICE")
     segments = {kind: _segments(answer, since, now) for kind, answer in found.answers.items()}
@@ -58,8 +59,8 @@ def _segments(answer: Mapping[str, Any], since: datetime, now: datetime) -> list
 
 def _read(answer: Mapping[str, Any], since: datetime) -> Iterator[PriceSegment]:
     """
-    Yield the prices in an answer. A record without a beginning counts from `since`. A record without a positive price
-    in US dollars is ignored.
+    Yield the prices in an answer. If a record has no start time, its price applies from `since`. A record without a
+    positive price in US dollars is ignored.
     """
     for record in answer.get("priceHistory", ()):
         begins = record.get("interval", {}).get("startTime")

@@ -1,4 +1,4 @@
-"""Finds what a launch needs in a region: the zones, the image and the subnetwork."""
+"""Finds a region's zones, and the image and subnetwork for a launch there."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _NAME_IMAGE = "set gcp.image to another image: see `gcloud compute images list`"
 
 class Image(NamedTuple):
     """
-    An image. `path` names exactly this image, not its family, because the family may have a newer image tomorrow.
-    `made_on` is the day when the image was made; "" if unknown.
+    An image. `path` names exactly this image, not its family, because the family may get a newer image. `made_on` is
+    the day when the image was made; "" if unknown.
     """
 
     path: str

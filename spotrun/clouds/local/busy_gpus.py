@@ -1,5 +1,5 @@
 """
-Detects, through NVML, other processes that compute on this machine's GPUs: https://docs.nvidia.com/deploy/nvml-api
+Uses NVML to detect other processes that compute on this machine's GPUs: https://docs.nvidia.com/deploy/nvml-api
 
 A machine without a GPU or without a driver counts as free.
 """
@@ -24,8 +24,8 @@ answer counts as taken, because it cannot train.
 
 def taken_by(nvml: Any) -> str:
     """
-    Name the processes that compute on the GPUs; "" if there are none. Programs that use a GPU only for graphics do not
-    count.
+    Return a text that names the processes on the GPUs; "" if there are none. Programs that use a GPU only for graphics
+    do not count.
     """
     try:
         nvml.nvmlInit()
@@ -47,7 +47,7 @@ def look() -> str:
 
 class BusyGpus:
     """
-    Queries NVML in a thread, at most once in `LOOKS_EVERY_S`. A caller waits for the thread at most `ANSWERS_WITHIN_S`.
+    Asks NVML in a separate thread, at most once every `LOOKS_EVERY_S`. A caller waits at most `ANSWERS_WITHIN_S`.
     """
 
     def __init__(self, look: Callable[[], str] = look, within_s: float = ANSWERS_WITHIN_S) -> None:
@@ -58,7 +58,7 @@ class BusyGpus:
         self._asking: threading.Thread | None = None
 
     def taken_by(self) -> str:
-        """Name the processes that compute on the GPUs; "" if there are none."""
+        """Return a text that names the processes on the GPUs; "" if there are none."""
         if self._asking is not None and self._asking.is_alive():
             return self._answer
         if time.monotonic() - self._looked_s >= LOOKS_EVERY_S:

@@ -16,7 +16,7 @@ class Zone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstanceType(msgspec.Struct, frozen=True, kw_only=True):
-    """A type of instance. `accelerators` as in Offering."""
+    """A type of instance. `accelerators` has the same form as in Offering."""
 
     name: str
     accelerators: str

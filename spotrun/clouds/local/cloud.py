@@ -104,7 +104,7 @@ class Local(Cloud):
     def forwarding(self, spec: RunSpec, instance: Instance, forwards: Sequence[Forward]) -> Shell:
         there = some_of([f"127.0.0.1:{one.there}" for one in forwards])
         raise CloudError(
-            f"an instance of the local cloud consists of processes of this machine, so {there} can be reached already",
+            f"an instance of the local cloud runs on this machine, so {there} is reachable without forwarding",
             hint="leave out -L",
         )
 

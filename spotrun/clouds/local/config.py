@@ -1,4 +1,4 @@
-"""The configuration of a local cloud's market, as plain values that survive JSON."""
+"""The configuration of a local cloud's market, as plain values that can be stored as JSON."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ NOTICE = timedelta(minutes=2)
 
 class ScriptStep(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One step of a market's script. As soon as the condition `when` is true, the action `then` happens. Only after that
-    is the next step considered.
+    One step of a market's script. As soon as the condition `when` is true, the action `then` happens. The next step has
+    to wait until then.
 
     `when` is the text of a trigger (spotrun.spec.market_script). `notice_s` is in run time; None means no notice. In a
     gang, the action affects `members` instances, and happens only when at least that many are training.
@@ -42,15 +42,15 @@ class ScriptStep(msgspec.Struct, frozen=True, kw_only=True):
 
 class MarketConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The market in which a run rents.
+    The simulated market of a run.
 
     If `kind` is calm, prices are fixed and there is always capacity. If it is generated, prices, capacity and
-    interruptions depend only on `seed` and run time. The steps of `script` happen in both kinds of market.
+    interruptions depend only on `seed` and run time. The steps of `script` take place in both kinds of market.
 
-    `boot_s` is the run time between a launch and the start of the instance. `recommended` applies to a generated
-    market: it is the share of interruptions that are preceded by a recommendation to rebalance. The market also has an
-    equal number of false recommendations, which are not followed by an interruption. `capacity` is the maximum number
-    of the run's instances in each spot pool at the same time; None means no limit.
+    `boot_s` is the run time between a launch and the start of the instance. `recommended` is for a generated market:
+    the share of interruptions that are preceded by a recommendation to rebalance. The market has equally many false
+    recommendations, which no interruption follows. `capacity` is the maximum number of instances that the run can have
+    in a spot pool at the same time; None means no limit.
     """
 
     seed: int = 0

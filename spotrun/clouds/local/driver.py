@@ -1,4 +1,4 @@
-"""The local cloud as a CloudDriver."""
+"""The CloudDriver for the local cloud."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class LocalDriver:
         wanted = [each for each in self.offerings() if all(wish.fits(each) for wish in wishes)]
         return Quotes(at=now, quotes=tuple(self._market.quote(each, now) for each in wanted))
 
-    # -- actions of a simulated cloud only -------------------------------------------------------------------
+    # -- only in a simulated cloud ---------------------------------------------------------------------------
 
     def interrupt(self, instance_id: str, notice: timedelta | None = NOTICE) -> None:
         """
@@ -133,20 +133,25 @@ class LocalDriver:
         folder.order("rebalance", {})
 
     def folder(self, instance_id: str) -> Path:
-        """Return the folder that is an instance's disk (its SPOTRUN_INSTANCE_DIR), with status.json and console.log."""
+        """
+        Return the folder that serves as an instance's disk (its SPOTRUN_INSTANCE_DIR). It has status.json and
+        console.log.
+        """
         return self._places.disk(instance_id)
 
     def record(self, instance_id: str) -> Record | None:
-        """Return the whole record of an instance, with its processes and endpoint. For tests and doctor."""
+        """
+        Return an instance's whole record, with its processes and endpoint. Only tests and `spotrun doctor` need it.
+        """
         folder = self._places.record_folder(instance_id)
         return None if folder is None else settling.settled(folder, self._log)
 
     def forget(self, run_uid: str) -> None:
         """
-        Delete the records of a run's terminated instances. After that, the instances' launch tokens can be used again.
-        The cloud's log is kept.
+        Delete the records of a run's terminated instances, so that the launch tokens can be used again. The cloud's log
+        is kept.
 
-        As long as any member of a gang runs, the records of all its members are kept, because the first member's record
+        While any member of a gang runs, the records of all its members are kept, because the first member's record
         folder also says whether the gang's launch succeeded.
         """
         with _as_unavailable():

@@ -84,8 +84,8 @@ class Launcher:
 
     def _members_before(self, folders: Sequence[RecordFolder], request: LaunchRequest) -> Instance:
         """
-        Return the first member of an earlier launch with the same token. That member may have ended already, but at
-        least one member of the launch still runs.
+        Return the first member of an earlier launch with the same token. That member may have ended, but at least one
+        member of the launch still runs.
 
         Raises:
             LaunchTokenSpent: all members have ended, or the launch was given up.
@@ -129,7 +129,7 @@ class Launcher:
                 return self.launched_before(folder, record, request)
             time.sleep(POLL_S)
         raise CloudUnavailable(
-            f"another process has been launching {folder.instance_id} for {START_WITHIN_S:.0f} s",
+            f"another process has not finished launching {folder.instance_id} within {START_WITHIN_S:.0f} s",
             hint=f"see {folder.log_path}",
         )
 
@@ -202,7 +202,7 @@ class Launcher:
     def _check_capacity(self, request: LaunchRequest, script: Script) -> None:
         pool = request.offering.pool
         if not self._market.rents(pool):
-            self._refuse(request, CloudError(f"the local cloud does not rent out {request.offering}"))
+            self._refuse(request, CloudError(f"the local cloud does not offer {request.offering}"))
         if pool.capacity_type is CapacityType.SPOT and script.spot_is_gone():
             self._refuse(request, _no_capacity(request.offering, request.count))
         if not self._market.has_capacity(pool, self._clock.now()):
@@ -212,8 +212,8 @@ class Launcher:
 
     def _has_room(self, request: LaunchRequest) -> bool:
         """
-        Return whether all requested instances fit into the pool, in addition to those of the run's instances that
-        already run there. A machine that the user owns has room for one instance, whichever run it belongs to.
+        Return whether the pool has room for all requested instances, in addition to those that the run already has
+        there. A machine that the user owns has room for one instance, of any run.
         """
         capacity, pool = self._config.capacity, request.offering.pool
         if pool.capacity_type is CapacityType.OWN:
@@ -293,7 +293,7 @@ def _require_same(record: Record, request: LaunchRequest) -> None:
     instance = record.instance
     same = (instance.run_uid, instance.offering.pool) == (request.run_uid, request.offering.pool)
     if not same or record.count != request.count:
-        raise CloudError(f"the launch token of {instance.instance_id} was used before, for another request")
+        raise CloudError(f"the launch token of {instance.instance_id} was already used for a different request")
 
 
 def _no_capacity(offering: Offering, count: int | None = None) -> InsufficientCapacity:
@@ -316,8 +316,8 @@ def _supervisor_command(root: Path, instance_id: str, ready: int) -> list[str]:
 
 def _host_environment() -> dict[str, str]:
     """
-    Return this process's environment without the variables that describe an instance. This process has such variables
-    if it runs on a local instance itself.
+    Return this process's environment without the variables that describe an instance. It has such variables if it runs
+    on a local instance.
     """
     environment = {name: text for name, text in os.environ.items() if not name.startswith(_OF_ONE_INSTANCE)}
     package_root = Path(spotrun.__file__).parent.parent

@@ -2,9 +2,9 @@
 The simulated spot market. Prices and capacity depend only on a seed and on run time, so every process computes the same
 market.
 
-Its shape follows public traces of V100 and K80 spot capacity (2022-23). A pool's capacity comes and goes. A period with
-capacity lasts half an hour in the median and three hours on average (a heavy tail); one period in ten lasts ten minutes
-or less. After a loss, capacity is back within ten minutes in about one case of four.
+Its shape follows public traces of V100 and K80 spot capacity (2022-23). A pool's capacity comes and goes. Periods with
+capacity have a median of half an hour and a mean of three hours (a heavy tail); one in ten lasts ten minutes or less.
+After about one loss in four, capacity is back within ten minutes.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class Market:
 
     def has_capacity(self, pool: Pool, at: datetime) -> bool:
         """
-        Return whether a launch at `at` would find capacity. Launches find no capacity from the notice of a loss until
-        the capacity is back.
+        Return whether a launch at `at` would find capacity. There is none from the notice of a loss until capacity
+        comes back.
         """
         if self._never_lost(pool):
             return True
@@ -114,12 +114,12 @@ class Market:
 
     def next_recommendation(self, pool: Pool, at: datetime) -> datetime | None:
         """
-        Return the time of the next recommendation to rebalance for instances in the pool. It lies after `at` and before
-        the pool's next loss. Return None if there is no such recommendation.
+        Return the time of the next recommendation to rebalance for instances in the pool: after `at`, and before the
+        pool's next loss. Return None if there is none.
 
         According to AWS, a recommendation can arrive before the notice, or together with it
-        (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html). AWS publishes neither how many
-        recommendations come nor how early. So this market makes three assumptions: a recommendation precedes the
+        (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html). AWS does not publish how often or
+        how early recommendations come. So this market makes three assumptions: a recommendation comes before the
         fraction `recommended` of all losses; it comes at most LEAD_MINUTES_MAX before the notice; and there are as many
         false recommendations as true ones.
         """
@@ -155,14 +155,14 @@ class Market:
         return self._prices_of(pool).at(at)
 
     def price_changes(self, pool: Pool, after: datetime, until: datetime) -> Iterator[PriceStep]:
-        """Yield the price steps that begin after `after`, up to `until`."""
+        """Yield the price steps that begin after `after` and not later than `until`."""
         step = self.price_step(pool, after)
         while step.until <= until:
             step = self.price_step(pool, step.until)
             yield step
 
     def quote(self, offering: Offering, now: datetime) -> Quote:
-        """Return the offering with its prices from the beginning of this market to now."""
+        """Return the offering with its prices since LOOKED_BACK ago, or since the market began."""
         pool = offering.pool
         since = max(self._start, now - LOOKED_BACK)
         first = self.price_step(pool, since)
@@ -231,7 +231,7 @@ T = TypeVar("T", Availability, PriceStep)
 
 class Timeline(Generic[T]):
     """
-    An endless series of periods. A period is generated only when a caller asks for a time after all earlier periods.
+    An endless series of periods. Each period is generated when a caller first asks for a time in it or after it.
     """
 
     def __init__(self, source: Iterator[T]) -> None:
@@ -246,7 +246,7 @@ class Timeline(Generic[T]):
 
 
 def _availabilities(random: Random, start: datetime) -> Iterator[Availability]:
-    """Yield a pool's periods with capacity, without end. At `start` the pool has no capacity."""
+    """Yield an endless series of periods in which a pool has capacity. At `start` it has none."""
     while True:
         since = start + _lognormal(random, DOWN_MEDIAN_MINUTES, DOWN_SIGMA)
         until = since + timedelta(minutes=UP_MIN_MINUTES) + _lognormal(random, UP_MEDIAN_MINUTES, UP_SIGMA)

@@ -129,7 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_DELETE = do_PATCH = do_OPTIONS = do_POST
 
     def date_time_string(self, timestamp: float | None = None) -> str:
-        """Return the text of the Date header. It is in run time, like the times in the answers."""
+        """Return the value of the Date header, in run time like the times in the answers."""
         return format_datetime(self.server.service.clock.now(), usegmt=True)
 
     def log_message(self, format: str, *args: object) -> None:
@@ -154,8 +154,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _token_ttl(text: str | None) -> int | None:
     """
-    Return the time-to-live, in seconds, that a request for a token asks for. `text` is the value of its header; None if
-    the request has no such header. Return None if the real metadata service would refuse the request.
+    Read the header in which a request for a token states the token's time-to-live. `text` is its value; None if the
+    header is missing. Return the seconds; None if the real metadata service would refuse the request.
     """
     if text is None or not (text.isascii() and text.isdigit()):
         return None
@@ -191,7 +191,7 @@ def _constants(instance: Instance) -> dict[str, str]:
 
 
 def _names_below(path: str, answers: dict[str, str]) -> str | None:
-    """Return the names below a path in EC2's form: one name a line, folders with a slash at the end."""
+    """Return the names below a path, listed as EC2 does: one name a line, folders with a slash at the end."""
     rests = [name[len(path) + 1 :] for name in answers if name.startswith(f"{path}/")]
     names = sorted({rest.partition("/")[0] + ("/" if "/" in rest else "") for rest in rests})
     return "\n".join(names) or None

@@ -1,10 +1,10 @@
 """
-A machine that the user owns, presented as one offering. The offering's price is the user's own cost of running the
-machine. The machine serves one run at a time.
+Offers a machine that the user owns as if it were rented, at the user's own cost of running it. The machine serves one
+run at a time.
 
-Its instances are instances of the local cloud: process trees with a supervisor that enforces their time-to-live. A
-living supervisor holds the lock on its instance's record, and the kernel frees the lock when the supervisor dies. So an
-instance whose lock is free counts as ended.
+Its instances are instances of the local cloud: process trees with a supervisor that enforces their time-to-live. While
+a supervisor lives, it holds the lock on its instance's record; when it dies, the kernel frees the lock. So an instance
+whose lock is free counts as ended.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from spotrun.spec.own_machine import HardwareSpec, this_host
 class OwnMachine:
     """
     The user's own machine, which a job can name as its home. Only processes on that machine can see its instances. On
-    any other machine, `offerings` and `instances` both return an empty list. An exception is a caller of `instances`
-    that must see the home's instances: it gets an error.
+    any other machine, `offerings` and `instances` return an empty list; but if the caller of `instances` must see the
+    home's instances, it raises an error.
     """
 
     def __init__(self, name: str, hardware: HardwareSpec, clock: ScaledClock, gpus: BusyGpus | None = None) -> None:
@@ -110,7 +110,7 @@ class OwnMachine:
         if not self.is_here:
             if must_see is not None and HOME in must_see:
                 raise CloudUnavailable(
-                    f"the instances on {self._kind.name} can be seen only from {self._host}",
+                    f"the instances on {self._kind.name} can be seen only from the machine {self._host}",
                     hint="run `spotrun resume` on that machine",
                 )
             return []

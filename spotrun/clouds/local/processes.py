@@ -111,8 +111,8 @@ def become_subreaper() -> None:
 
 def die_with(parent: int) -> None:
     """
-    Ask the kernel to send SIGKILL to this process when its parent ends. `parent` is the parent's id, as known before
-    the fork. The kernel acts already when the parent's thread that forked this process ends.
+    Ask the kernel to send SIGKILL to this process when its parent ends, or even earlier: when the thread that forked
+    this process ends. `parent` is the parent's id, read before the fork. If the parent has already ended, exit.
     """
     _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:

@@ -6,12 +6,12 @@ The state of the local cloud on disk.
         instance.json                    its record; replaced atomically, written by the holder of `lock` only
         lock                             held while the instance is being launched or its supervisor lives
         orders/                          orders to the supervisor: terminate, interrupt, rebalance
-        members                          only for a gang's first member: a link whose target is ALL or NONE (`agree`)
+        members                          only for a gang's first member: a link whose target says ALL or NONE (`agree`)
         supervisor.log
     ROOT/instances/<instance id>/        the instance's own disk
         console.log                      output of its init process
     ROOT/accepting.lock                  held while a process decides whether there is room for a launch
-    ROOT/markets/<run uid>.json          the steps of the script that have happened to that run
+    ROOT/markets/<run uid>.json          the steps of the market script that this run has already had
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The cloud's whole record of one instance, with all values that the instance's supervisor needs.
+    Everything that the cloud knows about one instance, with all values that the instance's supervisor needs.
 
     `script_seen` counts the steps of the script that had happened before the launch. `supervisor` and `guardian` are
     None until these processes have started; if `supervisor` stays None, the launcher died before it had started the
@@ -82,9 +82,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     def end(self, at: datetime, by: EndedBy, init_exit_code: int | None = None) -> Record:
         """
-        Return a copy of the record, with the time at which the instance ended and the party that ended it. An instance
-        cannot end before its launch or its last price change. If `at` is earlier than one of these events, use the
-        event's time instead.
+        Return a copy of the record that says when the instance ended and who ended it. If `at` is earlier than the
+        launch or the last price change, use the later of these times instead, because the instance cannot have ended
+        before.
         """
         known = [self.instance.launched_at, *(segment.since for segment in self.instance.prices)]
         ended = self.with_instance(state=InstanceState.STOPPING, ended_at=max([at, *known]), ended_by=by)
@@ -216,7 +216,7 @@ class CloudPaths:
         try:
             while not try_flock(descriptor):
                 if time.monotonic() > give_up_at:
-                    raise CloudUnavailable(f"another process has been launching for {within_s:.0f} s")
+                    raise CloudUnavailable(f"another process has held the launch lock for {within_s:.0f} s")
                 time.sleep(POLL_S)
             yield
         finally:

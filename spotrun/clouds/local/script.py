@@ -28,9 +28,9 @@ from spotrun.spec.market_script import Action, After, EpochAt, Trigger, UploadAt
 
 class StepFired(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A step that has happened. `at` is the time at which its trigger came true. `instance_id` is the instance that
-    detected the trigger; None if a process that launches an instance detected it. If the step affects several members
-    of a gang, `others` are the affected members other than `instance_id`.
+    A step that has happened. `at` is the time of its trigger. `instance_id` is the instance that detected the trigger;
+    None if a process that launches an instance detected it. If the step affects several members of a gang, `others` are
+    the affected members other than `instance_id`.
     """
 
     at: datetime
@@ -62,8 +62,8 @@ class Observer(msgspec.Struct, frozen=True):
     """
     The instance that checks whether a trigger has come true, with its capacity type and the progress of its training.
 
-    After an instance has received a notice, its training triggers no further steps of the script. A step that waits for
-    progress of the training then waits for the next attempt's progress.
+    Once an instance has a notice, the progress of its training no longer counts: a step that waits for progress then
+    waits for the next attempt's.
     """
 
     instance_id: str
@@ -98,8 +98,8 @@ class Script:
 
     def waits_for_upload(self) -> bool:
         """
-        Return whether the next step is triggered by the progress of an upload. An upload may take only milliseconds, so
-        the caller then has to check more often.
+        Return whether the next step is triggered by the progress of an upload. If so, the caller has to check more
+        often, because an upload may take only milliseconds.
         """
         return len(self._happened) < len(self._steps) and isinstance(self._next_trigger(), UploadAt)
 
@@ -109,7 +109,7 @@ class Script:
         """
         Record the next step if its trigger has come true. If another process is recording the step, do nothing.
 
-        `others` returns the other instances that can be interrupted, for a step that affects several instances.
+        If the step affects several instances, `others` is called to find the other instances that can be interrupted.
         """
         if self._came_true_at(now, observer) is None:
             return
@@ -157,7 +157,7 @@ class Script:
     def _lock(self) -> Iterator[bool]:
         """
         Try to take the lock, and yield whether that succeeded. If another process holds the lock, do not wait, because
-        that process may be suspended and hold the lock for long.
+        that process may be suspended and hold the lock for a long time.
         """
         descriptor = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -36,9 +36,9 @@ def as_seen(folder: RecordFolder, record: Record) -> Instance:
 
 def shown(folder: RecordFolder, log: CloudLog) -> Record | None:
     """
-    Return the instance's record; None if callers must not see the instance yet. There are two such cases. If the
-    launcher died before it started the supervisor, the instance is hidden until a repeated launch completes it. A
-    gang's member is hidden until the whole gang has started.
+    Return the instance's record; None if callers must not see the instance yet. A gang's member is hidden until the
+    whole gang has started. If the launcher died before it started the supervisor, the instance is hidden until the
+    launch is repeated.
     """
     record = settled(folder, log)
     if record is not None and not record.ended and not has_all(folder, record):
@@ -66,7 +66,7 @@ def settled(folder: RecordFolder, log: CloudLog) -> Record | None:
 def _buried(folder: RecordFolder, log: CloudLog, record: Record) -> Record:
     """
     Return the record. If the instance has ended, enter its end in the record first. The caller must hold the instance's
-    lock. If the caller could take the lock, the supervisor is dead, because a living supervisor holds the lock itself.
+    lock, which proves that the supervisor is dead, because a living supervisor holds the lock itself.
     """
     if not was_cut_short(record):
         return bury_dead(folder, log, record, folder.last_beat(record.clock), EndedBy.FAULT)
@@ -104,7 +104,7 @@ def end_by_force(folder: RecordFolder, log: CloudLog) -> None:
             processes.kill(process)
         if ends(folder, log, within_s=END_WITHIN_S):
             return
-    raise CloudUnavailable(f"{folder.instance_id} has not ended", hint=f"see {folder.log_path}")
+    raise CloudUnavailable(f"{folder.instance_id} could not be ended by force", hint=f"see {folder.log_path}")
 
 
 def bury(
@@ -144,9 +144,8 @@ def bury_dead(folder: RecordFolder, log: CloudLog, record: Record, at: datetime,
     """
     Record the end of an instance whose supervisor has died. `at` is when the supervisor was last alive.
 
-    The supervisor may have written the start of billing or a price into the record, and died before it wrote the same
-    fact into the cloud's log. So this function logs the start of billing and the prices too, even though the log may
-    then contain them twice.
+    The supervisor may have died after it wrote the start of billing or a price into the record, but before it wrote it
+    into the cloud's log. So this function logs them again; the log may then contain them twice.
     """
     processes.kill_all(partial(processes.carrying, RECORD_VARIABLE, str(folder.path)))
     log.metered(record.instance)

@@ -46,13 +46,13 @@ some size. A whole upload takes only tens of milliseconds.
 """
 GUARDIAN_GRACE_S = 2.0
 """
-Seconds of system time that the supervisor has to end its instance when the time-to-live is over. After that, the
+Seconds of system time that the supervisor has to end its instance at the end of the time-to-live. After that, the
 guardian kills the supervisor and ends the instance.
 """
 
 
 class SteadyClock:
-    """Run time that starts at the time of `clock` and passes evenly, even if a user sets the system clock."""
+    """A clock of run time that starts at the time of `clock` and ticks evenly, even if a user sets the system clock."""
 
     def __init__(self, clock: ScaledClock, not_before: datetime) -> None:
         self.scale = clock.scale
@@ -133,7 +133,7 @@ class Supervisor:
         return self._why_end()
 
     def _pause_s(self) -> float:
-        """Return the seconds of system time until the next iteration of the main loop."""
+        """Return how long the main loop pauses before its next iteration, in seconds of system time."""
         tick_s = FAST_TICK_S if self._script.waits_for_upload() and self._observer().can_be_taken else TICK_S
         announced_at = self._loss and _announced_at(self._loss)
         known = [self._dies_at, self._boots_at, self._taken_at, announced_at, self._recommended_at]
@@ -143,7 +143,7 @@ class Supervisor:
     def _until(self, at: datetime) -> timedelta:
         return at - self._clock.now()
 
-    # -- the end ---------------------------------------------------------------------------------------------
+    # -- ending the instance ---------------------------------------------------------------------------------
 
     def _why_end(self) -> EndedBy | None:
         now = self._clock.now()
@@ -175,7 +175,7 @@ class Supervisor:
             self._init.returncode = self._init_exit_code = exit_codes[self._init.pid]
         return self._init_exit_code is not None
 
-    # -- the market ------------------------------------------------------------------------------------------
+    # -- notices and interruptions ---------------------------------------------------------------------------
 
     def _follow_script(self) -> None:
         self._script.advance(self._clock.now(), self._observer(), self._others_that_train)
@@ -192,7 +192,7 @@ class Supervisor:
         self._script_seen = len(happened)
 
     def _others_that_train(self) -> list[str]:
-        """Return the ids of the run's other spot instances that train and have no notice, sorted."""
+        """Return the sorted ids of the run's other spot instances that train and have no notice."""
         known = ((folder.instance_id, folder.read()) for folder in self._places.record_folders())
         return [
             instance_id
@@ -211,9 +211,8 @@ class Supervisor:
 
     def _announce_loss(self) -> None:
         """
-        Send the two warnings of the loss that the market has planned for this instance, each at its planned time: the
-        recommendation to rebalance, and the notice. (`_follow_script` announces the losses that come from the market's
-        script.)
+        Send the recommendation to rebalance and the notice, at the times that the generated market has set for this
+        instance's next loss. (`_follow_script` announces losses from the market's script.)
         """
         if self._loss is not None and self._clock.now() >= _announced_at(self._loss):
             self._give_notice(_announced_at(self._loss), self._loss.notice)
@@ -360,9 +359,8 @@ def _wait_for_exit(pid: int, give_up_at: float) -> bool:
 
 def observer_of(instance: Instance, status: StatusFile) -> Observer:
     """
-    Describe the instance to the market's script, from what the processes outside the instance's supervisor know. Only
-    the supervisor knows in advance that an instance will be lost without notice. So such an instance is described as
-    one that has no notice.
+    Describe the instance for the market script, as far as processes other than its supervisor know it. They do not know
+    in advance that an instance will be lost without notice, so they describe it as one that has no notice.
     """
     return Observer(
         instance_id=instance.instance_id,

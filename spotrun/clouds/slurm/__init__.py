@@ -1,3 +1,3 @@
-"""Slurm, the job queue of a university's or a company's cluster."""
+"""Slurm: the job queue of many clusters at universities and companies."""
 
 from __future__ import annotations

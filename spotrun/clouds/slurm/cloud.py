@@ -58,9 +58,8 @@ class Slurm(Cloud):
 
     def boot(self, spec: RunSpec) -> timedelta:
         """
-        Return the usual time from when a node is free until the agent runs on it. It is not zero, because Slurm's
-        controller assigns nodes only every few seconds, and because Python imports its modules slowly from a network
-        file system.
+        Return the usual time between the moment when a node is free and the moment when the agent runs on it. Slurm's
+        controller assigns nodes only every few seconds, and Python imports modules slowly from a network file system.
         """
         return timedelta(seconds=30)
 
@@ -79,8 +78,8 @@ class Slurm(Cloud):
 
     def require_known(self, spec: RunSpec) -> None:
         """
-        Check that Slurm's controller knows the job's partitions. This needs a connection to the controller. Requiring
-        it here is acceptable, because this machine could not submit jobs without it.
+        Check that Slurm's controller knows the job's partitions. The check needs a connection to the controller, but so
+        does submitting the job.
         """
         from spotrun.clouds.slurm.commands import Programs, require_submitting
         from spotrun.clouds.slurm.config import config_of
@@ -96,8 +95,7 @@ class Slurm(Cloud):
 
     def furnish(self, store: Store) -> None:
         """
-        Do nothing. There is nothing to upload: the nodes run this machine's installation of spotrun and its packages,
-        which lies in a shared folder.
+        Do nothing, because the nodes run this machine's installation of spotrun and its packages, from a shared folder.
         """
 
     def billing(self, spec: RunSpec) -> BillingRule:
@@ -128,7 +126,7 @@ class Slurm(Cloud):
         flags = " ".join(f"-L {one.here}:NODE:{one.there}" for one in forwards)
         named = f"`squeue --jobs={job_of(instance.instance_id)}` names NODE"
         raise CloudError(
-            "a step of Slurm cannot forward a port to its node",
+            "spotrun cannot forward a port to a Slurm node",
             hint=f"on your own machine: ssh {flags} LOGIN-NODE; {named}",
         )
 
@@ -154,7 +152,8 @@ class Slurm(Cloud):
 
     def account(self, regions: Sequence[str]) -> Account:
         """
-        Return the interfaces that list and end all of this user's jobs on the cluster, whichever run they belong to.
+        Return the interfaces through which spotrun lists and ends this user's jobs on the cluster, for all runs
+        together.
         """
         from spotrun.clouds.slurm.config import SlurmConfig
 
@@ -163,7 +162,7 @@ class Slurm(Cloud):
 
     def offers(self, wish: RentalFlags) -> Quotes:
         raise SpecInvalid(
-            "only a job states the prices of a cluster's nodes (under slurm.partitions)",
+            "the prices of a cluster's nodes are known only from a job (slurm.partitions)",
             hint="`spotrun launch JOB.yaml --dry-run`, or `spotrun doctor slurm` to list the partitions",
         )
 

@@ -50,7 +50,7 @@ class Commands(Protocol):
 
         Raises:
             CloudNotInstalled: this machine does not have the program.
-            CloudUnavailable: the program did not finish in time. Perhaps it has done its work nevertheless.
+            CloudUnavailable: the program did not finish in time. It may still have done its work.
         """
 
 

@@ -18,8 +18,8 @@ REGION = "cluster"
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One partition as a job describes it. `accelerators` has the same form as in Offering. A field is 0 or "" if the job
-    does not state its value.
+    One partition as a job describes it. `accelerators` has the same form as in Offering. A field that the job leaves
+    out is 0 or "".
     """
 
     name: str
@@ -54,8 +54,8 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def _type(self) -> str:
         """
-        The instance type: `node` for a whole node, or for example `node-V100x1-8c-64g`. Two partitions have the same
-        type if the job describes their nodes in the same way. The name contains no "_", because
+        The instance type: `node` for a whole node, otherwise a name like `node-V100x1-8c-64g`. Two partitions have the
+        same type if the job describes their nodes in the same way. The name contains no "_", because
         spotrun.folder.market_record uses "_" to separate the parts of a key.
         """
         gpus = self.accelerators.replace(":", "x").replace("_", "-")
@@ -65,9 +65,9 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
 class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The partitions to request nodes from, and the number of nodes. `wait` is the maximum time that a job waits in the
-    queue. `scratch` is the folder on each node in which instances make their own folders. Without partitions, the
-    driver can only list and end instances.
+    The partitions from which nodes are requested, and the number of nodes. `wait` is the maximum time that a job waits
+    in the queue. `scratch` is the folder on each node in which instances make their own folders. Without partitions,
+    the driver can only list and end instances.
     """
 
     nodes: int = 1
@@ -81,7 +81,7 @@ class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def config_of(slurm: SlurmSpec, nodes: int = 1) -> SlurmConfig:
-    """Return the configuration that a job describes, for `nodes` nodes that train together."""
+    """Return the configuration for a job's section `slurm`. `nodes` is the number of nodes that train together."""
     return SlurmConfig(
         nodes=nodes,
         partitions=tuple(map(_partition, slurm.partitions)),

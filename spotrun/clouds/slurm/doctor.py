@@ -28,7 +28,7 @@ from spotrun.units import Unreadable, count_of, format_duration
 
 
 class SlurmDoctor:
-    """Checks a cluster, and the partitions of a job if there is a job. `store` is the store of the runs."""
+    """Checks a cluster and, if there is a job, the job's partitions. `store` is the store of the runs."""
 
     def __init__(self, config: SlurmConfig, store: str | None, commands: Commands) -> None:
         self._config = config
@@ -56,8 +56,7 @@ class SlurmDoctor:
 
     def _well(self, cluster: Cluster) -> Iterator[Finding]:
         """
-        Check the partitions that the job describes correctly. `misfits` reports the partitions that it describes
-        wrongly.
+        Check the job's partitions on the cluster, except those that the job describes wrongly, which `misfits` reports.
         """
         wrong = {problem.at[2] for problem in misfits(self._config, cluster)}
         for index, partition in enumerate(self._config.partitions):
@@ -103,8 +102,8 @@ class SlurmDoctor:
 
 def _refused(known: ClusterPartition, error: CloudError) -> Finding:
     """
-    Report that Slurm would refuse a job in this partition: as a warning if the reason is temporary, otherwise as a
-    failure.
+    Report that Slurm would refuse a job in this partition. This is a warning if the reason is temporary, and otherwise
+    a failure.
     """
     if isinstance(error, InsufficientCapacity | QuotaExceeded | CloudUnavailable):
         return warned(f"partition {known.name}", error.message, error.hint or "it is treated as full until this passes")
@@ -131,7 +130,7 @@ def _to_write(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _wrong_as(kind: CapacityType, known: ClusterPartition, cluster: Cluster) -> Unreadable | None:
-    """Return why a job with this partition and capacity type would be refused; None if it would be accepted."""
+    """Return why spotrun would refuse a job that names this partition with this capacity type; None if it would not."""
     partition = Partition(
         name=known.name, capacity_type=kind, usd_per_node_hour=Decimal(0), max_time=known.max_time or timedelta()
     )

@@ -1,4 +1,4 @@
-"""A Slurm cluster as a CloudDriver."""
+"""The CloudDriver for a Slurm cluster."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class SlurmDriver:
     the job's comment names the run.
 
     While a job waits in the queue, its instance is pending. If no node becomes free in time, Slurm removes the job from
-    the queue. The launch then counts as failed for lack of capacity, and costs nothing. If Slurm leaves the job in the
-    queue, the next driver that lists jobs cancels it.
+    the queue, and the launch fails for lack of capacity, at no cost. If Slurm does not remove the job, the next driver
+    that lists jobs cancels it.
 
     The members of a gang are one job, with a step for each member (spotrun.clouds.slurm.gang).
     """
@@ -150,7 +150,7 @@ class SlurmDriver:
         if error is not None and not any(words in answer.err for words in _ENDED_ALREADY):
             raise error
 
-    # -- looking ---------------------------------------------------------------------------------------------
+    # -- listing jobs ----------------------------------------------------------------------------------------
 
     def _jobs(self) -> list[tuple[Job, list[Instance]]]:
         now_s = self._clock.monotonic()
@@ -209,8 +209,7 @@ class SlurmDriver:
 
     def _cancel_overdue(self, jobs: list[Job]) -> None:
         """
-        Cancel the jobs that wait in the queue although their maximum wait is over. A job that begins at this moment is
-        not cancelled.
+        Cancel the jobs that are still in the queue after their maximum wait, unless they begin at this moment.
         """
         now = self._clock.now()
         for job in jobs:
@@ -222,7 +221,7 @@ def _launched(job: Job, instances: list[Instance], request: LaunchRequest) -> In
     found = instances[0]
     same = (found.offering.pool, found.run_uid, job.tags.count)
     if same != (request.offering.pool, request.run_uid, request.count):
-        raise CloudError(f"the token of launch {request.launch} was used before, for {found.offering}")
+        raise CloudError(f"the token of launch {request.launch} was already used to request {found.offering}")
     if job.never_ran and found.ended_by is EndedBy.CLOUD:
         nodes = "no node" if request.count is None else f"less than {count_of(request.count, 'node')}"
         free = "were" if request.count is not None else "was"

@@ -1,4 +1,6 @@
-"""Translates refusals of Slurm's programs into spotrun's errors. Slurm defines the messages in slurm_errno.c."""
+"""
+Translates the error messages of Slurm's programs into spotrun's errors. Slurm defines its messages in slurm_errno.c.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ _RENAMED = "nvalid partition"
 
 def fault(answer: Answer, what: str, partition: str = "") -> CloudError | None:
     """
-    Return the error that fits the message with which Slurm refused to do `what`. The error is a plain CloudError if the
-    message is unknown. Return None if Slurm did not refuse.
+    Return an error for the message with which Slurm refused to do `what`: a plain CloudError if the message is unknown,
+    None if Slurm did not refuse.
     """
     said = " ".join(answer.err.split()) or f"exit code {answer.code}"
     if answer.code == 0:
@@ -62,8 +64,8 @@ def require_answer(answer: Answer, what: str) -> str:
     Return the output of a Slurm program that only reads.
 
     Raises:
-        CloudUnavailable: the program failed. Even a message such as "invalid partition" counts as a temporary fault
-            here, because this call requests nothing that Slurm could refuse for good.
+        CloudUnavailable: the program failed. Every failure counts as temporary, even one with a message such as
+            "invalid partition", because a program that only reads requests nothing that Slurm could refuse for good.
         AccessDenied: this user has no right to run the program.
     """
     found = fault(answer, what)

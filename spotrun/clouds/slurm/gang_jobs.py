@@ -3,8 +3,8 @@ The members of a gang, which Slurm runs as one job.
 
 When a member has ended, its node stays with the job, and Slurm charges for the node until the job is over. The node
 cannot be given back earlier: `scontrol update` cannot remove the first node from a job, and on a cluster without
-accounting it can remove other nodes only once. So from the end of a member on, the cost of its node is added to the
-bill of the member that ends last.
+accounting it can remove other nodes only once. So whatever a node costs after its member has ended is added to the bill
+of the member that ends last.
 
 A lost node is different: Slurm itself removes it from the job, so it is no longer billed.
 """
@@ -25,8 +25,8 @@ from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 
 class GangJob(NamedTuple):
     """
-    A job and the records of its members: each member's seat (its node), if it is known, and the time and the reason for
-    each member that ended before the job.
+    A job and the records of its members. `seats` are the members' nodes; empty if they are not known yet. `ended` has
+    one item for each member: when and why it ended before the job; None if it did not.
     """
 
     job: Job
@@ -76,8 +76,8 @@ class GangJob(NamedTuple):
 
     def _ended_at(self, index: int) -> datetime:
         """
-        Return when a member ended. The clock of the member's node may be wrong. So a time before the job's beginning is
-        replaced by the job's beginning, and a time after the job's end by the job's end.
+        Return when a member ended. The clock of the member's node may be wrong, so a time before the job began or after
+        it ended is replaced by the time at which the job began or ended.
         """
         job, ended = self.job, self.ended[index]
         began_at, over_at = job.began_at or job.submitted_at, job.ends_at if job.has_ended else None
@@ -86,17 +86,16 @@ class GangJob(NamedTuple):
 
     def _billed_until(self, index: int) -> datetime:
         """
-        Return the time until which a member is billed, rounded down to a whole second. Slurm reports a job's end in
-        whole seconds, rounded down. So if a job ends in the same second as its member, its reported end may be before
-        the member's end. Without rounding, the member would then be billed beyond the job's end. If the job continues,
-        the remaining part of that second is billed to the member that ends last.
+        Return the time until which a member is billed, rounded down to a whole second as Slurm rounds the job's end.
+        Otherwise a member that ends in the same second as the job would be billed beyond the job's end. If the job
+        continues, the rest of that second is billed to the member that ends last.
         """
         return self._ended_at(index).replace(microsecond=0)
 
     def _prices_of_last(self, last: int) -> tuple[PriceSegment, ...]:
         """
-        Return the hourly price of all nodes that are billed to the last member. Each time the number of these nodes
-        changes, a new segment begins.
+        Return the prices per hour of the last member, which is billed for its own node and for the nodes of the members
+        that ended before it. A new segment begins each time the number of these nodes changes.
         """
         began = instance_of(self.job).prices
         if not began:
@@ -112,9 +111,9 @@ class GangJob(NamedTuple):
 
     def _changes(self, last: int) -> Iterator[tuple[datetime, int]]:
         """
-        Yield each time at which the number of nodes billed to the last member changes, with the change. The change is 1
-        when another member ends, because from then on that member's node is billed to the last member. The change is -1
-        when the last member's own node is lost.
+        Yield the changes of the number of nodes that are billed to the last member: the time, and 1 or -1. It is 1 when
+        another member ends, because from then on that member's node is billed to the last member. It is -1 when the
+        last member's own node is lost.
         """
         for index, ended in enumerate(self.ended):
             lost = ended is not None and ended.by is EndedBy.FAULT

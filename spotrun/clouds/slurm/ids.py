@@ -1,5 +1,5 @@
 """
-The ids of instances, made from Slurm's job numbers. An instance's first process imports this module, so it stays small.
+The ids of instances, made from Slurm's job numbers. An instance's first process imports this module, so keep it small.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 Receives the signal that Slurm sends to a job before it takes the job's node, and records the deadline. This process
 runs as a separate step of the job.
 
-Slurm sends the same SIGTERM when a user cancels the job, when the job's time is over, and when its script has ended. So
-the signal counts as a notice only if the job still runs and Slurm reports it as preempted.
+Slurm sends the same SIGTERM when a user cancels the job, when the job reaches its time limit, and when its script has
+ended. So the signal counts as a notice only if the job still runs and Slurm reports it as preempted.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def main(file: Path, job: str, commands: Commands) -> None:
 
 def _until_it_is_over(file: Path, job: str, deadline: datetime, commands: Commands) -> None:
     """
-    Wait until the job is over. A signal alone does not mean that: Slurm may send a second signal before the deadline,
-    and the training may still need the time until the deadline. So query the controller after each signal.
+    Wait until the job is over. A second signal does not mean that the job is over: Slurm may send it before the
+    deadline, and the training may still need the remaining time. So ask the controller after each signal.
     """
     over = False
     while not over:
@@ -77,15 +77,15 @@ def _until_it_is_over(file: Path, job: str, deadline: datetime, commands: Comman
 
 def after_signal(job: str, commands: Commands) -> JobStatus:
     """
-    Return the state of a job after a signal. If the controller does not answer, assume that the job will end in
-    `LEFT_UNTOLD`.
+    Return the state of a job after a signal. If the controller does not answer, assume that the job will end
+    LEFT_UNTOLD from now.
     """
     heard_at = datetime.now(UTC)
     return asked(job, commands) or JobStatus(True, heard_at + LEFT_UNTOLD)
 
 
 def asked(job: str, commands: Commands) -> JobStatus | None:
-    """Query the controller about a job. Return None if the controller does not answer."""
+    """Ask the controller about a job; return None if it does not answer."""
     for _ in range(TRIES):
         try:
             answer = commands.run(["scontrol", "--oneliner", "show", "job", job])
@@ -108,8 +108,8 @@ def read_job(told: str) -> JobStatus:
 
 def _hears(file: Path) -> bool:
     """
-    Wait for the signal. Meanwhile update the modification time of `file` every BEAT_S, to show that this process is
-    alive. Return False if `file` is gone.
+    Wait for the signal, and update the modification time of `file` every BEAT_S, to show that this process is alive.
+    Return False if `file` is gone.
     """
     while _touched(file):
         if signal.sigtimedwait({signal.SIGTERM}, BEAT_S) is not None:

@@ -4,10 +4,10 @@ training in a separate session.
 
     python -P -m spotrun.clouds.slurm.member MEMBER ADDRESS RUN UID LAUNCH SECONDS SCRATCH COMMAND…
 
-This program is called the task of its step. As a notice, Slurm sends SIGTERM. Depending on the cluster's ProctrackType,
-the signal goes to the task alone, to the task's process group, or to all descendants of slurmstepd, the step's daemon.
-The signal must not reach the agent and the training, because it would end them. So they run as orphans in a separate
-session. When the task ends, a pipe to them closes; they notice that, and end too.
+In Slurm's terms, this program is the task of a step. Slurm sends SIGTERM as its notice. Depending on the cluster's
+ProctrackType, the signal goes to the task alone, to the task's process group, or to all descendants of slurmstepd, the
+step's daemon. The signal must not reach the agent and the training, because it would end them. So they run as orphans
+in a separate session. When the task ends, a pipe to them closes, and they end too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Pipes(NamedTuple):
 
 
 def main(assignment: Assignment) -> int:
-    """Run the member until it ends. Return the exit code of its command, or OVER if its time-to-live was over."""
+    """Run the member until it ends. Return the exit code of its command, or OVER at the end of its time-to-live."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     lock = prepared(assignment)
     pipes = Pipes(*os.pipe(), *os.pipe())
@@ -102,8 +102,8 @@ def _keep(assignment: Assignment, life: int) -> int:
 
 def _end_with_the_task(life: int) -> None:
     """
-    Wait until the task ends, then send SIGTERM to this process. The signal stays blocked in all threads until the main
-    thread is ready to handle it.
+    Wait until the task ends, then send SIGTERM to this process. All threads block the signal until the main thread can
+    handle it.
     """
     os.read(life, 1)
     os.kill(os.getpid(), signal.SIGTERM)

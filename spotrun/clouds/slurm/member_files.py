@@ -1,9 +1,9 @@
 """
-Records of a gang's members, in files next to their job's log.
+Records which node each member of a gang has, and when and why the member ended, in files next to the job's log.
 
-Slurm reports which nodes a job has now, but neither which nodes it had nor when one of its steps ended. So the job's
-batch script, and each driver that lists the job, record these facts in files. If several processes record the same
-fact, the value that was written first counts.
+Slurm reports only which nodes a job has now. It does not report which nodes the job had before, or when one of its
+steps ended. So the job's batch script, and each driver that lists the job, record this. If several processes record the
+same fact, the value that was written first counts.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class MemberFiles:
 
     def end(self, member: int, ended: MemberEnd) -> MemberEnd:
         """
-        Record a member's end, unless an end is already recorded. Return the recorded end. If a driver has asked this
-        member to end (`ask_to_end`), record the user as the cause.
+        Record how a member ended, unless this is already recorded. Return the record. If a driver has asked this member
+        to end (`ask_to_end`), record that the user ended it.
         """
         said = ended._replace(by=EndedBy.USER) if self.is_to_end(member) else ended
         return self._agree(f"{member}.ended", said, MemberEnd)
@@ -123,14 +123,14 @@ def _reaching(path: Path) -> Iterator[None]:
         ) from error
     except msgspec.DecodeError as error:
         raise CloudUnavailable(
-            f"{path} is not a valid record of a member: {error}", hint="restore it, or remove it"
+            f"{path} is not a valid record of a member: {error}", hint="restore the file, or remove it"
         ) from error
 
 
 def read_seats(commands: Commands, nodes: str) -> tuple[Seat, ...]:
     """
-    Return the seats of nodes in Slurm's notation, such as `n[1-3,7]`, always in the order of the cluster's
-    configuration.
+    Return the seats of `nodes`, in the order of the cluster's configuration. `nodes` is in Slurm's notation, such as
+    `n[1-3,7]`.
 
     Raises:
         CloudNotInstalled, CloudUnavailable, AccessDenied: Slurm did not answer.

@@ -2,10 +2,10 @@
 Slurm's notice: when Slurm is about to take a job's nodes, it sends SIGTERM to the job's steps, and ends the job after
 the partition's GraceTime.
 
-All processes of a step get the signal (https://slurm.schedmd.com/preempt.html). If the training ran in a step, the
-signal would end the workers of its data loader. Processes that the batch script itself starts do not get the signal. So
-the batch script runs agent and training, and a separate step runs only a listener (spotrun.clouds.slurm.listener),
-which writes the notice into a file in the instance's folder.
+All processes of a step get the signal (https://slurm.schedmd.com/preempt.html), which would end the training's data
+loader workers. Processes that the batch script itself starts do not get the signal. So the batch script runs the agent
+and the training. A separate step runs only a listener (spotrun.clouds.slurm.listener), which writes the notice into a
+file in the instance's folder.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ DEAF_AFTER_S = 12 * BEAT_S
 
 class ListenerNotices:
     """
-    The notice that the listener has written, as a source of notices. If the listener has not updated the file for
-    DEAF_AFTER_S, the listener is probably dead, and `notices` raises Blind.
+    A notice source that reads the listener's file. If the listener has not updated the file for DEAF_AFTER_S, it is
+    probably dead, and `notices` raises Blind.
     """
 
     def __init__(self, file: Path, clock: Clock) -> None:

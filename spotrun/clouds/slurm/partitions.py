@@ -18,8 +18,8 @@ from spotrun.units import Unreadable, count_of, format_duration
 BY_PARTITION, BY_QOS = "preempt/partition_prio", "preempt/qos"
 _ENDING = {"CANCEL", "REQUEUE"}
 """
-The values of PreemptMode with which Slurm ends a preempted job of spotrun's. With REQUEUE, Slurm puts other jobs back
-into the queue. It ends spotrun's jobs, because they are submitted with `--no-requeue`:
+The values of PreemptMode for which Slurm ends spotrun's preempted jobs. REQUEUE puts other jobs back into the queue,
+but ends spotrun's jobs, because they are submitted with `--no-requeue`:
 https://slurm.schedmd.com/slurm.conf.html#OPT_PreemptMode
 """
 
@@ -39,8 +39,8 @@ class ClusterPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A cluster and its partitions. `preempt_type` is Slurm's PreemptType. It says which jobs can take nodes from other
-    jobs: jobs in a partition of higher priority, jobs with a higher QOS, or none.
+    A cluster and its partitions. `preempt_type` is Slurm's PreemptType, which says which jobs may take nodes from other
+    jobs: those in a partition of higher priority, those with a higher QOS, or none.
     """
 
     name: str
@@ -51,8 +51,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
     def takes_from(self, known: ClusterPartition) -> list[str]:
         """
-        Return the partitions whose jobs have the right to take nodes from jobs in `known`. In fact they can take nodes
-        only if both partitions share nodes, which is not checked here.
+        Return the partitions whose jobs may preempt jobs in `known`. They can do so only if the two partitions share
+        nodes, which is not checked here.
         """
         if self.preempt_type != BY_PARTITION or known.preempt_mode == "OFF":
             return []
@@ -159,7 +159,7 @@ def _least(*limits: str) -> int | None:
 
 
 def _limit(text: str) -> timedelta | None:
-    """Read a limit, `1-12:00:00` or `12:00:00`; None for `UNLIMITED`."""
+    """Parse a time limit such as `1-12:00:00` or `12:00:00`; return None for `UNLIMITED`."""
     days, _, clock = text.rpartition("-")
     parts: Sequence[str] = clock.split(":")
     if not all(part.isdecimal() for part in (*parts, days or "0")):

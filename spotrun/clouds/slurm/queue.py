@@ -83,22 +83,21 @@ class Job(NamedTuple):
     @property
     def never_ran(self) -> bool:
         """
-        True if the job ended while it waited in the queue. Slurm then reports no beginning, or the same time for the
-        job's beginning and end.
+        True if the job ended while it waited in the queue. For such a job, Slurm reports no start time, or a start time
+        equal to the end time.
         """
         return self.has_ended and not self.nodes and self.began_at in (None, self.ends_at)
 
     @property
     def waited_in_vain(self) -> bool:
-        """True if the job never had a node, and was taken from the queue at the end of its wait."""
+        """True if the job never had a node, and Slurm removed it from the queue after its maximum wait."""
         if self.state != "CANCELLED" or not self.never_ran or self.ends_at is None:
             return False
         return self.ends_at - self.submitted_at >= self.tags.wait
 
     def is_overdue(self, now: datetime) -> bool:
         """
-        Return whether the job still waits in the queue although its maximum wait is over. Slurm should have removed the
-        job by then.
+        Return whether the job is still in the queue after its maximum wait, although Slurm should have removed it.
         """
         return self.state == "PENDING" and now - self.submitted_at >= self.tags.wait + LEFT_TO_SLURM
 
@@ -177,8 +176,8 @@ def _state(job: Job) -> InstanceState:
 
 def _ended_by(job: Job) -> EndedBy:
     """
-    Return who or what ended a job. If the job ended itself at the end of its time-to-live, the time-to-live counts as
-    the cause. (The instance enforces its time-to-live itself, a few seconds before Slurm would.)
+    Return who or what ended a job. A job that has run for its whole time-to-live usually ends itself, a few seconds
+    before Slurm would end it. This counts as TIME_TO_LIVE, not as ITSELF.
     """
     if job.waited_in_vain:
         return EndedBy.CLOUD

@@ -1,4 +1,4 @@
-"""Checks the keys of a job that concern Slurm, without using the network."""
+"""Checks a job's Slurm settings, without using the network."""
 
 from __future__ import annotations
 

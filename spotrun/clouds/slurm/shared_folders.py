@@ -1,6 +1,6 @@
 """
-Guesses, from the file systems that are mounted on this machine, whether the nodes of a cluster can also access a given
-folder of this machine.
+Guesses whether the nodes of a cluster can access a given folder of this machine too. The guess is based on the file
+systems that are mounted here.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def is_of_one_machine(kind: str) -> bool:
 
 def _mounted(mounts: Path) -> list[tuple[Path, str]]:
     """
-    Return the folder and the kind of each mount. The newest mount comes first, because it hides earlier mounts at the
-    same place: proc(5). In the file `mounts`, a space in a name is written as \\040.
+    Return the folder and the kind of each mount. The newest mount comes first, because it hides earlier mounts on the
+    same folder. The file `mounts` has the format of /proc/mounts (proc(5)), which writes a space in a name as \\040.
     """
     rows = [line.split() for line in mounts.read_text(errors="replace").splitlines()]
     return [(Path(row[1].replace("\\040", " ")), row[2]) for row in reversed(rows) if len(row) > 2]

@@ -4,7 +4,7 @@ The first process of an instance, which the Slurm job runs on its node. When thi
     python -P -m spotrun.clouds.slurm.start RUN UID LAUNCH SECONDS SCRATCH COMMAND…
 
 The process makes the instance's folder, starts the step that listens for Slurm's notice, and runs COMMAND, which starts
-the agent. When the time-to-live of SECONDS is over, the process ends the step and COMMAND. Slurm enforces the
+the agent. When the time-to-live, SECONDS, has passed, the process ends the step and COMMAND. Slurm enforces the
 time-to-live too, but only in whole minutes.
 """
 
@@ -100,7 +100,7 @@ class Assignment(NamedTuple):
 
 
 def main(assignment: Assignment) -> int:
-    """Run the instance until it ends. Return the exit code of its command, or OVER if its time-to-live was over."""
+    """Run the instance until it ends. Return the exit code of its command, or OVER at the end of its time-to-live."""
     signal.signal(signal.SIGTERM, _leave)  # Slurm kills the job after KillWait
     lock = prepared(assignment)
     try:
@@ -179,9 +179,8 @@ def _locked(folder: Path) -> int:
 
 def _dismiss(listener: subprocess.Popen[bytes]) -> None:
     """
-    End the listener. Otherwise Slurm would wait for the listener's step, and keep the node. `srun` passes the SIGTERM
-    on to the step. At this signal the listener exits only if its file is gone, so the caller must have deleted the file
-    before.
+    End the listener, because Slurm keeps the node until the listener's step has ended. `srun` passes the SIGTERM on to
+    the step. The listener exits only if its file is gone, so the caller must have deleted the file.
     """
     listener.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -35,7 +35,7 @@ class Tags(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def comment_of(request: LaunchRequest, wait: timedelta) -> str:
-    """Return the comment: one word, `spotrun:0123456789?launch=17&…`, in which each value is quoted as in a URL."""
+    """Return the comment. It has the form `spotrun:0123456789?launch=17&…`, with each value quoted as in a URL."""
     what = request.offering
     facts = {
         "launch": request.launch,
