@@ -62,10 +62,10 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     instance. A cloud that receives the same `token` twice starts only one instance. Each instance is tagged with
     `token` and `run_uid`.
 
-    `time_to_live` is measured on the instance's monotonic clock, from the instance's start. When this time is over, the
-    instance ends, even if all programs of spotrun have died. `price_cap_usd_per_hour` is the most that the user will
-    pay for spot. None (no cap) is usually best: a cap does not make the instance cheaper, but lets the cloud interrupt
-    it when the price rises above the cap.
+    `time_to_live` is measured on the instance's monotonic clock, from the instance's start. When it has passed, the
+    instance ends, even if no program of spotrun is running any more. `price_cap_usd_per_hour` is the most that the user
+    will pay for spot. None (no cap) is usually best: a cap does not make the instance cheaper, but lets the cloud
+    interrupt it when the price rises above the cap.
     """
 
     token: str

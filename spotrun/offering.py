@@ -39,7 +39,7 @@ class CapacityType(StrEnum):
 
     @property
     def in_words(self) -> str:
-        """The name as people read and write it, with a hyphen."""
+        """The name in messages and in jobs, with a hyphen."""
         return self.replace("_", "-")
 
 
@@ -53,11 +53,11 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
     """
     An instance type that a cloud rents out in a zone, with its price now.
 
-    `accelerators` is `NAME:COUNT` ("V100:1"), or "" for a machine without any. `simulated` means that no cloud ever
-    bills this price. `price_list` names the price list from which this type's on-demand price comes, with the list's
-    date; "" if no list has the price. Some clouds need `image`, `subnet` and `launch_template` to start a new instance.
-    `other_subnets` are further subnets of the zone in which an instance could start, best first. Ledger entries leave
-    out `other_subnets`.
+    `accelerators` is `NAME:COUNT` ("V100:1"), or "" for a machine without any. `simulated` means that no cloud charges
+    this price. `price_list` names the price list from which this type's on-demand price comes, with the list's date; ""
+    if no list has the price. Some clouds need `image`, `subnet` and `launch_template` to start a new instance.
+    `other_subnets` are the zone's other subnets in which an instance could start, best first. Ledger entries leave out
+    `other_subnets`.
     """
 
     cloud: str

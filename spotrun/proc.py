@@ -1,10 +1,10 @@
 """
 Reads facts about Linux processes, and finds the processes that were started with a certain environment variable.
 
-The search has to deal with two difficulties. First, during execve(2) a process shows no environment: its old memory is
-gone, and its new memory is not filled yet. So the search waits for such processes; without this, it missed 7 in 100
-processes that were executing one program after another. Second, a process may start another process and end while the
-search is in progress. So the search is repeated until it finds no new process.
+The search has two difficulties. First, a process shows no environment during execve(2): its old memory is gone, and its
+new memory is not filled yet. So the search waits for such processes. Without this, it missed 7 in 100 processes that
+were executing one program after another. Second, a process may start another process and then end, all during the
+search. So the search is repeated until it finds no new process.
 """
 
 from __future__ import annotations

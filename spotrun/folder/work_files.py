@@ -1,8 +1,8 @@
 """
-Surveys the work folder: which files exist now, and why some of them cannot be stored.
+Surveys the work folder: lists the script's files that exist now, and says why some of them cannot be stored.
 
-The files of a script are those that were made or changed after the script began. For the files of a command's state,
-see state_files.py.
+A file in the folder is one of the script's files if it was created or changed after the script began. For the files of
+a command's state, see state_files.py.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Survey(NamedTuple):
         return self.files.get(path) or self.links.get(path)
 
     def first_change(self, other: Survey) -> str | None:
-        """Return a path whose file, link or folder differs from `other`; None if there is no difference."""
+        """Return a path at which the two surveys differ; None if there is none."""
         pairs: tuple[tuple[Mapping[str, object], Mapping[str, object]], ...] = (
             (self.files, other.files),
             (self.links, other.links),
@@ -165,7 +165,7 @@ def sort_out(found: Iterable[tuple[str, Facts]], link_at: Callable[[str, Survey]
 
 def remember(work: Path, path: Path) -> None:
     """
-    Write to the file `path` which files and folders the work folder contains before the script begins. This is done
+    List the files and folders that the work folder contains before the script begins, in the file `path`. This is done
     only once on each instance. In the file, the name of a folder ends with a slash.
     """
     if path.exists():
@@ -210,7 +210,7 @@ def _new(
 ) -> Iterator[tuple[str, Facts]]:
     """
     Yield each path that `chosen` accepts and that is new or changed: it is not in `before`, or its file differs from
-    the stamp there. Remove each path that exists from `missing`.
+    the stamp there. Each path that exists is removed from `missing`.
     """
     for path, facts in tree(root, never=NEVER):
         name = _name(path, facts)
@@ -225,8 +225,8 @@ def _new(
 
 def _take_copy(root: str, path: str, files: dict[str, FileVersion], refused: dict[str, str]) -> None:
     """
-    If the link at `path` leads to a file of the work folder, enter that file in `files` under the link's path.
-    Otherwise enter the reason in `refused`.
+    If the link at `path` leads to a file of the work folder that can be stored, add that file to `files` under the
+    link's path. Otherwise add the reason to `refused`.
     """
     target = os.path.realpath(os.path.join(root, path))
     if os.path.commonpath((root, target)) != root:

@@ -1,7 +1,7 @@
 """
 Forecasts a job that can use several kinds of instances. A lifetime is one simulated run of the job. Some lifetimes are
-allowed to use all kinds, and others only one kind, so that the results can be compared. In each lifetime, the policy of
-real runs makes the decisions.
+allowed to use all kinds, and others only one kind, so that the results can be compared. In each lifetime, the decisions
+are made by the same policy as in real runs.
 
 For each lifetime, the true speed of every kind is drawn at random. It is between one third of the kind's published
 speed and three times that speed (`spotrun.policy.throughput`). The policy knows only the published speed, so the

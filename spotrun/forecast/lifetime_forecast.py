@@ -50,7 +50,7 @@ def tick_for(time_s: float) -> float:
 
 
 def span_s(job: Job) -> float:
-    """Return the seconds until the deadline; without a deadline, `SPAN` times the time for work and one changeover."""
+    """Return the seconds until the deadline. Without a deadline, return SPAN * (time for the work + one changeover)."""
     return job.deadline_s if isfinite(job.deadline_s) else SPAN * (job.work_s + job.changeover_s)
 
 
@@ -76,7 +76,7 @@ class JobUncertainty(msgspec.Struct, frozen=True):
     changeover_factor: float = 1.0
 
     def job(self, job: Job, seed: int) -> Job:
-        """Return the job with the values that one lifetime draws."""
+        """Return the job with true figures for one lifetime, drawn at random."""
         rng = np.random.default_rng((seed, 2))
         changeover_s = float(rng.choice(self.changeovers_s or (job.changeover_s,)))
         factor, share = self.changeover_factor ** rng.uniform(-1, 1), 1 + self.work_share * rng.uniform(-1, 1)
@@ -119,8 +119,8 @@ class Forecast(msgspec.Struct, frozen=True):
 class Inputs(msgspec.Struct, frozen=True):
     """
     The input of a forecast: its rows (`questions`), the job as it is known before it runs, and the conditions of its
-    lifetimes. `standby` has the rules for replacements. Its field `warned`, which says which losses have a notice, is
-    not used: each lifetime draws its own value at random.
+    lifetimes. `standby` has the rules for replacements. Its field `warned` (the losses that have a notice) is ignored:
+    each lifetime draws these losses at random.
     """
 
     questions: tuple[ForecastRequest, ...]

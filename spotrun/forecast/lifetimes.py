@@ -33,10 +33,10 @@ class SpotPools(msgspec.Struct, frozen=True):
     """
     A set of spot pools: their names, regions and prices (USD per hour), in the order in which they are requested.
 
-    If a pool is not in the bucket's region, sending checkpoints between the two regions costs money. `sending` has the
-    cost of saving checkpoints from each pool, in USD per hour. This cost is added to the pool's price; `sending` is
-    empty if saving costs nothing. `tolls` has the cost, in USD, of fetching the checkpoint when an instance starts,
-    keyed by the name of the pool (or of on-demand). Pools where fetching costs nothing are left out.
+    If a pool is not in the bucket's region, sending checkpoints between the two regions costs money. `sending` is the
+    cost of saving checkpoints from each pool, in USD per hour, which is added to the pool's price; it is empty if
+    saving costs nothing. `tolls` is the cost, in USD, of fetching the checkpoint when an instance starts, keyed by the
+    name of the pool (or of on-demand). Pools where fetching costs nothing are left out.
     """
 
     name: str
@@ -86,8 +86,8 @@ class Generated(msgspec.Struct, frozen=True):
 class Replayed(msgspec.Struct, frozen=True):
     """
     Markets with generated capacity and replayed prices. Capacity is generated because prices carry no information about
-    it. The price histories of all pools are replayed from the same time on, which is chosen at random. When the replay
-    reaches the end of the histories, it continues at their beginning. A pool without a history keeps its current price.
+    it. The price histories of all pools are replayed from one random time. When the replay reaches the end of the
+    histories, it continues at their beginning. A pool without a history keeps its current price.
     """
 
     histories: dict[str, tuple[PriceSegment, ...]]
@@ -198,8 +198,8 @@ def _tick(moment: datetime, tick_s: float) -> int:
 
 def standby_of(standby: Standby, seed: int) -> Standby:
     """
-    Return a copy of `standby` for one lifetime, in which the losses that have a notice are chosen at random. The share
-    of losses with a notice is the same as on the local cloud.
+    Return a copy of `standby` for one lifetime. Which losses have a notice is chosen at random, with the same
+    probability of a notice as on the local cloud.
     """
     rng = np.random.default_rng((seed, 1))
     warned = rng.random(WARNED_MAX) >= local.UNANNOUNCED_SHARE
@@ -208,10 +208,10 @@ def standby_of(standby: Standby, seed: int) -> Standby:
 
 class Lifetime(Sequence[Mapping[str, float]]):
     """
-    A market in the form that the simulator needs: for each tick, a mapping with the price of every pool that has
-    capacity. As long as nothing changes from tick to tick, the ticks share one mapping object.
+    A market in the form that the simulator needs: for each tick, a mapping from every pool that has capacity to its
+    price. Successive ticks with the same content share one mapping.
 
-    A mapping is made only when one of its ticks is first used, because many lifetimes end long before the last tick.
+    A mapping is made only when it is first used, because many lifetimes end long before the last tick.
     """
 
     def __init__(self, market: SpotPools, drawn: Drawn) -> None:

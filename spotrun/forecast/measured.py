@@ -98,9 +98,9 @@ def _setups(state: RunState, how: str) -> Iterator[float]:
 
 def _whole_starts(state: RunState, setup_s: float | None) -> Iterator[float]:
     """
-    Yield the seconds of each changeover, as if its instance had run the whole set-up. For an instance that only
-    unpacked its set-up, replace the unpacking time by `setup_s`, the time of the whole set-up. If `setup_s` is None,
-    leave the unpacking time as it is.
+    Yield the seconds of each changeover as if its instance had run all of `setup`. For an instance that only unpacked
+    the setup cache, replace the unpacking time with `setup_s`, the time of the full setup. If `setup_s` is None, leave
+    the unpacking time as it is.
     """
     for number, seconds in measured_starts(state).items():
         setup = state.attempts[number].setup

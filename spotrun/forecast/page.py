@@ -1,5 +1,5 @@
 """
-Makes the page that `spotrun plan JOB.yaml --html FILE` writes: the forecast in one file that loads no other files.
+Makes the page that `spotrun plan JOB.yaml --html FILE` writes: the forecast as one self-contained file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Forecasts one job: defines which strategies and markets are compared, and the assumptions."""
+"""Forecasts one job: chooses the strategies and markets to compare, and the assumptions."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ class Plan(msgspec.Struct, frozen=True):
 class CheckpointTraffic(msgspec.Struct, frozen=True):
     """
     Traffic between instances and bucket, which costs money if they are in different regions. Each start fetches a
-    checkpoint of `checkpoint_bytes`, and every `interval_s` one is saved. If several instances (`size`) train together,
-    each checkpoint is transferred only once.
+    checkpoint of `checkpoint_bytes`, and a checkpoint of this size is saved every `interval_s` seconds. If several
+    instances (`size`) train together, each checkpoint is transferred only once.
     """
 
     created: RunCreated | None = None
@@ -226,7 +226,10 @@ def job_for(
     """
     on_demand = [sent.usd_per_hour(found) for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
     if not on_demand and time_left is not None:
-        raise SpecInvalid("no on-demand offering suits resources", hint="allow one: a deadline may need on-demand")
+        raise SpecInvalid(
+            "no on-demand offering matches `resources`, but the deadline may need one",
+            hint="change resources so that one matches, or leave out the deadline",
+        )
     work_s, rework_s = work.total_seconds(), (_rework(spec) + assumptions.COMMIT).total_seconds()
     changeover_s = measured.changeover_s or assumptions.CHANGEOVER.total_seconds()
     return Job(

@@ -1,4 +1,4 @@
-"""Shows a forecast as tables, as a picture of its costs, and as JSON (rounded, with null for "never")."""
+"""Shows a forecast as tables, as a chart of its costs, and as JSON (rounded, with null for "never")."""
 
 from __future__ import annotations
 

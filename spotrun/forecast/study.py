@@ -1,5 +1,5 @@
 """
-Studies by simulation what strategies cost and how often they miss deadlines.
+Simulates strategies to compare what they cost and how often they miss deadlines.
 
 Each strategy is simulated with all combinations of recorded markets, job lengths, deadlines and changeovers. A recorded
 market, or *record*, is a file that says at which ticks spot was available in which zones. A *tick* is a step of time;

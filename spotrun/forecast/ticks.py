@@ -2,7 +2,7 @@
 Simulates one job in one recorded market, tick by tick.
 
 A strategy decides at the start of each tick, and knows which zones have spot in that tick. Instances are lost only
-between ticks. Every start of an instance takes a changeover, which is billed at the new instance's price. Stopping an
+between ticks. Starting an instance takes one changeover, which is billed at the new instance's price. Stopping an
 instance costs nothing and loses no progress. Billing is by the second.
 """
 
@@ -51,11 +51,11 @@ class Standby(msgspec.Struct, frozen=True):
     """
     The rules for a replacement that starts while the old instance still trains, as in real runs.
 
-    Notices: `warned` says for each loss, in order, whether the loss has a notice. If there are more losses than values,
-    the values repeat from the first one. A notice comes `notice_s` before the loss, and the replacement is started
-    then. So at the loss, `notice_s` seconds of the replacement's changeover are already over. They are billed at the
-    replacement's price. No work is repeated after such a loss. A strategy that considers how long there has been no
-    spot counts from the notice, not from the loss.
+    Notices: `warned` has a value for each loss, in order: True if the loss has a notice. If there are more losses than
+    values, the values repeat. A notice comes `notice_s` before the loss, and the replacement is started then. So at the
+    loss, `notice_s` seconds of the replacement's changeover are already over; they are billed at the replacement's
+    price. No work is repeated after such a loss. For a strategy that considers how long spot has been unavailable, that
+    time begins at the notice, not at the loss.
 
     Moves to another place: until the changeover to the new place is over, the instances at both places are billed, and
     the new instance can be lost too. While an instance trains, the strategy requests spot only every `ask_every_s`.
@@ -122,10 +122,10 @@ class _Life:
     The state of a simulated job: the place where it runs, the time at which it began to run there, and its results so
     far.
 
-    While the job moves, it still runs at `running`; `coming` is the place to which it moves, and `coming_s` is the time
-    until its new instance is ready. After a loss with a notice, `ahead_s` is the part of the changeover that is already
-    over, because the replacement was started at the notice. Billing of the instance at `running` begins only after
-    another `free_s` seconds, and billing of the instance at `coming` after another `coming_free_s` seconds.
+    `running` is the place where the job runs. While it moves, `coming` is the place to which it moves, and `coming_s`
+    is the time until its new instance there is ready. After a loss with a notice, `ahead_s` is the part of the
+    changeover that is already over, because the replacement was started at the notice. Billing of the instance at
+    `running` begins in `free_s` seconds, and of the one at `coming` in `coming_free_s` seconds.
     """
 
     __slots__ = (
@@ -259,8 +259,8 @@ class _Life:
 
     def _pass_quiet_tick(self, running: str, spot: Mapping[str, float]) -> None:
         """
-        Bill a tick in which the job only trains, and add its progress. This is a faster version of `pass_tick`, with
-        the same result, because the job only trains in most ticks.
+        Bill a tick in which the job only trains, and add its progress. The result is that of `pass_tick`, but computed
+        faster, which pays because most ticks are like this.
         """
         tick_s = self.job.tick_s
         self.usd += self._price(running, spot) * tick_s / SECONDS_PER_HOUR

@@ -1,4 +1,4 @@
-"""Implements the interface `Framework` for one fit of a script that writes its own loop."""
+"""Implements the interface `Framework` for one fit of a script that has its own training loop."""
 
 from __future__ import annotations
 

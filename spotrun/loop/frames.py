@@ -59,7 +59,7 @@ def left_well(frame: FrameType | None) -> bool:
 
 class Frames:
     """
-    The functions of the script that are running while the loop of a fit runs. The outermost of them contains the loop.
+    The script's functions on the call stack during the loop of a fit. The outermost of them contains the loop.
     """
 
     def __init__(self) -> None:
@@ -203,7 +203,8 @@ def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
             before = read | (after - written)
             changed = changed or before != live[number]
             live[number] = before
-    # `offset` may point into the instruction's inline cache, so take the last instruction that starts at or before it.
+    # `offset` may point into the inline cache after an instruction. So take the last instruction that starts at or
+    # before `offset`.
     number = max(number for number, one in enumerate(instructions) if one.offset <= offset)
     if instructions[number].opname == "FOR_ITER":
         return live[numbers[instructions[number].argval]] if ended else live[number + 1]

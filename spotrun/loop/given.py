@@ -1,4 +1,4 @@
-"""Sorts the objects that a script gives to its Loop by their kind. Each object has a name."""
+"""Groups the named objects that a script gives to its Loop: models, optimizers, and others."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Given:
                 )
 
     def kinds(self) -> dict[str, str]:
-        """Return the name of each object's class, keyed by the object's name. Models are left out."""
+        """Return the class name of each object except the models, keyed by the object's name."""
         return {name: type(one).__name__ for name, one in (self.optimizers | self.asked).items()}
 
     def shapes(self) -> Shapes:

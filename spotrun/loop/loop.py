@@ -1,5 +1,5 @@
 """
-`Loop`: exact resume for a script that writes its own training loop.
+`Loop`: exact resume for a script that has its own training loop.
 
     loop = Loop(seed=1, model=model, optimizer=optimizer, scheduler=scheduler)
     s = loop.state(best=0.0)
@@ -81,7 +81,7 @@ class Loop:
     def enumerate(self, loader: Any, start: int = 0) -> Pass:
         """
         Return the remaining batches of `loader` in this epoch, each with its number. Numbers count from `start` at the
-        first batch of the pass, also after a resume.
+        first batch of the pass, even after a resume.
         """
         return Pass(self._open("enumerate"), loader, lambda number, batch: (start + number, batch), counts=True)
 
@@ -90,8 +90,8 @@ class Loop:
         Return the numbers of the steps that remain to be trained, out of `count` steps. Use this in a script that draws
         its batches itself.
 
-        If the script calls this within an epoch, the steps are a pass of that epoch. A script without epochs iterates
-        over the steps directly, and its training has a single epoch.
+        Within an epoch of `Loop.epochs`, the steps form one pass of that epoch. In a script that does not use epochs,
+        all steps form a single epoch.
         """
         if self._passes is not None:
             return Pass(self._passes, range(count), lambda number, _: number, counts=True)
@@ -106,7 +106,7 @@ class Loop:
         return iter(loader) if self._passes is None else self._passes.validation(loader)
 
     def log(self, **figures: Any) -> None:
-        """Log numbers of the training, by name, for `spotrun status`, the report and the ledger."""
+        """Log named figures of the training, such as the loss, for `spotrun status`, the report and the ledger."""
         self._figures |= {name: float(value) for name, value in figures.items()}
 
     def _open(self, name: str) -> Passes:

@@ -161,8 +161,8 @@ class Passes:
 
     def _enter(self, batch: int) -> None:
         """
-        Restore the state. This is called at the start of the pass in which the snapshot lies. In this epoch, the
-        script's code before the pass has already run again; restoring the state undoes its changes.
+        Restore the state, at the start of the pass during which the snapshot was made. The script has already repeated
+        what it does in this epoch before the pass; restoring the state undoes the changes.
         """
         here = self._here
         if here.batches != here.entering_batches:

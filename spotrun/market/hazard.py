@@ -1,5 +1,5 @@
 """
-Estimates how often this run loses spot instances, and for how many of these losses a notice comes early enough to save
+Estimates how often this run loses spot instances, and in what share of these losses a notice comes early enough to save
 all steps. `checkpoint.every: auto` adapts to both.
 """
 
@@ -59,9 +59,9 @@ def observed_hazard(state: RunState, now: datetime) -> Hazard:
     """
     Estimate the hazard of spot as of `now` from the ledger.
 
-    While the run trains on demand, `growth` is 0, because the cloud does not take on-demand instances. A gang stops if
-    any of its members is lost. So a gang's attempt is counted as if it were one instance: its time on spot counts once,
-    and so does its loss, even if several members are lost at the same time.
+    While the run trains on demand, `growth` is 0, because surviving on demand says nothing about spot. A gang stops if
+    any of its members is lost. So a gang's attempt counts as one instance: its time on spot counts once, and so does
+    its loss, even if several members are lost at the same time.
     """
     spot = [attempt for attempt in state.attempts.values() if _on_spot(attempt, state)]
     lost = [attempt for attempt in spot if attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED]
@@ -75,8 +75,8 @@ def observed_hazard(state: RunState, now: datetime) -> Hazard:
 def hazard_of(time_on_spot: timedelta, losses: int, saved: int = 0) -> Hazard:
     """
     Combine the observations with an assumption: one loss without notice in MEAN_TIME_BETWEEN_INTERRUPTIONS ("assumed"
-    in the formula). `saved` is the number of losses that undid no step, because the last step had been committed
-    before.
+    in the formula). `saved` is the number of losses in which no step was lost, because the last step had already been
+    committed.
 
         mean time between losses = (assumed + time on spot) / (1 + losses)
     """

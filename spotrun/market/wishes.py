@@ -240,7 +240,8 @@ def too_dear(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadabl
 
 def may_be_asked(offering: Offering, resources: ResourcesSpec) -> bool:
     """
-    Return True if a suitable offering has a capacity type that the job allows, and a price within the job's max_price.
+    Return True if the job allows the offering's capacity type, and its price is within the job's max_price. Other
+    requirements are not checked.
     """
     if offering.capacity_type is CapacityType.OWN:
         return True

@@ -1,10 +1,10 @@
 """
-Divides a run's time into nested stretches, for tools that draw traces. The times of the stretches are those of the
+Divides a run's time into nested stretches, for tools that show traces. Each stretch begins and ends at the times of
 entries in the run's ledger.
 
     run
     ├── launch             from the request for instances to the end of the last instance
-    │   ├── boot, setup    before an attempt
+    │   ├── boot, setup    until the attempt's takeover
     │   └── attempt        from its takeover until the ledger records its end
     │       ├── training, and each kind of downtime
     │       └── checkpoint from its snapshot until it is durable
@@ -160,7 +160,7 @@ def _key_of(launch: Launch) -> str:
 
 def in_order(stretch: TraceSpan) -> tuple[datetime, datetime]:
     """
-    Return the stretch's start and end. Start and end can come from different clocks, so the end may be before the
-    start; then return the start for both.
+    Return the stretch's start and end. They can come from different clocks; if the end seems to be before the start,
+    return the start for both.
     """
     return stretch.start, max(stretch.start, stretch.end)

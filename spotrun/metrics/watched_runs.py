@@ -1,8 +1,8 @@
 """
-Reads the runs of a store again and again. Each time, only new entries are read. Nothing is written.
+Reads the runs of a store repeatedly. After the first time, only new entries are read. Nothing is written.
 
-The runs are read in threads, so that a reading never takes longer than its limit. If a thread has not finished when the
-limit is reached, it continues, and the next reading uses its result.
+The runs are read in threads, so that no reading exceeds its time limit. A thread that has not finished by then
+continues, and the next reading uses its result.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ night's function, because no process runs between two calls.
 
 A call first takes care of the run. If there is something to report, the call then takes a few seconds longer to send
 the notifications; otherwise it sends nothing to the receivers. If a notification cannot be delivered, the next call
-tries again. After as many attempts as any other runner makes, the function gives up the notification.
+tries again. The function gives up after the same number of tries as any other runner.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class NightNews:
 
     @property
     def waits(self) -> bool:
-        """True while some notification has to be tried again."""
+        """True while a notification still has to be delivered."""
         return bool(self._waiting)
 
     def tell(self, entries: Sequence[Entry], last: News | None) -> list[str]:

@@ -1,6 +1,5 @@
 """
-Finds in a run's ledger the events of which people are to be notified. One entry of the ledger causes each notification
-(`News`).
+Finds the events in a run's ledger that people should be notified of. Each notification (`News`) is about one entry.
 """
 
 from __future__ import annotations
@@ -55,8 +54,8 @@ class News(msgspec.Struct, frozen=True):
     @property
     def id(self) -> str:
         """
-        The notification's id. It is the same in each attempt to deliver the notification, and from each runner, so that
-        a receiver can drop a notification that arrives twice.
+        The notification's id. It is the same in each try, by each runner, so that a receiver can drop a notification
+        that arrives twice.
         """
         return f"{self.run}-{self.entry}-{self.kind}"
 

@@ -1,6 +1,6 @@
 """
-Receivers of notifications: webhooks and commands. Each call of `deliver` is one try and has a time limit. The delivery
-worker repeats tries that failed.
+Receivers of notifications: webhooks and commands. Each call to `deliver` makes one try, within a time limit. The
+delivery worker retries.
 
 A sink raises `Undelivered` if another try might succeed, and `Refused` if no other try can succeed.
 """

@@ -219,12 +219,12 @@ def _return_choice(facts: Facts) -> Chosen | Wait:
 
 def choose_capacity(facts: Facts) -> Chosen | Wait:
     """
-    Return the offering to request now. This is on-demand, or the cheapest of the spot pools that have neither refused a
-    request nor lost an instance a short time ago.
+    Return the offering to request now: on-demand, or the cheapest spot pool that has not recently refused a request or
+    lost an instance.
 
-    The time without spot begins at the last loss, or at the notice of that loss. The run changes to on-demand if this
-    time is longer than `on_demand_after`, and a spot pool has refused a request in this time, even if the run has not
-    tried every spot pool yet. In three cases the run changes to on-demand immediately:
+    The run changes to on-demand when it has been without spot for longer than `on_demand_after`, counted from the last
+    loss or its notice. But it first requests spot at least once: some pool, though not every one, must have refused a
+    request in this time. In three cases the run changes to on-demand immediately:
 
     - no spot pool suits the job
     - nothing trains, and every spot pool has rejected the request

@@ -1,21 +1,20 @@
 """
-Chooses the *keeper*: the kind of instance that has to meet the deadline, on demand if necessary. Also finds the kinds
-that are too slow to meet it.
+Chooses the *keeper*: the kind of instance on which the run relies to meet the deadline, on demand if necessary. Also
+finds the kinds that are too slow to meet it.
 
 The speed of a kind is known only within an interval. A kind is *sure* if it would finish the remaining work before the
-deadline even at the lowest speed in its interval. The keeper is chosen from the sure kinds; if the speed of some sure
-kinds was measured, only from these. Among these kinds, it is the kind that costs least on demand for the same work. If
-no kind is sure, the keeper is the kind that is most likely to meet the deadline, and the run moves to this kind
-immediately. With
+deadline even at the lowest speed in its interval. The keeper is the sure kind that costs least on demand for the same
+work; sure kinds whose speed was measured come before the others. If no kind is sure, the keeper is the kind that is
+most likely to meet the deadline, and the run moves to it immediately. With
 
-    z = log(speed / speed needed) / spread of the logarithm
+    z = log(speed / speed needed) / standard deviation of log(speed)
 
 a kind is sure if z >= 2, and cannot meet the deadline if z < -2. A kind is too slow if it cannot meet the deadline, or
 if its speed was measured and it is not sure.
 
 So the run trains on a kind of uncertain speed only until the speed is measured. If that kind turns out to be too slow,
-its replacement starts while the old instance still trains. The result: if the best kind alone would meet the deadline,
-with enough time left for one start and one trial of each other kind, then the run meets the deadline too.
+its replacement starts while the old instance still trains. It follows that the run meets the deadline whenever the best
+kind alone would meet it with enough time to spare for one start and one trial of each other kind.
 
 None of this applies to a run without a deadline, or to a job that allows only one kind.
 """
@@ -125,8 +124,8 @@ def is_enough(facts: Facts, offering: Offering) -> bool:
     - the run needs no keeper, or it is unknown how much work is left
     - the instance's kind is sure to finish the work in time
     - the instance's kind is the keeper, so no other kind is more likely to meet the deadline
-    - the instance is there for a trial of its kind, and enough time is left to finish the work on the keeper after the
-      trial
+    - the instance was launched for a trial of its kind, and enough time is left to finish the work on the keeper after
+      the trial
     """
     kept, kind = keeper(facts), kind_of(facts, offering)
     if kept is None or kind is None or workload(facts) is None or kind == kept.kind or _z(facts, kind) >= SURE:
@@ -139,7 +138,7 @@ def leaves_time_to_try(facts: Facts, kind: Kind) -> bool:
     Return True if the speed of `kind` has to be measured in a trial, and the run would meet the deadline even if the
     trial made no progress.
 
-    The time of the trial includes two starts: of the instance on trial, and of the keeper after it.
+    The trial's time includes starting the instance on trial, and starting the keeper afterwards.
     """
     kept = keeper(facts)
     if kept is None:
@@ -227,8 +226,8 @@ def _spread(facts: Facts, kind: Kind) -> float:
 
 def _times(facts: Facts, kind: Kind, deviations: float) -> float:
     """
-    Return the speed of `kind` as a multiple of the first kind's speed, if the speed of `kind` is `deviations` standard
-    deviations above the expected one.
+    Return the speed of `kind` as a multiple of the first kind's speed, `deviations` standard deviations above the
+    expected speed.
     """
     return speeds(facts)[kind].times * exp(deviations * _spread(facts, kind))
 
@@ -260,9 +259,8 @@ def _trains_on_demand(facts: Facts) -> Kind | None:
 
 def _on_demand(facts: Facts) -> dict[Kind, Offering]:
     """
-    Return the cheapest on-demand offering of each kind. Offerings that can be requested now are considered, and the
-    offering that trains now. If there are no such offerings, all on-demand offerings within the job's max_price are
-    considered.
+    Return the cheapest on-demand offering of each kind. Only offerings that can be requested now and the one that
+    trains now are considered; if there are none, all on-demand offerings within the job's max_price.
     """
     allowed = [each for each in within_price(facts) if each.capacity_type is CapacityType.ON_DEMAND]
     trains = _trains_on_demand(facts)

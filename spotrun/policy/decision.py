@@ -1,9 +1,9 @@
 """
-Decides what to do next for a run. The decision is a function without side effects: it depends only on the run's state,
-the world around the run, and the time.
+Decides what to do next for a run. `decide` has no side effects: its result depends only on the run's state, the world
+around the run, and the time.
 
-`decide` returns actions, which the runner carries out in order. Each action may be repeated without harm, and the fold
-checks each event again. So it does no harm if two runners make the same decision.
+It returns actions, which the runner carries out in order. Each action may be repeated without harm, and the fold checks
+each event again. So it does no harm if two runners make the same decision.
 """
 
 from __future__ import annotations

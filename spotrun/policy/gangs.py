@@ -150,8 +150,8 @@ def _released(names: list[MemberName], reason: str) -> Iterator[Action]:
 
 def _window(state: RunState) -> timedelta:
     """
-    Return the time for which a ready member is kept while it waits for an attempt. This is the longest time that boot
-    and set-up have taken so far, because the missing members may need that long.
+    Return how long a ready member may wait for an attempt. This is the longest time that boot and setup have taken so
+    far, because the missing members may need that long.
     """
     starts = (known.at - known.launch.intended_at for known in state.setups())
     return max([WINDOW_MIN, *starts])

@@ -98,8 +98,8 @@ def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceG
     assert instance.ended_at is not None
     assert instance.ended_by is not None
     member, launch = state.member(name), state.launches[name.launch]
-    # The start of billing is taken from the ledger if it has one: the cloud reported it earlier, which is more reliable
-    # than its report now. There is one exception: if the cloud could not start the instance, use its report.
+    # If the ledger has the start of billing, take it from there: what the cloud reported while the instance was running
+    # is more reliable than what it reports now. Exception: if the instance never ran, use the cloud's present report.
     is_told = member.recorded is None or (instance.never_ran and not launch.came_up)
     billed_from = instance.billed_from if is_told or member.recorded is None else member.recorded.billed_from
     return ev.InstanceGone(
@@ -107,8 +107,8 @@ def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceG
         member=state.told(name),
         instance_id=instance.instance_id,
         billed_from=billed_from,
-        # The end must not be before the start of billing. It could seem to be, because two runners whose clocks differ
-        # may have observed the two times.
+        # The end must not be before the start of billing. It could be if two runners with different clocks recorded the
+        # two times.
         ended_at=max(instance.ended_at, billed_from or instance.ended_at),
         ended_by=instance.ended_by,
         prices=_until_it_was_off(_prices(state, name, instance, billed_from), instance.off_since),

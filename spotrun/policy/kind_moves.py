@@ -4,11 +4,11 @@ for a move: the other kind is known to cost less per sample, or its cost is unkn
 
 For a move, the runner launches a standby of the other kind while the old instance still trains. So a move costs the
 standby's start and a handover. Without the move, the old instance would train until it is lost, or until a spot
-instance replaces it. At that time, the run would change to the best kind without extra cost. So the move saves money
-only until that time.
+instance replaces it. The run would then change to the best kind anyway, at no extra cost. So the move saves money only
+until then.
 
-If the speeds of both kinds were measured, the run moves if the saving until that time exceeds the cost of the move. The
-saving is computed with the smallest difference between the two kinds that the measurements allow.
+If the speeds of both kinds were measured, the run moves if the saving until then exceeds the cost of the move. The
+saving assumes the smallest difference between the two kinds that the measurements allow.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def move_to_another_kind(facts: Facts) -> KindMove | None:
 
 def _may_be_left(facts: Facts, current: Attempt) -> bool:
     """
-    Return True if a move can replace the running attempt: the attempt is not about to end already, and the speed of its
-    kind was measured.
+    Return True if a move can replace the running attempt: the attempt is not already ending, and the speed of its kind
+    was measured.
     """
     kind = kind_of(facts, facts.state.launch_of(current).intent.offering)
     return not current.leaving and kind is not None and speeds(facts)[kind].measured is not None

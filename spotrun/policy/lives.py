@@ -31,7 +31,7 @@ def lives_until(state: RunState, attempt: Attempt) -> datetime:
 
 
 def _lives(state: RunState, attempt: Attempt) -> Iterator[tuple[datetime, timedelta]]:
-    """Yield, for each instance of the attempt, the end of its time-to-live and the length of its time-to-live."""
+    """Yield the end and the length of each instance's time-to-live."""
     for name in attempt.names:
         recorded, ready = state.member(name).recorded, state.member(name).ready
         booted_at = attempt.booted_at if ready is None else ready.booted_at

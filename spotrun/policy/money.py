@@ -168,18 +168,18 @@ def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timed
 
 def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta, count: int | None) -> timedelta:
     """
-    Return the time-to-live that the budget allows for an instance. Return zero if the launch has to wait until the
-    money that is reserved for another launch is released.
+    Return the time-to-live that the budget allows for an instance. Return zero if the launch has to wait until money
+    reserved for another launch is released.
 
     If the budget is ample, an instance gets half of the money that is neither spent nor reserved. The other half is
     kept for a standby, which may be needed at any time. The standby in turn gets half of that half, and so on. If an
     instance's time-to-live ends before the work is done, it is replaced, and an ample budget pays for the replacement.
 
-    If the budget is not ample, replacements have to be avoided, because each replacement costs money. So the instance
-    gets half of the money only if this pays for all the remaining work or, for an on-demand instance, for a useful time
-    until spot is available again. If half of the money does not pay for that, the instance gets all of it. If even all
-    of the money does not, the run waits until the previous instance has ended and its reserved money is released.
-    Waiting costs nothing.
+    If the budget is not ample, replacements have to be avoided, because each of them costs money. So the instance gets
+    half of the money only if that pays for all the remaining work. For an on-demand instance that the run leaves when
+    spot is available again, it is enough if half of the money pays for a shorter time (see `_useful`). Otherwise the
+    instance gets all of the money. If all of it does not pay for the remaining work, and another launch's reserved
+    money will be released, the run waits for that. Waiting costs nothing.
     """
     whole, enough = affordable_life(facts, ceiling, offering.region, count=count), least
     needed = life_needed(facts, offering)
@@ -191,7 +191,7 @@ def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta,
 
 
 def _shortest(facts: Facts) -> timedelta:
-    """Return the shortest life that is worth a boot, because it leaves some time for training."""
+    """Return the shortest life for which booting an instance is worthwhile, because some time remains for training."""
     start = timedelta(seconds=changeover(facts.state))
     return min(TIME_TO_LIVE_MIN, max(STARTS_IN_A_LIFE * start, 2 * LAST_MINUTES))
 
@@ -261,11 +261,11 @@ def affordable_life(
     facts: Facts, ceiling: Decimal, region: str, freed_usd: Decimal = ZERO, count: int | None = None
 ) -> timedelta:
     """
-    Return the time for which the unused part of the budget pays for instances at the price `ceiling`. The unused part
-    is the money that is neither spent nor reserved.
+    Return how long the unused part of the budget pays for `count` instances at the price `ceiling`. If `count` is None,
+    this is the number of instances that train together.
 
-    `freed_usd` is added to the unused part, and the cost of storage, requests and traffic between regions is subtracted
-    from it. The number of instances is `count` or, if `count` is None, the number of instances that train together.
+    The unused part is the money that is neither spent nor reserved, plus `freed_usd`, minus the cost of storage,
+    requests and traffic between regions.
     """
     state, crossing = facts.state, transfer_limit(facts, region)
     budget = state.created.budget_usd

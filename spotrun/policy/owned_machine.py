@@ -81,8 +81,8 @@ def work_at_home(facts: Facts) -> Workload | None:
 
 def holds(facts: Facts, *, there: bool) -> bool:
     """
-    Return True if the user's machine can meet the deadline without the cloud. `there` is True if the run already trains
-    on that machine; then no time for a start is counted.
+    Return True if the user's machine can meet the deadline without the cloud. If the run already trains there
+    (`there`), no time for a start is included.
     """
     spare = spare_s(facts, there=there)
     return spare is not None and spare >= 0

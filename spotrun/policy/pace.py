@@ -1,9 +1,9 @@
 """
 Measures how long a run's steps take, from the reports of its agents.
 
-The step that a trainer has reached is known at some moments: at its first new step, at each of its snapshots, and at
-the last report of its agent. A *stretch* is the time between two such moments. The pace is measured over whole
-stretches, so it also includes validation, checkpoints and times in which the training was slow.
+A trainer's step number is known only at certain moments: at its first new step, at each of its snapshots, and at its
+agent's last report. A *stretch* is the time between two such moments. The pace is measured over whole stretches, so it
+also includes validation, checkpoints and slow periods.
 """
 
 from __future__ import annotations

@@ -118,7 +118,8 @@ def no_spot_accepts(facts: Facts) -> bool:
 
 def zones_at_fault(facts: Facts) -> set[str]:
     """
-    Return the zones in which a request was rejected. The other instance types in these zones may have the same fault.
+    Return the zones in which a request was rejected. Requests for other instance types may fail there for the same
+    reason.
     """
     return {pool.zone for pool, rest in _resting(facts).items() if rejected(rest.launch)}
 
@@ -208,8 +209,8 @@ def _rest(launch: Launch, lasts: timedelta) -> Rest:
 
 def _would_be_another(facts: Facts, launch: Launch, offering: Offering) -> bool:
     """
-    Return True if a request for `offering` would now have another image, subnet or template than the rejected `launch`
-    had.
+    Return True if a request for `offering` would now use a different image, subnet or template than the rejected
+    `launch`.
     """
     before, now = launch.intent.offering, surrounded(facts.state, offering)
     return (before.image, before.subnet, before.launch_template) != (now.image, now.subnet, now.launch_template)

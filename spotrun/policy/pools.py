@@ -29,8 +29,8 @@ def name_of(pool: Pool) -> str:
 @once
 def just_lost(facts: Facts) -> dict[Pool, Observation]:
     """
-    Return the spot pools in which this run or another run has just received a refusal or a notice, or has lost an
-    instance. Each pool is returned with the observation of this event.
+    Return the spot pools that have recently refused a request of any run, or in which any run has recently lost an
+    instance or received a notice. Each pool comes with that observation.
     """
     return pools_in_trouble([*observations_of(facts.state), *facts.world.observations], facts.now, TROUBLE_LASTS)
 
@@ -51,7 +51,7 @@ def market_history(facts: Facts) -> MarketHistory:
     Return the history of the spot pools in the form that strategies need: the losses and refusals of each pool, in this
     run and in other runs. Times are in seconds since this run's creation.
 
-    A pool counts as having spot now unless it has recently refused a request or lost an instance.
+    A pool is assumed to have spot capacity now unless it has recently refused a request or lost an instance.
     """
     state, world, now = facts.state, facts.world, facts.now
     seen = [*observations_of(state), *world.observations]

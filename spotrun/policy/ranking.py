@@ -1,12 +1,12 @@
 """
 Ranks the offerings that can be requested now. The offering with the lowest cost per hour of progress comes first.
 
-    cost per hour of progress = (price now * (1 + changeover / life) + commits of an hour + start / life) / speed
+    cost per hour of progress = (price now * (1 + changeover / life) + commit traffic + start traffic / life) / speed
 
-`price now` is for all instances that train together. `commits of an hour` and `start` are the cost of traffic between
-regions, in dollars: for writing the commits of one hour, and for reading the data and the checkpoint at a start. This
-cost does not depend on the number of instances. `life` is the expected lifetime of an instance. It is estimated from
-the observations that this run and other runs made of the instance's pool.
+`price now` is for all instances that train together. The two traffic terms are the dollars for sending data between
+regions: `commit traffic` for the commits of one hour, and `start traffic` for the data and the checkpoint that one
+start reads. Neither depends on the number of instances. `life` is the expected lifetime of an instance, estimated from
+what this run and other runs have observed of the instance's pool.
 
 `speed` is 1 if the job allows only one kind of instance. If it allows several, `speed` is relative to the first kind:
 an hour of progress is the work that the first kind does in an hour. So offerings are then ranked by their cost per
@@ -15,8 +15,8 @@ sample.
 A pool that has just refused this run is left out. A pool comes last, whatever it costs, if one of these happened
 recently:
 
-- the pool lost an instance, refused a request of any run, or was the subject of a recommendation
-- a request was rejected in its zone, or an instance in its zone ended before it trained
+- an instance of the pool was lost or got a recommendation, or the pool refused a request of any run
+- a request was rejected in the pool's zone, or an instance in this zone ended before it trained
 """
 
 from __future__ import annotations
@@ -183,8 +183,8 @@ def on_demand_work(facts: Facts) -> dict[Offering, float]:
 
 def _asked_last(facts: Facts, trouble: set[Pool]) -> Callable[[Offering], bool]:
     """
-    Return a function that tests whether an offering is ranked last regardless of its cost. It is ranked last if its
-    pool is in `trouble`, or if a request was rejected or an instance failed in its zone.
+    Return a function that tests whether an offering is ranked last, whatever it costs: if its pool is in `trouble`, or
+    if a request was rejected or an instance failed in its zone.
     """
     at_fault = zones_at_fault(facts) | failing_zones(facts)
     return lambda found: found.pool in trouble or found.zone in at_fault

@@ -2,10 +2,10 @@
 Estimates the speed of each kind of instance that a job allows: at first from published figures, and later from the
 measurements of this run.
 
-Only the ratios of the published figures are used. Each figure may be too high or too low by a factor of up to
-PUBLISHED_DOUBT, and all factors up to this one are assumed to be equally likely. From this follows the spread of the
-logarithm of each speed. When one kind was measured, its steps per second and the published ratios give the speeds of
-the other kinds. The speed of a measured kind is computed only from its own steps.
+Only the ratios of the published figures are used. Each figure is assumed to be too high or too low by a factor of up to
+PUBLISHED_DOUBT, all factors in this range being equally likely. This determines the standard deviation of the logarithm
+of each speed (PRIOR_SPREAD). Once one kind has been measured, its steps per second and the published ratios give the
+speeds of the other kinds. The speed of a measured kind is computed only from its own steps.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from spotrun.units import Steps, bounded
 
 class Workload(msgspec.Struct, frozen=True):
     """
-    The training that is left. It is expected to take `left_s` on one instance, and at worst `doubt_s` longer. No value
-    exceeds ten years.
+    The remaining training. It is expected to take `left_s` on one instance, and `doubt_s` longer in the worst case. No
+    value exceeds ten years.
 
     The times are for an instance in the cloud, even if the user owns a machine. If the job allows several kinds of
     instances, the times are for the first kind.

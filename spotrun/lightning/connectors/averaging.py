@@ -1,5 +1,5 @@
 """
-Saves and restores the part of an averaging callback's state that the callback itself does not save.
+Saves and restores the state of averaging callbacks that these callbacks do not save themselves.
 
 StochasticWeightAveraging saves its average, but not its learning rate schedule and its count of averages, which it
 creates when an epoch starts. After a resume within an epoch, it would have no schedule until the next epoch, and would
@@ -47,8 +47,8 @@ def _dump_normalizing(trainer: Any, callback: Any) -> State:
 
 def load(trainer: Any, saved: list[State | None]) -> None:
     """
-    Give the callbacks their saved schedules and counts. Call this in `on_train_start`, after the state of the
-    optimizers was restored.
+    Restore the callbacks' schedules and counts. Call this in `on_train_start`, after the state of the optimizers was
+    restored.
     """
     for callback, state in zip(callbacks(trainer), saved, strict=True):
         if state is not None:

@@ -196,9 +196,9 @@ class Loops:
         module._current_fx_name = None
 
     def _forget_restart(self) -> None:
-        # Lightning's own checkpoints may lie anywhere within a step. So while `restarting` is True, Lightning does not
-        # step the plateau schedulers of the resumed epoch, and skips or repeats a validation. spotrun's snapshots lie
-        # between steps, and need none of this.
+        # Lightning's own checkpoints may be made in the middle of a step. To allow for that, while `restarting` is
+        # True, Lightning does not step the plateau schedulers of the resumed epoch, and may skip or repeat a
+        # validation. spotrun's snapshots are made between steps, so this would be wrong for them.
         self._fit._restarting = False
         self._epoch._restarting = False
         self._epoch.val_loop.restarting = False

@@ -1,8 +1,8 @@
 """
-Saves and restores the counts of EarlyStopping on each rank.
+Saves and restores EarlyStopping's counters on every rank.
 
-Lightning saves only the counts of rank 0. If a metric is logged without `sync_dist`, each rank monitors its own value
-of the metric, so a rank's counts can differ from the counts of rank 0.
+Lightning saves only the counters of rank 0. If a metric is logged without `sync_dist`, each rank monitors its own value
+of the metric, so its counters can differ from those of rank 0.
 """
 
 from __future__ import annotations
