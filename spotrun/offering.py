@@ -18,10 +18,10 @@ AMOUNT_MAX = Decimal(10) ** 12
 
 def require_amount(amount: Decimal | None) -> None:
     """
-    Require an amount of dollars, or None.
+    Check an amount of dollars. None is accepted.
 
     Raises:
-        ValueError: `amount` is not a possible number of dollars.
+        ValueError: `amount` is negative, not finite, or more than AMOUNT_MAX.
     """
     if amount is not None and not (amount.is_finite() and 0 <= amount <= AMOUNT_MAX):
         raise ValueError(f"{amount} is not an amount of dollars")

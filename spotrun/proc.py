@@ -54,15 +54,15 @@ def _environment(pid: int) -> bytes | None:
 
 
 def _living(pid: int) -> Stat | None:
-    """Return the facts about a process that can have an environment; None if it has ended or is the kernel's."""
+    """Return the facts about a live process; None if it has ended, or is a kernel thread, which has no environment."""
     found = stat(pid)
     return None if found is None or found.ended or found.flags & _KERNEL_THREAD else found
 
 
 class ProcessMark(msgspec.Struct, frozen=True):
     """
-    Identifies a process. Unlike a process id, it cannot be mistaken for a later process that has got the same id.
-    `started` is in clock ticks since the machine booted.
+    Identifies a process, even if a later process gets the same process id. `started` is in clock ticks since the
+    machine booted.
     """
 
     pid: int

@@ -142,8 +142,8 @@ def tree(root: str, folder: str = "", never: Collection[str] = ()) -> Iterator[t
 
 def sort_out(found: Iterable[tuple[str, Facts]], link_at: Callable[[str, Survey], LinkTo | None]) -> Survey:
     """
-    Sort the paths into the fields of a survey. After all other paths are sorted, `link_at` is called for each link. It
-    returns the link in the form in which the link is to be stored, or None if the link cannot be stored as a link.
+    Return a survey of the paths in `found`. `link_at` is called for each link after all other paths are in the survey;
+    it returns the link to store, or None if the link cannot be stored as a link.
     """
     survey = Survey({}, {}, {}, {})
     for path, facts in found:
@@ -187,12 +187,12 @@ def _name(path: str, facts: Facts) -> str:
 
 def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool]) -> Survey:
     """
-    Survey what the script has made or changed. The survey has the new folders, and the files for which `chosen` returns
-    True and that either did not exist `before` the script began or have changed since.
+    Survey what the script has created or changed. The survey has the new folders, and the files for which `chosen`
+    returns True and that are new or changed compared with `before`, the state before the script began.
 
-    A link is entered in `links` if it can be stored as a link. In addition, the file to which the link leads is entered
-    in `files` under the link's path, because users who fetch files want copies instead of links. If that file cannot be
-    stored, the reason is entered in `refused`.
+    A link that can be stored as a link is added to `links`. In addition, the file to which it leads is added to `files`
+    under the link's path, because users who fetch files want copies instead of links. If that file cannot be stored,
+    the reason is added to `refused`.
     """
     root = os.path.realpath(work)
     missing = {path for path in before if path[-1:] != "/" and chosen(path)}

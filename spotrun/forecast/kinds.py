@@ -123,7 +123,7 @@ def forecast_of_kinds(
 
 
 def lived_by(choice: Choice, lifetimes: Sequence[int], seed: int, source: Source) -> list[list[LifeOutcome]]:
-    """Simulate the lifetimes with these numbers. Return the results of each row."""
+    """Simulate the lifetimes whose numbers are in `lifetimes`. Return the results of each row."""
     pools = _pools([each for way in choice.ways for each in way.offerings])
     found: list[list[LifeOutcome]] = [[] for _ in choice.ways]
     for own in (seed_of(seed, number) for number in lifetimes):
@@ -187,7 +187,7 @@ def choice_of(
     checkpoint_bytes: int,
 ) -> Choice:
     """
-    Return the input of a forecast with these rows: all kinds together, each kind alone (both with `strategy`), and all
+    Return the input of a forecast whose rows are: all kinds together, each kind alone (both with `strategy`), and all
     kinds on demand only.
     """
     kinds = [kind for kind in spec.resources.kinds if any(is_of(each, kind) for each in offerings)]

@@ -84,8 +84,8 @@ class JobUncertainty(msgspec.Struct, frozen=True):
 
     def believed(self, job: Job) -> Job:
         """
-        Return the job with the changeovers that its strategy assumes. As in a real run, the strategy is on the safe
-        side: it assumes that changeovers take longer than expected.
+        Return the job with the changeovers that its strategy assumes. To be safe, the strategy assumes that changeovers
+        take longer than expected, as in a real run.
         """
         return msgspec.structs.replace(job, changeover_s=job.changeover_s * self.changeover_factor)
 
@@ -195,8 +195,8 @@ def seed_of(seed: int, number: int) -> int:
 
 def horizons(job: Job) -> tuple[int, int]:
     """
-    Return two lengths of a market, in ticks. Most lifetimes end within the first; at the end of the second, a lifetime
-    is given up.
+    Return two lengths for the drawn markets, in ticks. Most lifetimes end within the first; a lifetime that reaches the
+    end of the second is given up.
     """
     whole_s, mostly_s = HORIZON * span_s(job), MOSTLY * (job.work_s + job.changeover_s)
     return ceil(min(whole_s, mostly_s) / job.tick_s), ceil(whole_s / job.tick_s)

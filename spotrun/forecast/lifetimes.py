@@ -62,8 +62,7 @@ class Drawn(msgspec.Struct, frozen=True):
 
 class Source(Protocol):
     """
-    A source of markets. `words` describes the source; it is a phrase that completes the sentence "spot comes and goes
-    …".
+    A source of markets. `words` is a phrase that describes it in the sentence "spot comes and goes {words}".
     """
 
     @property
@@ -124,10 +123,10 @@ class Replayed(msgspec.Struct, frozen=True):
 
 class Recorded(msgspec.Struct, frozen=True):
     """
-    Markets that are replayed from a record. The record consists of windows of time. A window is chosen at random and
+    Markets that are replayed from a record, which consists of windows of time. A window is chosen at random and
     replayed from a random time in it to its end; then the next window is chosen. Each pool replays one recorded zone,
-    and all pools replay the same times. If there are more pools than zones, the remaining pools replay the same zones
-    at other times.
+    all at the same recorded times. If there are more pools than zones, the remaining pools replay these zones at other
+    times.
 
     A pool's price is its current price times a ratio: the zone's recorded price divided by the mean of the zone's
     recorded prices.
@@ -165,8 +164,8 @@ class Recorded(msgspec.Struct, frozen=True):
 
 class Local(msgspec.Struct, frozen=True):
     """
-    Markets that the local cloud generates, with prices that move. Their seeds differ from the run's, so a forecast does
-    not know the run's own market.
+    Markets that the local cloud generates, with changing prices. Their seeds differ from the run's, so a forecast does
+    not know the market that the run will have.
     """
 
     config: MarketConfig

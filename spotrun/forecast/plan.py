@@ -59,7 +59,7 @@ class Plan(msgspec.Struct, frozen=True):
     The forecast of a job, made before any money is spent. `assumed` states the assumptions in one line.
 
     `time_left` is None for a run without a deadline. `repeats` is True if an interruption will probably make the job
-    begin again: the job runs a command, names no files as its state, and none of its earlier runs had a checkpoint. If
+    start over: the job runs a command, names no files as its state, and none of its earlier runs had a checkpoint. If
     the job allows several kinds of instances, `expects` lists the kinds that will probably do most of the work, the
     most probable first.
     """
@@ -262,8 +262,8 @@ def _standby(spec: RunSpec, offerings: Sequence[Offering], measured: RunMeasurem
 
 def _unpacks(spec: RunSpec, offerings: Sequence[Offering]) -> bool:
     """
-    Return True if an instance of this job can unpack the set-up that another instance has packed. This works only if
-    all offerings have the same accelerators.
+    Return True if the job's instances can share a setup cache. This works only if all offerings have the same
+    accelerators.
     """
     return spec.setup is not None and spec.pack_setup and len({found.accelerators for found in offerings}) == 1
 

@@ -127,7 +127,7 @@ class Study(msgspec.Struct, frozen=True):
 
 def records_in(folder: Path) -> list[Path]:
     """
-    Return the files below `folder` whose names end like those of records. If `folder` is itself a file, return that
+    Return the files below `folder` whose names have the endings of recorded markets. If `folder` is a file, return that
     file.
 
     Raises:

@@ -85,13 +85,13 @@ def simulate(
     tolls: Mapping[str, float] = NO_TOLLS,
 ) -> Outcome:
     """
-    Simulate `job` in `market`, from tick `first` on. At each tick `strategy` chooses a place: a zone, on-demand or
+    Simulate `job` in `market`, starting at tick `first`. At each tick `strategy` chooses a place: a zone, on-demand or
     none.
 
     After a loss without notice, the job has to repeat the work that it did since its start at that place, but at most
-    `rework_s` seconds of work. Without `standby`, every start takes a whole changeover, and the whole changeover is
-    billed. `job` has the true figures; `believed`, if not None, is the job with more cautious figures, on which the
-    strategy bases its decisions. `tolls` has the extra cost, in USD, of each start at a place.
+    `rework_s` seconds of work. Without `standby`, every start takes a full changeover, all of which is billed. `job`
+    has the true figures; `believed`, if not None, is the job with more cautious figures, on which the strategy bases
+    its decisions. `tolls` is the extra cost, in USD, of each start at a place.
     """
     life = _Life(job, rework_s, standby, tolls)
     told, choose, history = believed or job, strategy.choose, MarketHistory()
@@ -157,7 +157,7 @@ class _Life:
         self.progress = {True: 0.0, False: 0.0}
 
     def see(self, spot: Mapping[str, float]) -> None:
-        """Apply the losses since the last tick. If a replacement has become ready, let the job run there."""
+        """Apply the losses since the last tick. If a replacement has become ready, the job continues there."""
         self.ahead_s = 0.0
         if self.coming is not None and self.coming != ON_DEMAND and self.coming not in spot:
             self.coming = None
@@ -183,9 +183,9 @@ class _Life:
         Return the spot offers that the strategy sees, and the seconds since the job arrived at its place or, if that is
         later, since the strategy last requested spot.
 
-        With a `standby`, the strategy requests spot only at intervals while the job runs, and sees the offers of other
-        zones only at these requests. Without a `standby`, the strategy sees all offers at each tick, and the seconds
-        are always counted from the job's arrival.
+        With `standby`, a strategy requests spot only at intervals while the job runs, and sees offers of other zones
+        only when it does. Without `standby`, it sees all offers at each tick, and the seconds are always counted from
+        the job's arrival.
         """
         since_s, standby, running = self.elapsed_s - self.since_s, self.standby, self.running
         if standby is None:
@@ -202,7 +202,7 @@ class _Life:
 
     def go(self, place: str | None, spot: Mapping[str, float]) -> None:
         """
-        Start at `place`; stop if `place` is None. With a `standby`, the job runs at its old place until the new one is
+        Start at `place`; stop if `place` is None. With `standby`, the job runs at its old place until the new one is
         ready.
         """
         self.starts += place is not None
@@ -232,8 +232,8 @@ class _Life:
 
     def pass_tick(self, spot: Mapping[str, float]) -> float | None:
         """
-        Bill one tick and let the job progress in it. Return the time at which the job is done, or None if it is not
-        done.
+        Bill one tick, and add the job's progress in it. Return the time at which the job is done; None if it is not
+        done yet.
         """
         running = self.running
         assert running is not None

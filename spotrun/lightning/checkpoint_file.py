@@ -75,7 +75,7 @@ def export(image: Buffer | mmap.mmap, path: Path) -> Facts:
 
 
 def _facts_of_another(state: dict[str, Any], meta: dict[str, Any]) -> Facts:
-    """Return the facts about a checkpoint of a training without Lightning."""
+    """Return the facts about a checkpoint that was made without Lightning."""
     optimizers = bool(state.get("optimizer_states"))
     return Facts(step=int(state["global_step"]), epoch=int(meta["epoch"]), lightning="", has_optimizer=optimizers)
 

@@ -73,8 +73,8 @@ class TraceCallback:
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """
-        Record the end of the training. This runs after SpotrunCallback's teardown, so it records the random generators
-        in the state in which the code after fit() finds them.
+        Record the end of the training. This runs after SpotrunCallback's teardown, so the recorded state of the random
+        number generators is what the code after fit() finds.
         """
         if stage == "fit":
             self._look_for_improvement(trainer)

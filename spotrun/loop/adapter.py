@@ -72,8 +72,8 @@ class LoopFramework:
 
     def _variables(self) -> dict[str, Any]:
         """
-        Return the local variables of the function that runs the loop. If a variable holds a loader, add the loader's
-        dataset, because possibly no variable holds the dataset itself.
+        Return the local variables of the function that runs the loop. If a variable holds a loader, add its dataset,
+        which may not be in any variable itself.
         """
         found = dict(self.frames.variables())
         loaders = {name: prepared.loader_in(value) for name, value in found.items()}

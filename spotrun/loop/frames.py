@@ -108,7 +108,7 @@ class Frames:
     def _known(self, frame: FrameType) -> Values:
         """
         Return the variables that `frame` would have in a resumed process when that process reads its first batch. Each
-        variable is represented by the token that `_seen` returns for its value.
+        variable is represented by the fingerprint of its value (`_seen`).
 
         By then, the resumed script has run the code before the loop and, in the current epoch, the code before the
         pass.
@@ -160,11 +160,10 @@ def _is_function(frame: FrameType) -> bool:
 
 def _seen(value: Any) -> Any:
     """
-    Return a token for the value of a variable. If the token is different later, the variable has changed in the
-    meantime.
+    Return a fingerprint of a variable's value. If it is different later, the value has changed.
 
-    The token of a plain value is the value itself. The token of an object consists of its identity and of those
-    properties that are cheap to compare: its length, its version, or its plain attributes.
+    The fingerprint of a plain value is the value itself. That of an object consists of its identity and of properties
+    that are cheap to compare: its length, its version, or its plain attributes.
     """
     if is_scalar(value):
         return type(value), repr(value)
@@ -184,11 +183,11 @@ def _seen(value: Any) -> Any:
 @cache
 def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
     """
-    Return the local variables whose values are still needed at the instruction at `offset`: from there on, the code may
-    read them before it writes to them.
+    Return the local variables that are live at the instruction at `offset`: the code that follows may read them before
+    it writes to them.
 
-    `ended` matters only if this instruction requests the next item of a loop. `ended` is True if the loop has no next
-    item, and so ends.
+    `ended` matters only if this instruction requests the next item of a loop. It is True if there is none, so that the
+    loop ends.
     """
     instructions = list(dis.get_instructions(code))
     numbers = {one.offset: number for number, one in enumerate(instructions)}

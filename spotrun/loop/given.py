@@ -30,9 +30,9 @@ class Given:
     """
     Everything that a script gives to its Loop.
 
-    The objects are divided into groups by their types. `models` and `optimizers` are the script's models and
-    optimizers. `asked` are library objects with a `state_dict`, such as schedulers and scalers, which return and load
-    their own state. `roots` are all other objects; spotrun saves and loads their attributes.
+    The objects are grouped by type. `models` and `optimizers` are the script's models and optimizers. `asked` are
+    library objects with a `state_dict`, such as schedulers and scalers, which return and load their own state. `roots`
+    are all other objects; spotrun saves and loads their attributes.
     """
 
     def __init__(self, launcher: Any, things: Mapping[str, Any]) -> None:

@@ -69,8 +69,8 @@ class Loop:
     def epochs(self, count: int) -> Numbers:
         """
         Return the numbers of the epochs that remain to be trained, in a training of `count` epochs. A new training
-        begins with epoch 0, and a resumed training with the epoch in which it was interrupted. After the script's loop
-        over these numbers has ended, another call of `epochs` starts another training.
+        begins with epoch 0, and a resumed one with the epoch in which it was interrupted. After the script's loop over
+        these numbers has ended, another call of `epochs` starts another training.
         """
         return Numbers(self, count, count, Passes.epochs)
 
@@ -138,8 +138,8 @@ class Loop:
 
 class Numbers:
     """
-    The numbers of the epochs or steps of one training. The training begins when the script starts to iterate over them,
-    and ends with the iteration. They can be iterated only once.
+    The numbers of the epochs or steps of one training. The training begins and ends with the script's iteration over
+    them, which can be done only once.
     """
 
     def __init__(self, loop: Loop, count: int, epochs: int, numbers: Callable[[Passes], Iterator[int]]) -> None:

@@ -32,8 +32,7 @@ example, a progress bar or its generator.
 
 class Passes:
     """
-    The iterators of one fit, from its first epoch to its end. They count epochs and batches, and call the `Fit` at each
-    epoch and batch.
+    The iterators over the epochs and batches of one fit. They count both, and call the `Fit` for each.
     """
 
     def __init__(self, framework: LoopFramework, local: str | None = None) -> None:
@@ -289,7 +288,7 @@ def _has_length(source: Any) -> bool:
 
 def _reads(one: object, running: Sequence[FrameType]) -> bool:
     """
-    Return whether the `enumerate` object `one` iterates over a generator whose frame is in `running`, directly or
+    Return True if the `enumerate` object `one` iterates over a generator whose frame is in `running`, directly or
     through other iterators.
     """
     level: Iterable[object] = [one]

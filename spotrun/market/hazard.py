@@ -35,8 +35,8 @@ class Hazard(msgspec.Struct, frozen=True):
     The hazard of spot in this run, estimated from its losses so far.
 
     `saved` is the share of losses in which no step was lost, because the notice left time for one more commit. The
-    longer the current instance runs without a loss, the higher is the estimated mean time between losses. `growth` is
-    the number of seconds by which this estimate grows in each second.
+    longer the current instance runs without a loss, the longer the estimated mean time between losses becomes. `growth`
+    is the number of seconds by which this estimate grows in each second.
     """
 
     mean_time_between: timedelta = MEAN_TIME_BETWEEN_INTERRUPTIONS
@@ -90,8 +90,8 @@ def _on_spot(attempt: Attempt, state: RunState) -> bool:
 
 def _up_from(attempt: Attempt) -> datetime:
     """
-    Return the time from which the attempt's time on spot is counted. This is the boot of its instance. For a gang it is
-    the start of the attempt instead, because members may already have run in the previous attempt.
+    Return the moment at which the attempt's time on spot begins: the boot of its instance. For a gang it is the start
+    of the attempt instead, because members may already have run in the previous attempt.
     """
     return attempt.booted_at if attempt.gang is None else attempt.started_at
 
@@ -114,7 +114,7 @@ def probability_to_follow(state: RunState, now: datetime, within: timedelta) -> 
 
         rate = (FOLLOWED_PRIOR_LOSSES + n) / (assumed + t)        probability = 1 - exp(-rate * within)
 
-    If the run itself ended an instance earlier, t includes only the time until the instance ended.
+    If the run itself ended an instance before FOLLOWS_WITHIN had passed, t includes only the time until then.
     """
     told = [attempt for attempt in state.attempts.values() if attempt.rebalance_at is not None]
     assumed_s = FOLLOWED_PRIOR_LOSSES * FOLLOWS_WITHIN.total_seconds() / -log(1 - FOLLOWED_PRIOR)

@@ -62,8 +62,8 @@ def price_series(
 
 def spells(segments: Sequence[PriceSegment], since: datetime, until: datetime) -> Iterator[PricePeriod]:
     """
-    Yield each price that was valid at some time from `since` to `until`, with the part of this period in which the
-    price was valid.
+    Yield each price that applied at some time from `since` to `until`, with the part of this period in which it
+    applied.
     """
     ends = [*(segment.since for segment in segments[1:]), until]
     for segment, end in zip(segments, ends, strict=False):

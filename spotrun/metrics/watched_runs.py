@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 class WatchedRun:
     """
-    A folder in a store, with the result of the last attempt to read its run: either the run's figures, or an error.
+    A folder in a store, with the result of the last try to read its run: either the run's figures, or an error.
     """
 
     def __init__(self, name: str, uri: str, run: OpenRun | None = None) -> None:
@@ -66,8 +66,7 @@ class WatchedRun:
 
     def _settle(self, act: Callable[[], None]) -> None:
         """
-        Run `act`, and record the error if it raises one. If the error is that the store is unavailable, keep the last
-        result instead.
+        Call `act`, and record any error that it raises. But if the store is unavailable, keep the last result.
         """
         try:
             act()

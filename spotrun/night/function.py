@@ -133,7 +133,7 @@ class _Attended:
 
 class Attendant:
     """
-    Takes care of the newest run among the nights of one name. `alarm` is for tests; by default, the cloud's alarm is
+    Takes care of the newest run of one installed job's nights. `alarm` is for tests; by default, the cloud's alarm is
     used.
     """
 
@@ -375,8 +375,8 @@ class Attendant:
 
     def _goes_on(self) -> bool:
         """
-        Return True if the run that this process takes care of is unfinished. As long as it is, no other night starts a
-        newer run: see `_unfinished`.
+        Return True if the run that this process takes care of is unfinished. Until it is finished, no night starts a
+        newer run (see `_unfinished`).
         """
         if self._attended is None:
             return False
@@ -476,7 +476,7 @@ def _may_be_billed(state: RunState) -> bool:
 
 def _moment(text: object, now: datetime) -> datetime:
     """
-    Return the time at which a call was due, from the event's text. If the event has no such text, return `now`.
+    Parse `text`, the time at which an event was due. Return `now` if the event has no such time.
 
     Raises:
         SpecInvalid: the text is not a time.

@@ -162,12 +162,12 @@ class DeliveryWorker(threading.Thread):
         return self._delivery.failures
 
     def tell(self, item: Entry | News) -> None:
-        """Queue the next entry of the ledger, or a notification that no entry has caused. Never blocks."""
+        """Queue the next entry of the ledger, or a notification that belongs to no entry. Never blocks."""
         self._inbox.put(item)
 
     def finish(self) -> None:
         """
-        Announce that no more items will come. The thread ends once it has delivered or given up all notifications.
+        Tell the thread that no more items will come. It ends once it has delivered or given up all notifications.
         """
         self._inbox.put(None)
 

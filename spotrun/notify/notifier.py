@@ -37,10 +37,10 @@ def redactor_for(spec: RunSpec, addresses: Iterable[str], environment: Mapping[s
 
 class Notifier:
     """
-    Sends the notifications that ledger entries cause. None of its methods raises an error.
+    Sends the notifications for ledger entries. None of its methods raises an error.
 
-    Its methods do not wait for deliveries. Only the end of the `with` block waits, for at most `CLOSE_WITHIN_S`. The
-    run's next runner delivers what was not delivered by then.
+    Its methods do not wait for deliveries. Only the end of the `with` block waits, for at most `CLOSE_WITHIN_S`.
+    Notifications still undelivered then are left to the run's next runner.
     """
 
     def __init__(

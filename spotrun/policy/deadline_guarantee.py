@@ -51,11 +51,11 @@ kind is not kept.
 
 class Keeper(msgspec.Struct, frozen=True):
     """
-    The kind that has to meet the deadline. It is expected to be `times` times as fast as the first kind that the job
-    allows.
+    The kind on which the run relies to meet the deadline. It is expected to be `times` times as fast as the first kind
+    that the job allows.
 
-    The work left is expected to take `left_s` on this kind, and `doubt_s` longer at worst. While the amount of work is
-    unknown, both are infinite, and the keeper is the kind with which the run begins.
+    The remaining work is expected to take `left_s` on this kind, and `doubt_s` longer in the worst case. While the
+    amount of work is unknown, both are infinite, and the keeper is the kind with which the run begins.
     """
 
     kind: Kind
@@ -102,7 +102,7 @@ def keeper(facts: Facts) -> Keeper | None:
 @once
 def too_slow(facts: Facts) -> frozenset[Kind]:
     """
-    Return the kinds on which the run must not train, because they would be too late.
+    Return the kinds on which the run must not train, because they would miss the deadline.
 
     If the speed of another kind was measured and the keeper's was not, return all kinds except the keeper. So the run
     moves to the keeper, whose speed is measured next.
@@ -158,9 +158,9 @@ def _on_trial(facts: Facts, kept: Keeper, kind: Kind) -> bool:
 
 def _spare_s(facts: Facts, kept: Keeper, kind: Kind) -> float:
     """
-    Return the seconds between the end of the work and the deadline in the worst case. In the worst case, an instance of
-    `kind` is lost now, together with its uncommitted steps, and the keeper does all the remaining work. The time that
-    the keeper takes to start is not subtracted yet.
+    Return the seconds between the end of the work and the deadline in the worst case: an instance of `kind` is lost
+    now, together with its uncommitted steps, and the keeper does all the remaining work. The caller has to subtract the
+    keeper's start.
     """
     deadline_at = facts.state.created.deadline_at
     assert deadline_at is not None
@@ -170,8 +170,8 @@ def _spare_s(facts: Facts, kept: Keeper, kind: Kind) -> float:
 
 def times_in_time(facts: Facts, kind: Kind) -> float:
     """
-    Return the lowest speed at which `kind` would still be in time, as a share of the expected speed of `kind`. Return 0
-    if the run needs no keeper, or if the amount of work is unknown.
+    Return the lowest speed at which `kind` would still meet the deadline, as a share of its expected speed. Return 0 if
+    the run needs no keeper, or if the amount of work is unknown.
     """
     if not promises(facts) or workload(facts) is None:
         return 0.0
@@ -189,8 +189,8 @@ def rework_s(facts: Facts, kept: Keeper, *kinds: Kind) -> float:
 
 def hopeful_s(facts: Facts) -> float:
     """
-    Return the shortest time in which the work can be done, if all uncertain speeds turn out well: on the fastest of the
-    job's kinds, at the highest speed in its interval.
+    Return the shortest time in which the work could be done: on the fastest of the job's kinds, at the highest speed in
+    its interval.
     """
     left = workload(facts)
     assert left is not None
@@ -278,8 +278,8 @@ def _on_demand(facts: Facts) -> dict[Kind, Offering]:
 
 def _begun_with(facts: Facts, found: Mapping[Kind, Offering], usd: Mapping[Kind, float]) -> Kind:
     """
-    Return the kind with which the run begins while the amount of work is unknown. Of all kinds whose price per hour is
-    not above the first kind's, this is the kind that is expected to cost least for the same work.
+    Return the kind with which the run begins while the amount of work is unknown: of all kinds that cost no more per
+    hour than the first kind, the one expected to cost least for the same work.
     """
     first = choice(facts)[0]
     limit = found[first].price_usd_per_hour if first in found else None

@@ -30,8 +30,8 @@ def decide(
     state: RunState, spec: RunSpec, world: World, now: datetime, strategies: Mapping[str, Strategy] = STRATEGIES
 ) -> list[Action]:
     """
-    Return the actions to carry out now, in order. The list ends with the first action whose event could change the
-    decisions after it; they are made in the next call.
+    Return the actions to carry out now, in order. If their events could change later decisions, these decisions are
+    left to the next call.
 
     `strategies` are the strategies that a job is allowed to name.
     """

@@ -67,7 +67,7 @@ def record(facts: Facts) -> Iterator[Action]:
 @once
 def instances(facts: Facts) -> dict[MemberName, Instance]:
     """
-    Return the instance of each member, as far as the cloud shows it.
+    Return the instance of each member, if the cloud shows one.
 
     The cloud may show other instances with the same tags, because consoles copy the tags when a user launches "another
     like this". If the ledger has recorded the member's instance, return that instance. Otherwise return the oldest
@@ -241,8 +241,8 @@ def _is_settled_without(facts: Facts, launch: Launch) -> bool:
 
 def _not_launched(facts: Facts, launch: Launch) -> Iterator[Action]:
     """
-    Repeat the request of a launch for which the cloud has shown no instance. If the time for requests is over, close
-    the launch.
+    Repeat the request of a launch for which the cloud has shown no instance. If it is too late for requests, close the
+    launch.
     """
     state, now = facts.state, facts.now
     if state.terminal is not None or state.stop_requested:
@@ -257,7 +257,7 @@ def _not_launched(facts: Facts, launch: Launch) -> Iterator[Action]:
 
 
 def _had_time_to_go(facts: Facts, name: MemberName) -> bool:
-    """Return True if enough time has passed, since the member had to leave, for its instance to have ended."""
+    """Return True if the member had to leave so long ago that its instance should have ended by now."""
     over_at = over_by(facts.state, name)
     return over_at is not None and facts.now > over_at
 

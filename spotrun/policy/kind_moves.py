@@ -142,8 +142,8 @@ def _worth_a_trial(facts: Facts, work: Work, here: Offering) -> KindMove | None:
 
 def _usd_here(facts: Facts, work: Work, here: Offering) -> float:
     """
-    Return the cost in USD, at the current pool's present price, of the work that the first kind does in an hour. The
-    cost is returned even if the run is not allowed to request this pool at the moment.
+    Return the cost, in USD, of doing as much work in the current pool as the first kind does in an hour, even if the
+    run is not allowed to request this pool at the moment.
     """
     offered = next((each for each in work if each.pool == here.pool), None)
     if offered is not None:

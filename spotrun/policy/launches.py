@@ -28,7 +28,7 @@ def why_needed(state: RunState) -> str:
 
 
 def is_standby(state: RunState, launch: Launch) -> bool:
-    """Return whether the launch was requested while an attempt was running."""
+    """Return True if the launch was requested while an attempt was running."""
     beside = launch.intent.beside
     if beside is None or launch.intent.standby_for is not None:
         return beside is not None
@@ -37,12 +37,12 @@ def is_standby(state: RunState, launch: Launch) -> bool:
 
 
 def may_be_of(spec: RunSpec, capacity_type: CapacityType) -> bool:
-    """Return whether the job allows instances of this capacity type. The user's own machine is always allowed."""
+    """Return True if the job allows instances of this capacity type. The user's own machine is always allowed."""
     return capacity_type is CapacityType.OWN or spec.resources.spot_policy in ("auto", capacity_type.in_words)
 
 
 def refused(launch: Launch) -> bool:
-    """Return whether the launch failed because the cloud had no capacity, or because an account quota is full."""
+    """Return True if the launch failed because the cloud had no capacity, or because an account quota is full."""
     closed = launch.closed is not None and launch.closed.cause is not Cause.EXTERNAL
     return closed or launch.taken_before_it_ran or launch.over_quota
 

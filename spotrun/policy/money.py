@@ -142,8 +142,8 @@ def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | N
 
 def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timedelta | None:
     """
-    Return the time for which new instances are allowed to live. Return None if the budget pays only for a time that is
-    too short to be worth the boot.
+    Return the time for which new instances are allowed to live. Return None if the budget pays only for a time so short
+    that a boot is not worthwhile.
 
     The instances of a bench are allowed to live only a little longer than the bench takes. There are two reasons: they
     need no more time, because they are not replaced and nothing on them has to be saved; and if the bench's process is
@@ -224,7 +224,7 @@ def _unspent_usd(facts: Facts, launch: Launch) -> Decimal:
 
 def _egress_reserve(facts: Facts, offering: Offering, life: timedelta) -> Decimal:
     """
-    Return the amount that a budget reserves for the traffic between regions that an instance causes in the time `life`.
+    Return the amount that a budget reserves for the traffic between regions that an instance causes during its life.
     """
     if facts.state.created.budget_usd is None:
         return ZERO
@@ -292,7 +292,7 @@ def life_needed(facts: Facts, offering: Offering) -> timedelta | None:
 
 def pays_for_all(facts: Facts, offering: Offering) -> bool:
     """
-    Return True if the budget pays for all the work that is left, if there is no budget, or if the work is unknown.
+    Return True if the budget pays for all the remaining work, if there is no budget, or if that work is unknown.
     """
     needed, price = life_needed(facts, offering), offering.price_usd_per_hour
     if facts.state.created.budget_usd is None or needed is None or price <= 0:
@@ -317,9 +317,9 @@ def _on_demand(state: RunState, attempt: Attempt) -> bool:
 
 def _for_want_of_money(facts: Facts, offering: Offering) -> Iterator[Action]:
     """
-    Yield what to do about a launch for which the budget has too little money. If an on-demand instance is to replace a
-    spot instance, the budget may pay for all the work on demand once the spot instance has ended. In that case, drain
-    the spot instance. In all other cases, stop the run, or wait.
+    Yield the actions to take if the budget has too little money for a launch. If an on-demand instance is to replace a
+    spot instance, and the budget pays for all the work on demand once the spot instance has ended, drain the spot
+    instance. In all other cases, stop the run, or wait.
     """
     current = facts.state.current
     if current is not None and _makes_way(facts, current, offering):

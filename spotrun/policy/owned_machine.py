@@ -40,7 +40,7 @@ def stays_at_home(facts: Facts) -> bool:
 
 def starts_again_at_home(facts: Facts) -> bool:
     """
-    Return True if the attempt trains at home, and ends only because its time-to-live is over. Then the next attempt
+    Return True if the attempt trains at home and ends only because its time-to-live expires, so that the next attempt
     will be at home again. The machine has room for only one instance, so the next attempt has to wait until the old
     instance has ended.
     """
@@ -117,8 +117,8 @@ def why_home(facts: Facts, offering: Offering) -> str:
 
 def _pays_to_return(facts: Facts, current: Attempt) -> bool:
     """
-    Return True if it pays to move home from the cloud. For that, the work that is left has to take longer than the
-    start and the handover.
+    Return True if it pays to move home from the cloud: if the remaining work takes longer than the start and the
+    handover.
     """
     if facts.now - current.started_at < facts.spec.policy.return_cooldown:
         return False
@@ -128,8 +128,8 @@ def _pays_to_return(facts: Facts, current: Attempt) -> bool:
 
 def _rests(facts: Facts) -> bool:
     """
-    Return True if the user's machine has recently refused a launch, or if a launch on it has ended unexpectedly. For a
-    while after that, the machine is not requested.
+    Return True if the user's machine is not to be requested for now, because it has recently refused a launch, or a
+    launch on it has ended unexpectedly.
     """
     newest = next((each for each in reversed(facts.state.launches.values()) if _is_own(each)), None)
     if newest is None:

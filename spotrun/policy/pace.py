@@ -66,8 +66,8 @@ def _marks(
     state: RunState, world: World, counts: Callable[[Attempt], bool]
 ) -> dict[tuple[int, int], list[tuple[int, datetime]]]:
     """
-    Return a list of (step, time) for each trainer that made a step: the steps that the trainer is known to have
-    reached, with the times. Each key is the attempt's number and the trainer's number in this attempt.
+    Return, for each trainer that made a step, the steps at which it is known when the trainer reached them, as pairs
+    (step, time). Each key is the attempt's number and the trainer's incarnation.
     """
     found = {
         (attempt.number, trainer.incarnation): [(trainer.step + 1, trainer.started_at)]

@@ -16,13 +16,13 @@ from spotrun.strategies.history import MarketHistory, Past
 
 TROUBLE_LASTS = timedelta(minutes=10)
 """
-Time after a loss or a refusal for which a pool counts as having no capacity. When this time is over, the pool has
-capacity again with a probability of 0.23.
+Time after a loss or a refusal for which a pool counts as having no capacity. After this time, the pool has capacity
+again with a probability of 0.23.
 """
 
 
 def name_of(pool: Pool) -> str:
-    """Return the name of a spot pool in strategies. In strategies, a spot pool is called a zone."""
+    """Return the name by which strategies know a spot pool. (They call it a zone.)"""
     return f"{pool.zone}/{pool.instance_type}"
 
 

@@ -76,7 +76,7 @@ def spot_of_first_kinds(facts: Facts) -> list[Offering]:
     Return the spot offerings that the run requests first, if its job allows several kinds. These are all offerings in
     the best tier that is not empty (see TRIED, PREFERRED, DEARER).
 
-    If this is the tier of dearer kinds, offerings that cost more than on-demand are left out.
+    If this tier is DEARER, offerings that cost more than on-demand are left out.
     """
     spot, tier = spot_now(facts), _tiers(facts, all_spot_work(facts), spot_work(facts))
     first = [found for found in spot if tier(found) == tier(spot[0])]
@@ -96,7 +96,7 @@ def is_of_dearer_kind(facts: Facts, offering: Offering) -> bool:
 TRIED, PREFERRED, DEARER = 0, 1, 2
 """
 The tiers into which the kinds that a job allows are divided, best first: kinds that the run wants to try, kinds that
-are about as cheap as the best kind, and dearer kinds.
+cost about as little as the best kind, and more expensive kinds.
 """
 ABOUT = 1.1
 """
@@ -111,7 +111,7 @@ def _no_tiers(_: Offering) -> int:
 
 def _tiers(facts: Facts, work: Work, asked: Work) -> Callable[[Offering], int]:
     """
-    Return a function that returns the tier of an offering.
+    Return a function that returns the tier of an offering (TRIED, PREFERRED or DEARER).
 
     `asked` are the offerings that can be requested now, with their cost per hour of progress. `work` also contains
     offerings whose pools rest.
@@ -133,7 +133,7 @@ def _tiers(facts: Facts, work: Work, asked: Work) -> Callable[[Offering], int]:
 
 
 def trial_of(facts: Facts, offering: Offering) -> KindTrial | None:
-    """Return the trial that puts this spot offering first; None if the offering's kind is not on trial."""
+    """Return the trial because of which this spot offering is ranked first; None if its kind is not on trial."""
     if not choice(facts):
         return None
     trial = worth_a_trial(facts, all_spot_work(facts), spot_work(facts))
@@ -229,8 +229,8 @@ def expected_lives(facts: Facts, spot: Iterable[Offering]) -> dict[Pool, float]:
 @once
 def horizon_s(facts: Facts) -> float:
     """
-    Return the seconds for which an instance is needed. This is the time until the work is done, or FADING_S if the work
-    is unknown.
+    Return the seconds for which an instance is needed: the time until the work is done, or FADING_S if the amount of
+    work is unknown.
     """
     work = workload(facts)
     return FADING_S if work is None else max(1.0, work.left_s + changeover(facts.state))

@@ -203,8 +203,8 @@ def _starts_s(state: RunState) -> list[float]:
 
 def _handover_s(state: RunState) -> float:
     """
-    Return the number of seconds for which no instance trains while a ready standby takes over. This is the time of the
-    last commit plus the time of a restore, for which the standby has already fetched the checkpoint.
+    Return the number of seconds for which no instance trains while a ready standby takes over: the time of one commit,
+    plus that of a restore without fetching, because the standby has already fetched the checkpoint.
     """
     return _commit_s(state) + assumptions.WARM_RESTORE.total_seconds()
 

@@ -54,8 +54,7 @@ def _just_failed(facts: Facts, launch: Launch) -> bool:
 
 def _failed_subnets(state: RunState) -> set[str]:
     """
-    Return the subnets whose newest instance ended before it trained. Only launches whose outcome says something about
-    the subnet are considered (see `_telling`).
+    Return the subnets whose newest instance ended before it trained. Only the launches from `_telling` are considered.
     """
     newest = {launch.intent.offering.subnet: launch for launch in _telling(state)}
     return {subnet for subnet, launch in newest.items() if not launch.came_up}

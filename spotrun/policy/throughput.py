@@ -92,7 +92,7 @@ def bound_kind(facts: Facts) -> Kind | None:
 
 @once
 def speeds(facts: Facts) -> Mapping[Kind, Speed]:
-    """Return the speed of each kind of the choice."""
+    """Return the speed of each kind that the job allows."""
     kinds = choice(facts)
     believed = {kind: _believed(facts.world.offerings, kind) for kind in kinds}
     paces = {kind: pace for kind in kinds if (pace := pace_on(facts, kind)) is not None}
@@ -115,8 +115,8 @@ def times_first(facts: Facts, offering: Offering) -> float:
 
 def works_of_hours(facts: Facts, offerings: Sequence[Offering]) -> dict[Offering, Decimal]:
     """
-    Return the cost, in USD, at which each offering does the work that the first kind does in an hour. Only the price of
-    the instance is counted. Return an empty mapping if the job allows only one kind.
+    Return what it costs on each offering, in USD, to do as much work as the first kind does in an hour. Only the
+    instance's price is counted. Return an empty mapping if the job allows only one kind.
     """
     if not choice(facts):
         return {}

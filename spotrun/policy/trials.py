@@ -178,7 +178,7 @@ def expected_gain(known: float, believed: float, spread: float, most: float = in
 
 
 def reserve_usd(believed: float, spread: float, cost: float) -> float:
-    """Return the known cost at which `expected_gain` equals `cost`."""
+    """Return the value of `known` for which `expected_gain` equals `cost`."""
     low, high = 0.0, believed * exp(6 * spread) + cost
     for _ in range(HALVINGS):
         middle = (low + high) / 2
@@ -211,8 +211,8 @@ def _expected_usd(facts: Facts, tried: Offering, known: Offering, starts: int, d
 
 def _there_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> float:
     """
-    Return the cost of the start of `tried`. At an interruption, an instance has to start in any case. So the result is
-    then only the difference between the starts of `tried` and `known`.
+    Return the cost of starting `tried`. After an interruption, an instance has to start in any case, so the result is
+    only how much more it costs to start `tried` than `known`.
     """
     instead_usd = 0.0 if starts > 1 else _start_usd(facts, known)
     return max(0.0, _start_usd(facts, tried) - instead_usd)
@@ -252,6 +252,6 @@ def _paid_usd(facts: Facts, kind: Kind | None = None) -> float:
 
 
 def _made_h(facts: Facts, kind: Kind) -> float:
-    """Return how much work `kind` has done, in hours of the first kind."""
+    """Return how much work was done on `kind`, in hours of the first kind."""
     made, first = speeds(facts)[kind].measured, pace(facts)
     return 0.0 if made is None or first is None else _hours(made.steps * first.step_s)

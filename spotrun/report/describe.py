@@ -81,7 +81,7 @@ def size(size_bytes: int) -> str:
 
 
 def span(seconds: float) -> str:
-    """Return a duration for people: `3m05s`."""
+    """Format a duration, such as `3m05s`."""
     return short_duration(timedelta(seconds=seconds))
 
 

@@ -189,7 +189,7 @@ def as_json(
 
 def why_nothing(state: RunState, typed: str) -> str:
     """
-    Return a hint for the user of a run that has stored no files: what makes this run, or the job's next run, store
+    Return a hint for the user of a run that has stored no files: how to make this run, or the job's next run, store
     files.
     """
     if state.terminal is None:

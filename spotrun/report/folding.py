@@ -22,8 +22,8 @@ _WORD = re.compile(r"(\s*)(\S+)")
 
 def terminal_width() -> int | None:
     """
-    Return the number of columns of the terminal that shows our output. If `COLUMNS` is set, return its value. Return
-    None if there is no terminal.
+    Return the width of the terminal that shows the output, or the value of `COLUMNS` if that is set. Return None if
+    there is no terminal.
     """
     wanted = os.environ.get("COLUMNS", "")
     if wanted.isdecimal() and int(wanted):

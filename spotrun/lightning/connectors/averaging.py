@@ -35,8 +35,8 @@ def _dump(trainer: Any, callback: Any) -> State | None:
 
 def _dump_normalizing(trainer: Any, callback: Any) -> State:
     """
-    Return the state that the callback has only in its last epoch. This is an extra epoch, which the callback adds after
-    the training. Nothing is trained in it: the callback only updates the statistics of batch normalization.
+    Return the state that the callback has only in its extra epoch, after the last epoch of the training. Nothing is
+    trained in the extra epoch: the callback only updates the statistics of batch normalization.
     """
     names = {module: name for name, module in trainer.lightning_module.named_modules()}
     return {

@@ -74,8 +74,8 @@ class Loops:
     def lengths(self) -> dict[str, Any]:
         """
         Return the numbers of batches that Lightning expects from the loaders. They have to be saved, because Lightning
-        counts batches only once and then uses the numbers in all epochs. If a resumed training counted again, a sampler
-        could have another length by then.
+        asks the loaders only once and then uses the numbers in all epochs. After a resume, a sampler might give a
+        different number.
         """
         loader = self._fit._combined_loader
         return {
@@ -97,9 +97,8 @@ class Loops:
 
     def make_loaders_as_in(self, epochs: dict[str, int]) -> None:
         """
-        Let fit() make each loader as if fit() were in the epoch in which the interrupted training made that loader.
-        `epochs`, a result of `loaded_at`, has this epoch number for each stage. The effect lasts until `enter` is
-        called. Called in `Callback.setup`.
+        Until `enter` is called, make fit() create each loader as in the epoch in which the interrupted training created
+        it. `epochs`, a result of `loaded_at`, has this epoch for each stage. Called in `Callback.setup`.
         """
         self._loaded_at = epochs
 

@@ -7,7 +7,7 @@ from typing import Any
 
 class Position:
     """
-    The members of the interface `Framework` that are about the position in the training. `Framework` documents each of
+    Implements the methods of the interface `Framework` for the position in the training. `Framework` documents each of
     them.
     """
 
