@@ -51,7 +51,7 @@ RENTED = (CapacityType.SPOT, CapacityType.ON_DEMAND)
 
 class Offering(msgspec.Struct, frozen=True, kw_only=True):
     """
-    An instance type that a cloud rents out in a zone, with its price now.
+    An instance type that a cloud rents out in a zone, with its current price.
 
     `accelerators` is `NAME:COUNT` ("V100:1"), or "" for a machine without any. `simulated` means that no cloud charges
     this price. `price_list` names the price list from which this type's on-demand price comes, with the list's date; ""

@@ -39,7 +39,9 @@ beginning of the zones' first periods.
 
 
 def generate(regions: Sequence[str], ticks: int, tick_s: float, seed: int) -> np.ndarray:
-    """Return whether each zone has spot at each tick, in shape (tick, zone). `regions` has one entry per zone."""
+    """Return a market: a boolean array of shape (tick, zone), True where the zone has spot in the tick. `regions` has
+    the region of each zone.
+    """
     rng = np.random.default_rng(seed)
     start = int(WARM_UP_S // tick_s)
     up = np.zeros((start + ticks, len(regions)), dtype=bool)

@@ -161,7 +161,7 @@ def _chunks(lifetimes: int) -> list[range]:
 
 
 def outcomes_of(asked: Inputs, lifetimes: range, seed: int, source: Source) -> list[list[Outcome]]:
-    """Return, for each question, the outcome of each of these lifetimes."""
+    """Return the outcomes of these lifetimes for each question."""
     questions, job, doubt = asked.questions, asked.job, asked.doubt
     widest = max((question.market for question in questions), key=lambda market: len(market.pools))
     columns = [[widest.pools.index(pool) for pool in question.market.pools] for question in questions]

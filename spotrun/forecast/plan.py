@@ -295,8 +295,8 @@ def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: CheckpointTra
 
 def _rule(spec: RunSpec, *, falls_back: bool) -> Patient | None:
     """
-    Return the rule that decides for a job without a deadline. Return None for a job with a deadline: there the job's
-    strategy decides.
+    Return the rule that decides for a job without a deadline. Return None for a job with a deadline, for which the
+    job's strategy decides.
     """
     if spec.policy.deadline is not None:
         return None

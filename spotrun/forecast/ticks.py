@@ -61,8 +61,8 @@ class Standby(msgspec.Struct, frozen=True):
     the new instance can be lost too. While an instance trains, the strategy requests spot only every `ask_every_s`.
 
     Starts: the first `unbilled_s` of every start are free, because clouds bill only from the end of the boot. The first
-    start that leads to training packs its set-up. Later starts only unpack it, so each takes only the share
-    `later_start` of a changeover.
+    start that leads to training runs all of `setup` and packs the result. Later starts only unpack it, so each takes
+    only the share `later_start` of a changeover.
     """
 
     notice_s: float

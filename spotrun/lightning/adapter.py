@@ -87,7 +87,7 @@ class LightningFramework(Position, Loaders):
 
     @property
     def base(self) -> Mapping[str, str]:
-        """Weights that checkpoints do not include. There are none: Lightning's checkpoints hold all weights."""
+        """The weights that checkpoints do not include: none, because Lightning's checkpoints hold all weights."""
         return {}
 
     @property

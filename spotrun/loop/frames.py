@@ -1,5 +1,5 @@
 """
-Inspects the functions of the script in which a loop runs: their local variables, and how the loop was left.
+Inspects the functions of the script in which a loop runs: their local variables, and how they left the loop.
 
 spotrun cannot restore local variables. If the script later reads a variable whose value would be different in a resumed
 process, this module reports it.

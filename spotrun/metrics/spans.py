@@ -103,7 +103,7 @@ def _launch(launch: Launch, end: datetime) -> TraceSpan:
 
 
 def _end_of(launch: Launch) -> datetime | None:
-    """Return the end of a launch; None as long as one of its instances may still run or may still start."""
+    """Return the end of a launch; None while one of its instances may still run or start."""
     if launch.gone is not None:
         return launch.gone.ended_at
     return launch.closed_at if launch.recorded is None else None

@@ -110,7 +110,7 @@ class CallCounter:
 
 
 def since_start_s() -> float:
-    """Return for how many seconds this process has been running, according to /proc; 0 on systems without /proc."""
+    """Return how many seconds this process has been running, according to /proc; 0 on systems without /proc."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))

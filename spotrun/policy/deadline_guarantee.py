@@ -68,7 +68,7 @@ class Keeper(msgspec.Struct, frozen=True):
 def promises(facts: Facts) -> bool:
     """
     Return True if the run has a deadline, and its job lets the run choose among several kinds of instances. Only such a
-    run needs a keeper (the kind that has to meet the deadline).
+    run needs a keeper.
     """
     return facts.state.created.deadline_at is not None and bool(choice(facts))
 
@@ -234,7 +234,8 @@ def _times(facts: Facts, kind: Kind, deviations: float) -> float:
 
 def _z(facts: Facts, kind: Kind) -> float:
     """
-    Return the z of `kind` (see above): by how many standard deviations its expected speed exceeds the speed needed.
+    Return the z of `kind` (see the top of this module): by how many standard deviations its expected speed exceeds the
+    speed needed.
     """
     left, deadline_at = workload(facts), facts.state.created.deadline_at
     assert left is not None

@@ -1,5 +1,5 @@
 """
-Lists the offerings in the order in which a run would request them, with the reasons. The user reads the list before a
+Lists the offerings in the order in which a run would request them, with the reasons, for the user to read before a
 launch.
 """
 

@@ -40,8 +40,8 @@ TIMES_MISSING = 2
 
 def available(state: RunState) -> list[MemberName]:
     """
-    Return the members that can take part in the next attempt: members that boot, members that are ready, and members
-    that train and do not have to leave.
+    Return the members that can take part in the next attempt: members that are booting, members that are ready, and
+    members that train and do not have to leave.
     """
     return [name for name in state.names() if state.is_wanted(name) and not state.has_to_leave(name)]
 

@@ -320,7 +320,7 @@ def _give_up_mute(facts: Facts) -> Iterator[Action]:
 
 
 def _not_training(state: RunState) -> list[MemberName]:
-    """Return the members that boot, or that are ready and wait for an attempt to use them."""
+    """Return the members that are still booting, or are ready and waiting for an attempt."""
     if not state.of_gangs:
         return [] if state.pending_launch is None else [*state.pending_launch.names]
     training = () if state.current is None else state.current.names

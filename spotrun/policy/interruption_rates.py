@@ -1,6 +1,6 @@
 """
-Converts the interruption rates that a cloud publishes for each type in a region into hazards. They are used for pools
-without any observation yet.
+Estimates hazards from the interruption rates that a cloud publishes for each instance type in a region. The estimates
+are used for pools that have not been observed yet.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def _on_demand_h(facts: Facts) -> float:
 
 
 def _on_demand_since(state: RunState, current: Attempt) -> datetime:
-    """Return the time since which the run has been on demand without interruption, perhaps on several kinds."""
+    """Return the time at which the run changed to on-demand, before any moves between kinds on demand."""
     since = current.started_at
     for attempt in reversed(state.attempts.values()):
         if state.launch_of(attempt).intent.offering.capacity_type is CapacityType.SPOT:

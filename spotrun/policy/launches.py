@@ -1,4 +1,4 @@
-"""Classifies a run's launches by their outcomes. Other modules of the policy use these classes."""
+"""Classifies a run's launches by their outcomes, for the other modules of the policy."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def nearly_spent(facts: Facts) -> ev.BudgetNearlySpent | None:
 
 def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | None) -> Decimal:
     """
-    Return the maximum price of an hour. A spot price may rise to max_price or, if the job sets none, to the on-demand
+    Return the maximum price per hour. A spot price may rise to max_price or, if the job sets none, to the on-demand
     price.
     """
     if offering.capacity_type is not CapacityType.SPOT:

@@ -4,7 +4,7 @@ Decides when a run trains on the user's own machine, and when in the cloud.
 The user's machine costs the same whether it trains or not. So the run prefers it to the cloud at any price, as long as
 the machine is free and can meet the deadline:
 
-    time left >= start + work left at home + possible error of that work + the rework of one fault
+    time left >= start + time for the remaining work at home + its possible error + rework after one fault
 
 If the machine cannot meet the deadline, the run's strategy rents instances in the cloud. When the user's machine can
 finish the remaining work by the deadline, the run moves home. While the strategy waits for spot, the run trains on the
@@ -107,7 +107,7 @@ def spare_s(facts: Facts, *, there: bool) -> float | None:
 
 
 def why_home(facts: Facts, offering: Offering) -> str:
-    """Return the reason why the run requests the user's machine, as it is written into the ledger."""
+    """Return the reason for requesting the user's machine, for the ledger."""
     spare = spare_s(facts, there=False)
     kept = ""
     if spare is not None and spare != float("inf"):

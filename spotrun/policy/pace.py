@@ -66,8 +66,8 @@ def _marks(
     state: RunState, world: World, counts: Callable[[Attempt], bool]
 ) -> dict[tuple[int, int], list[tuple[int, datetime]]]:
     """
-    Return, for each trainer that made a step, the steps at which it is known when the trainer reached them, as pairs
-    (step, time). Each key is the attempt's number and the trainer's incarnation.
+    Return what is known about the progress of each trainer that made a step: pairs (step, time at which the trainer had
+    reached it). Each key is the attempt's number and the trainer's incarnation.
     """
     found = {
         (attempt.number, trainer.incarnation): [(trainer.step + 1, trainer.started_at)]

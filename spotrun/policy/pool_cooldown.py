@@ -50,8 +50,8 @@ rest is twice as long as the previous rest, up to the longest.
 
 class Rest(msgspec.Struct, frozen=True):
     """
-    The rest of a pool: the launch that the pool refused last, and the time for which the pool is not requested because
-    of this refusal.
+    A period in which a pool rests: the launch that the pool refused last, and the time for which the pool is not
+    requested because of this refusal.
     """
 
     launch: Launch
@@ -164,7 +164,7 @@ def _resting(facts: Facts) -> dict[Pool, Rest]:
 
 def _refusals(state: RunState, now: datetime) -> dict[Pool, Rest]:
     """
-    Return the rests that are not over yet, by pool. A pool no longer rests if an instance has started in it since the
+    Return the `Rest` of each pool that rests now. A pool no longer rests if an instance has started in it since the
     refusal.
     """
     found: dict[Pool, Rest] = {}

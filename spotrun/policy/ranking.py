@@ -88,7 +88,7 @@ def spot_of_first_kinds(facts: Facts) -> list[Offering]:
 
 def is_of_dearer_kind(facts: Facts, offering: Offering) -> bool:
     """
-    Return True if `offering` is of a dearer kind. The run then prefers to wait some time for spot of another kind.
+    Return True if the offering's kind is in the tier DEARER. The run then waits for a while for spot of another kind.
     """
     return bool(choice(facts)) and _tiers(facts, all_spot_work(facts), spot_work(facts))(offering) == DEARER
 

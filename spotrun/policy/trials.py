@@ -121,7 +121,7 @@ def worth_a_trial(facts: Facts, work: Work, asked: Work, until: Until | None = N
 
 
 def best_known(facts: Facts, work: Work) -> Kind | None:
-    """Return the cheapest of the kinds in `work` that were measured; None if none was."""
+    """Return the cheapest measured kind in `work`; None if none was measured."""
     cheapest = cheapest_of_kinds(facts, work)
     known = (kind for kind in cheapest if speeds(facts)[kind].measured is not None)
     return min(known, key=lambda kind: work[cheapest[kind]], default=None)

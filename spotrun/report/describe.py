@@ -258,5 +258,5 @@ SENTENCES: dict[type, Callable[[Any], str]] = {
 
 
 def printable(text: str) -> str:
-    """Return text without characters that could move a cursor or change a colour; keep tabs and line ends."""
+    """Return `text` without characters that could move a cursor or change a colour, but with tabs and line ends."""
     return _UNPRINTABLE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))

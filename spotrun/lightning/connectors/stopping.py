@@ -21,7 +21,7 @@ def dump(trainer: Any) -> list[State]:
 
 def load(trainer: Any, saved: Sequence[State]) -> None:
     """
-    Restore each rank's own counters. Called in on_fit_start, after Lightning has given every rank the states of rank 0.
+    Restore each rank's own counters. Called in on_fit_start, after Lightning has given every rank those of rank 0.
     """
     for callback, state in zip(callbacks(trainer), saved, strict=True):
         callback.load_state_dict(state)
