@@ -227,8 +227,8 @@ def job_for(
     on_demand = [sent.usd_per_hour(found) for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
     if not on_demand and time_left is not None:
         raise SpecInvalid(
-            "no on-demand offering matches `resources`, but the deadline may need one",
-            hint="change resources so that one matches, or leave out the deadline",
+            "no on-demand offering suits resources, but the deadline may need one",
+            hint="change resources so that one suits, or leave out the deadline",
         )
     work_s, rework_s = work.total_seconds(), (_rework(spec) + assumptions.COMMIT).total_seconds()
     changeover_s = measured.changeover_s or assumptions.CHANGEOVER.total_seconds()

@@ -73,7 +73,8 @@ def news_of(entries: Iterable[Entry]) -> Iterator[News]:
 
 
 def may_be_news(entry: Entry) -> bool:
-    """Return True if there may be a notification for an entry. Only the type of its event is checked; most never have
+    """
+    Return True if there may be a notification for an entry. Only the type of its event is checked; most never have
     one.
     """
     return isinstance(entry.event, _MAY_BE_NEWS)
@@ -183,8 +184,8 @@ def _interruption_notice(before: RunState, entry: Entry, event: ev.NoticeSeen) -
 
 def _failing_standbys(before: RunState, after: RunState) -> tuple[str, str] | None:
     """
-    Return the kind and the sentence of a notification if, with this entry, so many standbys have failed in a row that
-    the run pauses before it launches the next one. Return None otherwise, or if that was already reported.
+    Return the kind and the sentence of a notification if, with this entry, enough standbys have failed in a row to make
+    the run pause before it launches the next one. Return None otherwise, or if that was already reported.
     """
     found = failing_standbys(after)
     return None if found is None or failing_standbys(before) is not None else ("standby", found.sentence)

@@ -257,7 +257,7 @@ def _not_launched(facts: Facts, launch: Launch) -> Iterator[Action]:
 
 
 def _had_time_to_go(facts: Facts, name: MemberName) -> bool:
-    """Return True if the member had to leave so long ago that its instance should have ended by now."""
+    """Return True if the member's instance should have ended by now, given the time at which it had to leave."""
     over_at = over_by(facts.state, name)
     return over_at is not None and facts.now > over_at
 

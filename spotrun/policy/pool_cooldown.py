@@ -93,7 +93,7 @@ def rest_of(facts: Facts, offering: Offering) -> Rest | None:
 
 
 def enough_rejections(facts: Facts) -> bool:
-    """Return True if so many requests in a row were rejected that the reason cannot be a temporary fault."""
+    """Return True if enough requests in a row were rejected to rule out a temporary fault."""
     in_a_row = rejected_in_a_row(reversed(since_opened(facts.state)))
     return sum(1 for _ in in_a_row) >= STILLBORN_MAX
 
