@@ -62,10 +62,10 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     instance. A cloud that receives the same `token` twice starts only one instance. Each instance is tagged with
     `token` and `run_uid`.
 
-    `time_to_live` is measured on the instance's monotonic clock, from the instance's start. When this time is over, the
-    instance ends, even if all programs of spotrun have died. `price_cap_usd_per_hour` is the most that the user will
-    pay for spot. None (no cap) is usually best: a cap does not make the instance cheaper, but lets the cloud interrupt
-    it when the price rises above the cap.
+    `time_to_live` is measured on the instance's monotonic clock, from the instance's start. When it has passed, the
+    instance ends, even if no program of spotrun is running any more. `price_cap_usd_per_hour` is the most that the user
+    will pay for spot. None (no cap) is usually best: a cap does not make the instance cheaper, but lets the cloud
+    interrupt it when the price rises above the cap.
     """
 
     token: str
@@ -83,11 +83,11 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     An instance as its cloud describes it. Times are read from the cloud's clock.
 
     `billed_from` is None until billing begins. `prices` are the segments charged so far, oldest first. `end_reason` is
-    the cloud's text on why the instance ended, "" if the cloud gave none. `off_since` is the time at which the instance
+    the cloud's reason for the end of the instance, "" if it gave none. `off_since` is the time at which the instance
     shut down, as long as its disk still exists; otherwise None.
 
-    `member` numbers the instances of a launch from 0. `address` is the address at which other members reach the
-    instance; it is "" for a single instance.
+    `member` is the instance's number within its launch, from 0. `address` is the address at which other members reach
+    the instance; it is "" for a single instance.
     """
 
     instance_id: str

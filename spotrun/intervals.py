@@ -67,10 +67,10 @@ def auto_interval(
 
 def expected_rework(work: timedelta, mean_time_between_interruptions: timedelta) -> timedelta | None:
     """
-    Return the expected rework of a job without checkpoints. Such a job begins again after each loss, until it completes
-    once without a loss. `work` is the time of the work itself.
+    Return the expected rework of a job without checkpoints. Such a job starts over after each loss, until it completes
+    without one. `work` is the time that the job takes without losses.
 
-    For random losses, m apart on average, the expected rework is
+    For random losses that are m apart on average, the expected rework is
 
         m * (e^(work / m) - 1) - work
 

@@ -18,10 +18,10 @@ AMOUNT_MAX = Decimal(10) ** 12
 
 def require_amount(amount: Decimal | None) -> None:
     """
-    Require an amount of dollars, or None.
+    Check an amount of dollars. None is accepted.
 
     Raises:
-        ValueError: `amount` is not a possible number of dollars.
+        ValueError: `amount` is negative, not finite, or more than AMOUNT_MAX.
     """
     if amount is not None and not (amount.is_finite() and 0 <= amount <= AMOUNT_MAX):
         raise ValueError(f"{amount} is not an amount of dollars")
@@ -39,7 +39,7 @@ class CapacityType(StrEnum):
 
     @property
     def in_words(self) -> str:
-        """The name as people read and write it, with a hyphen."""
+        """The name in messages and in jobs, with a hyphen."""
         return self.replace("_", "-")
 
 
@@ -51,13 +51,13 @@ RENTED = (CapacityType.SPOT, CapacityType.ON_DEMAND)
 
 class Offering(msgspec.Struct, frozen=True, kw_only=True):
     """
-    An instance type that a cloud rents out in a zone, with its price now.
+    An instance type that a cloud rents out in a zone, with its current price.
 
-    `accelerators` is `NAME:COUNT` ("V100:1"), or "" for a machine without any. `simulated` means that no cloud ever
-    bills this price. `price_list` names the price list from which this type's on-demand price comes, with the list's
-    date; "" if no list has the price. Some clouds need `image`, `subnet` and `launch_template` to start a new instance.
-    `other_subnets` are further subnets of the zone in which an instance could start, best first. Ledger entries leave
-    out `other_subnets`.
+    `accelerators` is `NAME:COUNT` ("V100:1"), or "" for a machine without any. `simulated` means that no cloud charges
+    this price. `price_list` names the price list from which this type's on-demand price comes, with the list's date; ""
+    if no list has the price. Some clouds need `image`, `subnet` and `launch_template` to start a new instance.
+    `other_subnets` are the zone's other subnets in which an instance could start, best first. Ledger entries leave out
+    `other_subnets`.
     """
 
     cloud: str

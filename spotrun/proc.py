@@ -1,10 +1,10 @@
 """
 Reads facts about Linux processes, and finds the processes that were started with a certain environment variable.
 
-The search has to deal with two difficulties. First, during execve(2) a process shows no environment: its old memory is
-gone, and its new memory is not filled yet. So the search waits for such processes; without this, it missed 7 in 100
-processes that were executing one program after another. Second, a process may start another process and end while the
-search is in progress. So the search is repeated until it finds no new process.
+The search has two difficulties. First, a process shows no environment during execve(2): its old memory is gone, and its
+new memory is not filled yet. So the search waits for such processes. Without this, it missed 7 in 100 processes that
+were executing one program after another. Second, a process may start another process and then end, all during the
+search. So the search is repeated until it finds no new process.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ def _environment(pid: int) -> bytes | None:
 
 
 def _living(pid: int) -> Stat | None:
-    """Return the facts about a process that can have an environment; None if it has ended or is the kernel's."""
+    """Return the facts about a live process; None if it has ended, or is a kernel thread, which has no environment."""
     found = stat(pid)
     return None if found is None or found.ended or found.flags & _KERNEL_THREAD else found
 
 
 class ProcessMark(msgspec.Struct, frozen=True):
     """
-    Identifies a process. Unlike a process id, it cannot be mistaken for a later process that has got the same id.
-    `started` is in clock ticks since the machine booted.
+    Identifies a process, even if a later process gets the same process id. `started` is in clock ticks since the
+    machine booted.
     """
 
     pid: int

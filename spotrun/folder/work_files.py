@@ -1,8 +1,8 @@
 """
-Surveys the work folder: which files exist now, and why some of them cannot be stored.
+Surveys the work folder: lists the script's files that exist now, and says why some of them cannot be stored.
 
-The files of a script are those that were made or changed after the script began. For the files of a command's state,
-see state_files.py.
+A file in the folder is one of the script's files if it was created or changed after the script began. For the files of
+a command's state, see state_files.py.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Survey(NamedTuple):
         return self.files.get(path) or self.links.get(path)
 
     def first_change(self, other: Survey) -> str | None:
-        """Return a path whose file, link or folder differs from `other`; None if there is no difference."""
+        """Return a path at which the two surveys differ; None if there is none."""
         pairs: tuple[tuple[Mapping[str, object], Mapping[str, object]], ...] = (
             (self.files, other.files),
             (self.links, other.links),
@@ -142,8 +142,8 @@ def tree(root: str, folder: str = "", never: Collection[str] = ()) -> Iterator[t
 
 def sort_out(found: Iterable[tuple[str, Facts]], link_at: Callable[[str, Survey], LinkTo | None]) -> Survey:
     """
-    Sort the paths into the fields of a survey. After all other paths are sorted, `link_at` is called for each link. It
-    returns the link in the form in which the link is to be stored, or None if the link cannot be stored as a link.
+    Return a survey of the paths in `found`. `link_at` is called for each link after all other paths are in the survey;
+    it returns the link to store, or None if the link cannot be stored as a link.
     """
     survey = Survey({}, {}, {}, {})
     for path, facts in found:
@@ -165,7 +165,7 @@ def sort_out(found: Iterable[tuple[str, Facts]], link_at: Callable[[str, Survey]
 
 def remember(work: Path, path: Path) -> None:
     """
-    Write to the file `path` which files and folders the work folder contains before the script begins. This is done
+    List the files and folders that the work folder contains before the script begins, in the file `path`. This is done
     only once on each instance. In the file, the name of a folder ends with a slash.
     """
     if path.exists():
@@ -187,12 +187,12 @@ def _name(path: str, facts: Facts) -> str:
 
 def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool]) -> Survey:
     """
-    Survey what the script has made or changed. The survey has the new folders, and the files for which `chosen` returns
-    True and that either did not exist `before` the script began or have changed since.
+    Survey what the script has created or changed. The survey has the new folders, and the files for which `chosen`
+    returns True and that are new or changed compared with `before`, the state before the script began.
 
-    A link is entered in `links` if it can be stored as a link. In addition, the file to which the link leads is entered
-    in `files` under the link's path, because users who fetch files want copies instead of links. If that file cannot be
-    stored, the reason is entered in `refused`.
+    A link that can be stored as a link is added to `links`. In addition, the file to which it leads is added to `files`
+    under the link's path, because users who fetch files want copies instead of links. If that file cannot be stored,
+    the reason is added to `refused`.
     """
     root = os.path.realpath(work)
     missing = {path for path in before if path[-1:] != "/" and chosen(path)}
@@ -210,7 +210,7 @@ def _new(
 ) -> Iterator[tuple[str, Facts]]:
     """
     Yield each path that `chosen` accepts and that is new or changed: it is not in `before`, or its file differs from
-    the stamp there. Remove each path that exists from `missing`.
+    the stamp there. Each path that exists is removed from `missing`.
     """
     for path, facts in tree(root, never=NEVER):
         name = _name(path, facts)
@@ -225,8 +225,8 @@ def _new(
 
 def _take_copy(root: str, path: str, files: dict[str, FileVersion], refused: dict[str, str]) -> None:
     """
-    If the link at `path` leads to a file of the work folder, enter that file in `files` under the link's path.
-    Otherwise enter the reason in `refused`.
+    If the link at `path` leads to a file of the work folder that can be stored, add that file to `files` under the
+    link's path. Otherwise add the reason to `refused`.
     """
     target = os.path.realpath(os.path.join(root, path))
     if os.path.commonpath((root, target)) != root:

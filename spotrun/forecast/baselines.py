@@ -1,9 +1,9 @@
 """
-Strategies of other tools and from the literature. Simulations compare them with spotrun's own strategies; jobs cannot
-use them.
+Strategies from other tools and the literature. Simulations compare them with spotrun's own strategies; jobs cannot use
+them.
 
-To make the comparison fair, each of these strategies is wrapped in a SafetyNet, as spotrun's own strategies are. So no
-strategy misses a deadline, and the strategies differ only in their rules.
+To make the comparison fair, each of them is wrapped in a SafetyNet, like spotrun's own strategies. So no strategy
+misses a deadline, and the strategies differ only in their rules.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spotrun.strategies.safety_net import ROUNDING_S, SafetyNet
 
 
 class StickyFallback(msgspec.Struct, frozen=True):
-    """Use spot as long as it is available. After the first time without spot, use on-demand to the end."""
+    """Use spot as long as it is available. Once it is not, use on-demand to the end."""
 
     def choose(self, situation: Situation) -> Choice:
         return ON_DEMAND if situation.running == ON_DEMAND else listed_first(situation) or ON_DEMAND
@@ -53,8 +53,8 @@ class UniformProgress(msgspec.Struct, frozen=True):
     Progress in proportion to time is the line t * C / R, with the job's whole work C and its deadline R. Use spot as
     long as it lasts. If there is no spot, wait while progress is on or above the line, and use on-demand while it is
     below. Go back from on-demand to spot only if spot is available and the job is ahead of the line by `ahead`
-    changeovers. That means: progress has already reached the point at which the line will be when `ahead` changeovers'
-    time has passed. Near the deadline, act like Greedy.
+    changeovers: that is, if the progress is at least what the line requires after another `ahead` changeovers. Near the
+    deadline, act like Greedy.
 
     `ahead` = 2 is the hysteresis of the paper, in the form that reproduces the paper's numbers. With `ahead` = 0, the
     job goes back to spot without this delay.

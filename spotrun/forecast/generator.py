@@ -1,20 +1,20 @@
 """
 Generates spot markets from a seed: semi-Markov, heavy-tailed, and correlated within a region.
 
-A zone has capacity for a time of UP_MIN + lognormal(UP_MEDIAN, UP_SIGMA), and then has none for a time of DOWN_MIN +
-lognormal(DOWN_MEDIAN, DOWN_SIGMA). When a zone loses its capacity, each other zone of its region (its siblings) loses
-its own with probability TOGETHER. These parameters were fitted to a public record of nine V100 zones (2023), by
-comparing the following figures, which tests/support/market_shape.py measures. "up" is the share of time with capacity.
-"median" and "mean" are the durations of periods with capacity. The next three columns are the shares of zones that have
-capacity 10 minutes after a loss.
+A zone alternates between periods with capacity, of length UP_MIN + lognormal(UP_MEDIAN, UP_SIGMA), and periods without,
+of length DOWN_MIN + lognormal(DOWN_MEDIAN, DOWN_SIGMA). When a zone loses its capacity, each other zone of its region
+(a sibling) loses its own with probability TOGETHER. These parameters were fitted to a public record of nine V100 zones
+(2023), by comparing the following figures, which tests/support/market_shape.py measures. "up" is the share of time with
+capacity. "median" and "mean" are the durations of periods with capacity. The next three columns are the shares of zones
+that have capacity 10 minutes after a loss.
 
                   up     median   mean    10 min after a loss: same zone, sibling, other region    8 h without a loss
     record        0.66   0.54 h   1.97 h  0.24                 0.46               0.71             0.31
     generated     0.67   0.65 h   1.91 h  0.25                 0.48               0.68             0.19
 
-The durations include only periods that lie completely within a window of 60 h. The last column shows that zones in the
-record keep their capacity for 8 h more often than generated zones do. So forecasts from generated markets expect
-somewhat too many losses.
+Median and mean count only periods that lie completely within a window of 60 h. The last column shows that real zones
+keep their capacity for 8 h more often than generated zones do. So forecasts from generated markets expect slightly too
+many losses.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ beginning of the zones' first periods.
 
 
 def generate(regions: Sequence[str], ticks: int, tick_s: float, seed: int) -> np.ndarray:
-    """Return whether each zone has spot at each tick, in shape (tick, zone). `regions` has one entry per zone."""
+    """
+    Return a market: a boolean array of shape (tick, zone), True where the zone has spot in the tick. `regions` has
+    the region of each zone.
+    """
     rng = np.random.default_rng(seed)
     start = int(WARM_UP_S // tick_s)
     up = np.zeros((start + ticks, len(regions)), dtype=bool)

@@ -1,7 +1,7 @@
 """
 Forecasts a job that can use several kinds of instances. A lifetime is one simulated run of the job. Some lifetimes are
-allowed to use all kinds, and others only one kind, so that the results can be compared. In each lifetime, the policy of
-real runs makes the decisions.
+allowed to use all kinds, and others only one kind, so that the results can be compared. In each lifetime, the decisions
+are made by the same policy as in real runs.
 
 For each lifetime, the true speed of every kind is drawn at random. It is between one third of the kind's published
 speed and three times that speed (`spotrun.policy.throughput`). The policy knows only the published speed, so the
@@ -123,7 +123,7 @@ def forecast_of_kinds(
 
 
 def lived_by(choice: Choice, lifetimes: Sequence[int], seed: int, source: Source) -> list[list[LifeOutcome]]:
-    """Simulate the lifetimes with these numbers. Return the results of each row."""
+    """Simulate the lifetimes whose numbers are in `lifetimes`. Return the results of each row."""
     pools = _pools([each for way in choice.ways for each in way.offerings])
     found: list[list[LifeOutcome]] = [[] for _ in choice.ways]
     for own in (seed_of(seed, number) for number in lifetimes):
@@ -187,7 +187,7 @@ def choice_of(
     checkpoint_bytes: int,
 ) -> Choice:
     """
-    Return the input of a forecast with these rows: all kinds together, each kind alone (both with `strategy`), and all
+    Return the input of a forecast whose rows are: all kinds together, each kind alone (both with `strategy`), and all
     kinds on demand only.
     """
     kinds = [kind for kind in spec.resources.kinds if any(is_of(each, kind) for each in offerings)]

@@ -50,7 +50,7 @@ def tick_for(time_s: float) -> float:
 
 
 def span_s(job: Job) -> float:
-    """Return the seconds until the deadline; without a deadline, `SPAN` times the time for work and one changeover."""
+    """Return the seconds until the deadline. Without a deadline, return SPAN * (time for the work + one changeover)."""
     return job.deadline_s if isfinite(job.deadline_s) else SPAN * (job.work_s + job.changeover_s)
 
 
@@ -76,7 +76,7 @@ class JobUncertainty(msgspec.Struct, frozen=True):
     changeover_factor: float = 1.0
 
     def job(self, job: Job, seed: int) -> Job:
-        """Return the job with the values that one lifetime draws."""
+        """Return the job with true figures for one lifetime, drawn at random."""
         rng = np.random.default_rng((seed, 2))
         changeover_s = float(rng.choice(self.changeovers_s or (job.changeover_s,)))
         factor, share = self.changeover_factor ** rng.uniform(-1, 1), 1 + self.work_share * rng.uniform(-1, 1)
@@ -84,8 +84,8 @@ class JobUncertainty(msgspec.Struct, frozen=True):
 
     def believed(self, job: Job) -> Job:
         """
-        Return the job with the changeovers that its strategy assumes. As in a real run, the strategy is on the safe
-        side: it assumes that changeovers take longer than expected.
+        Return the job with the changeovers that its strategy assumes. To be safe, the strategy assumes that changeovers
+        take longer than expected, as in a real run.
         """
         return msgspec.structs.replace(job, changeover_s=job.changeover_s * self.changeover_factor)
 
@@ -119,8 +119,8 @@ class Forecast(msgspec.Struct, frozen=True):
 class Inputs(msgspec.Struct, frozen=True):
     """
     The input of a forecast: its rows (`questions`), the job as it is known before it runs, and the conditions of its
-    lifetimes. `standby` has the rules for replacements. Its field `warned`, which says which losses have a notice, is
-    not used: each lifetime draws its own value at random.
+    lifetimes. `standby` has the rules for replacements. Its field `warned` (the losses that have a notice) is ignored:
+    each lifetime draws these losses at random.
     """
 
     questions: tuple[ForecastRequest, ...]
@@ -161,7 +161,7 @@ def _chunks(lifetimes: int) -> list[range]:
 
 
 def outcomes_of(asked: Inputs, lifetimes: range, seed: int, source: Source) -> list[list[Outcome]]:
-    """Return, for each question, the outcome of each of these lifetimes."""
+    """Return the outcomes of these lifetimes for each question."""
     questions, job, doubt = asked.questions, asked.job, asked.doubt
     widest = max((question.market for question in questions), key=lambda market: len(market.pools))
     columns = [[widest.pools.index(pool) for pool in question.market.pools] for question in questions]
@@ -195,8 +195,8 @@ def seed_of(seed: int, number: int) -> int:
 
 def horizons(job: Job) -> tuple[int, int]:
     """
-    Return two lengths of a market, in ticks. Most lifetimes end within the first; at the end of the second, a lifetime
-    is given up.
+    Return two lengths for the drawn markets, in ticks. Most lifetimes end within the first; a lifetime that reaches the
+    end of the second is given up.
     """
     whole_s, mostly_s = HORIZON * span_s(job), MOSTLY * (job.work_s + job.changeover_s)
     return ceil(min(whole_s, mostly_s) / job.tick_s), ceil(whole_s / job.tick_s)

@@ -33,10 +33,10 @@ class SpotPools(msgspec.Struct, frozen=True):
     """
     A set of spot pools: their names, regions and prices (USD per hour), in the order in which they are requested.
 
-    If a pool is not in the bucket's region, sending checkpoints between the two regions costs money. `sending` has the
-    cost of saving checkpoints from each pool, in USD per hour. This cost is added to the pool's price; `sending` is
-    empty if saving costs nothing. `tolls` has the cost, in USD, of fetching the checkpoint when an instance starts,
-    keyed by the name of the pool (or of on-demand). Pools where fetching costs nothing are left out.
+    If a pool is not in the bucket's region, sending checkpoints between the two regions costs money. `sending` is the
+    cost of saving checkpoints from each pool, in USD per hour, which is added to the pool's price; it is empty if
+    saving costs nothing. `tolls` is the cost, in USD, of fetching the checkpoint when an instance starts, keyed by the
+    name of the pool (or of on-demand). Pools where fetching costs nothing are left out.
     """
 
     name: str
@@ -62,8 +62,7 @@ class Drawn(msgspec.Struct, frozen=True):
 
 class Source(Protocol):
     """
-    A source of markets. `words` describes the source; it is a phrase that completes the sentence "spot comes and goes
-    …".
+    A source of markets. `words` is a phrase that describes it in the sentence "spot comes and goes {words}".
     """
 
     @property
@@ -86,8 +85,8 @@ class Generated(msgspec.Struct, frozen=True):
 class Replayed(msgspec.Struct, frozen=True):
     """
     Markets with generated capacity and replayed prices. Capacity is generated because prices carry no information about
-    it. The price histories of all pools are replayed from the same time on, which is chosen at random. When the replay
-    reaches the end of the histories, it continues at their beginning. A pool without a history keeps its current price.
+    it. The price histories of all pools are replayed from one random time. When the replay reaches the end of the
+    histories, it continues at their beginning. A pool without a history keeps its current price.
     """
 
     histories: dict[str, tuple[PriceSegment, ...]]
@@ -124,10 +123,10 @@ class Replayed(msgspec.Struct, frozen=True):
 
 class Recorded(msgspec.Struct, frozen=True):
     """
-    Markets that are replayed from a record. The record consists of windows of time. A window is chosen at random and
+    Markets that are replayed from a record, which consists of windows of time. A window is chosen at random and
     replayed from a random time in it to its end; then the next window is chosen. Each pool replays one recorded zone,
-    and all pools replay the same times. If there are more pools than zones, the remaining pools replay the same zones
-    at other times.
+    all at the same recorded times. If there are more pools than zones, the remaining pools replay these zones at other
+    times.
 
     A pool's price is its current price times a ratio: the zone's recorded price divided by the mean of the zone's
     recorded prices.
@@ -165,8 +164,8 @@ class Recorded(msgspec.Struct, frozen=True):
 
 class Local(msgspec.Struct, frozen=True):
     """
-    Markets that the local cloud generates, with prices that move. Their seeds differ from the run's, so a forecast does
-    not know the run's own market.
+    Markets that the local cloud generates, with changing prices. Their seeds differ from the run's, so a forecast does
+    not know the market that the run will have.
     """
 
     config: MarketConfig
@@ -198,8 +197,8 @@ def _tick(moment: datetime, tick_s: float) -> int:
 
 def standby_of(standby: Standby, seed: int) -> Standby:
     """
-    Return a copy of `standby` for one lifetime, in which the losses that have a notice are chosen at random. The share
-    of losses with a notice is the same as on the local cloud.
+    Return a copy of `standby` for one lifetime. Which losses have a notice is chosen at random, with the same
+    probability of a notice as on the local cloud.
     """
     rng = np.random.default_rng((seed, 1))
     warned = rng.random(WARNED_MAX) >= local.UNANNOUNCED_SHARE
@@ -208,10 +207,10 @@ def standby_of(standby: Standby, seed: int) -> Standby:
 
 class Lifetime(Sequence[Mapping[str, float]]):
     """
-    A market in the form that the simulator needs: for each tick, a mapping with the price of every pool that has
-    capacity. As long as nothing changes from tick to tick, the ticks share one mapping object.
+    A market in the form that the simulator needs: for each tick, a mapping from every pool that has capacity to its
+    price. Successive ticks with the same content share one mapping.
 
-    A mapping is made only when one of its ticks is first used, because many lifetimes end long before the last tick.
+    A mapping is made only when it is first used, because many lifetimes end long before the last tick.
     """
 
     def __init__(self, market: SpotPools, drawn: Drawn) -> None:

@@ -20,10 +20,10 @@ class RunMeasurements(msgspec.Struct, frozen=True):
     Measurements of earlier runs.
 
     `work` is the productive time of the newest completed run, and `epochs` is its number of epochs; both are None if no
-    run has completed. `changeovers_s` are the durations of every changeover in all runs. If an instance only unpacked a
-    set-up that another instance had packed, its changeover is counted with the time of the whole set-up instead.
-    `boots_s` are the seconds of each start before billing began. `setups_s` are the seconds that complete set-ups took,
-    if they were packed afterwards. `unpacks_s` are the seconds that unpacking took.
+    run has completed. `changeovers_s` are the durations of all changeovers in all runs, as if each instance had run all
+    of `setup`, even if it only unpacked the setup cache. `boots_s` are the seconds of each start before billing began.
+    `setups_s` are the seconds of each full setup that was then packed into the cache. `unpacks_s` are the seconds that
+    unpacking the cache took.
 
     `checkpoint_bytes` is the size of the newest checkpoint, 0 before the first. `work_doubt` is the share by which
     `work` may be wrong. `by_bench` is True if `spotrun bench` measured the changeovers.
@@ -52,8 +52,7 @@ class RunMeasurements(msgspec.Struct, frozen=True):
     @property
     def later_start(self) -> float:
         """
-        The duration of a changeover with a packed set-up, as a share of the duration of a changeover with a whole
-        set-up.
+        The duration of a changeover that only unpacks the setup cache, as a share of one that runs all of `setup`.
         """
         if not self.setups_s or not self.changeovers_s:
             return 1.0
@@ -88,8 +87,8 @@ def _size_bytes(event: CheckpointCommitted) -> int:
 
 def _setups(state: RunState, how: str) -> Iterator[float]:
     """
-    Yield the seconds that each set-up took, for the set-ups that `how` selects. "run" selects set-ups that ran in full
-    and were then packed. "unpacked" selects set-ups that only unpacked the files of an earlier set-up.
+    Yield the seconds that `setup` took on each instance where it was done in the way `how`: "run" means that it ran in
+    full and was then packed into the cache, "unpacked" that the instance only unpacked the cache.
     """
     for attempt in state.attempts.values():
         if attempt.setup is not None and attempt.setup.how == how and attempt.setup.packed_bytes:
@@ -98,9 +97,9 @@ def _setups(state: RunState, how: str) -> Iterator[float]:
 
 def _whole_starts(state: RunState, setup_s: float | None) -> Iterator[float]:
     """
-    Yield the seconds of each changeover, as if its instance had run the whole set-up. For an instance that only
-    unpacked its set-up, replace the unpacking time by `setup_s`, the time of the whole set-up. If `setup_s` is None,
-    leave the unpacking time as it is.
+    Yield the seconds of each changeover as if its instance had run all of `setup`. For an instance that only unpacked
+    the setup cache, replace the unpacking time with `setup_s`, the time of the full setup. If `setup_s` is None, leave
+    the unpacking time as it is.
     """
     for number, seconds in measured_starts(state).items():
         setup = state.attempts[number].setup

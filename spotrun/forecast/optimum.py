@@ -22,11 +22,11 @@ def optimum(job: Job, market: Ticks, deadlines_s: list[float], first: int = 0) -
     and d is a changeover. Instances that are lost or stopped during their changeover are not considered: they cost
     money without progress, and waiting for the same time costs nothing.
 
-    From one tick to another, Cost[place][u] moves by
+    Cost[place][u] is updated from tick to tick by these moves:
 
-        run on     (t, u) -> (t + 1, u)              for the tick's price
-        wait       (t, u) -> (t + 1, u + g)          for nothing
-        start      (t, u) -> (t + ceil(d/g), u + d)  for the price of these ticks, where the zone is up in all of them
+        run on     (t, u) -> (t + 1, u)              at the price of one tick
+        wait       (t, u) -> (t + 1, u + g)          at no cost
+        start      (t, u) -> (t + ceil(d/g), u + d)  at the price of these ticks; the zone must be up in all of them
 
     The job is done when its progress, t g - u, reaches its work. That may be within a tick.
     """

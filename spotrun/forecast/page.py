@@ -1,5 +1,5 @@
 """
-Makes the page that `spotrun plan JOB.yaml --html FILE` writes: the forecast in one file that loads no other files.
+Makes the page that `spotrun plan JOB.yaml --html FILE` writes: the forecast as one self-contained file.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _named(forecast: Forecast) -> str:
 
 
 def _ranges(forecasts: tuple[Forecast, ...]) -> Markup:
-    """Draw a line for each forecast from the cost's P5 to its P95, with P50 marked. All lines share a scale from 0."""
+    """Draw a line for each forecast, from the cost's P5 to its P95, with P50 marked. The scale starts at 0."""
     most = max(each.cost_p95_usd for each in forecasts) or 1.0
     rows = []
     for each in forecasts:

@@ -1,4 +1,4 @@
-"""Forecasts one job: defines which strategies and markets are compared, and the assumptions."""
+"""Forecasts one job: chooses the strategies and markets to compare, and the assumptions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Plan(msgspec.Struct, frozen=True):
     The forecast of a job, made before any money is spent. `assumed` states the assumptions in one line.
 
     `time_left` is None for a run without a deadline. `repeats` is True if an interruption will probably make the job
-    begin again: the job runs a command, names no files as its state, and none of its earlier runs had a checkpoint. If
+    start over: the job runs a command, names no files as its state, and none of its earlier runs had a checkpoint. If
     the job allows several kinds of instances, `expects` lists the kinds that will probably do most of the work, the
     most probable first.
     """
@@ -80,8 +80,8 @@ class Plan(msgspec.Struct, frozen=True):
 class CheckpointTraffic(msgspec.Struct, frozen=True):
     """
     Traffic between instances and bucket, which costs money if they are in different regions. Each start fetches a
-    checkpoint of `checkpoint_bytes`, and every `interval_s` one is saved. If several instances (`size`) train together,
-    each checkpoint is transferred only once.
+    checkpoint of `checkpoint_bytes`, and a checkpoint of this size is saved every `interval_s` seconds. If several
+    instances (`size`) train together, each checkpoint is transferred only once.
     """
 
     created: RunCreated | None = None
@@ -226,7 +226,10 @@ def job_for(
     """
     on_demand = [sent.usd_per_hour(found) for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
     if not on_demand and time_left is not None:
-        raise SpecInvalid("no on-demand offering suits resources", hint="allow one: a deadline may need on-demand")
+        raise SpecInvalid(
+            "no on-demand offering suits resources, but the deadline may need one",
+            hint="change resources so that one suits, or leave out the deadline",
+        )
     work_s, rework_s = work.total_seconds(), (_rework(spec) + assumptions.COMMIT).total_seconds()
     changeover_s = measured.changeover_s or assumptions.CHANGEOVER.total_seconds()
     return Job(
@@ -259,8 +262,8 @@ def _standby(spec: RunSpec, offerings: Sequence[Offering], measured: RunMeasurem
 
 def _unpacks(spec: RunSpec, offerings: Sequence[Offering]) -> bool:
     """
-    Return True if an instance of this job can unpack the set-up that another instance has packed. This works only if
-    all offerings have the same accelerators.
+    Return True if the job's instances can share a setup cache. This works only if all offerings have the same
+    accelerators.
     """
     return spec.setup is not None and spec.pack_setup and len({found.accelerators for found in offerings}) == 1
 
@@ -292,8 +295,8 @@ def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: CheckpointTra
 
 def _rule(spec: RunSpec, *, falls_back: bool) -> Patient | None:
     """
-    Return the rule that decides for a job without a deadline. Return None for a job with a deadline: there the job's
-    strategy decides.
+    Return the rule that decides for a job without a deadline. Return None for a job with a deadline, for which the
+    job's strategy decides.
     """
     if spec.policy.deadline is not None:
         return None

@@ -175,7 +175,7 @@ def _start_s(found: BenchResult, measured_s: float, spec: RunSpec) -> float:
     """
     Return the duration of a changeover in seconds of run time. The bench measured the duration `measured_s`, in system
     time. That duration includes the boot of the bench's instance, which usually takes `found.usual_boot_s`. In the
-    result, the boot takes the time that this job expects instead.
+    result, this is replaced by the boot time that this job expects.
     """
     return measured_s * clock_of(spec).scale + spec.boot.total_seconds() - found.usual_boot_s
 
@@ -200,7 +200,7 @@ def _source(spec: RunSpec, world: World, traces: Path | None, published_as: str,
             requests are not known.
     """
     if traces is not None and price_history:
-        raise SpecInvalid("--traces already has prices", hint="leave out --price-history")
+        raise SpecInvalid("the record of --traces already has prices", hint="leave out --price-history")
     known_word("--published-as", published_as, AVAILABLE)
     if traces is not None:
         return Recorded(traces.name, read_any(traces, published_as, 1, 1.0))

@@ -1,4 +1,4 @@
-"""Shows a forecast as tables, as a picture of its costs, and as JSON (rounded, with null for "never")."""
+"""Shows a forecast as tables, as a chart of its costs, and as JSON (rounded, with null for "never")."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def chance(share: float | None) -> str:
 
 def cost_picture(plan: Plan, width: int | None = None) -> str:
     """
-    Draw, within `width`, a line for each row from the cost's P5 to its P95, with P50 marked. All lines share a scale
-    from 0. If the rows' names leave too little room, draw each line below its name.
+    Draw a line for each row, from the cost's P5 to its P95, with P50 marked. The picture is at most `width` columns
+    wide, and its scale starts at 0. If the rows' names leave too little room, draw each line below its name.
     """
     most = max(row.cost_p95_usd for row in plan.forecasts) or 1.0
     names = [plain(f"{row.strategy}, {row.market}") for row in plan.forecasts]

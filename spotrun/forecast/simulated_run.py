@@ -1,10 +1,11 @@
 """
-Simulates one lifetime of a run. All decisions are made by the policy of real runs (`spotrun.policy.decide`), one round
-after another.
+Simulates one lifetime of a run, round by round. All decisions are made by the same policy as in real runs
+(`spotrun.policy.decide`).
 
 To choose between kinds of instances, the policy uses the speeds that it finds in the ledger. So each lifetime has a
-ledger with real entries, in memory. This module simulates the cloud and the agents: an instance is ready one changeover
-after its request, trains at its kind's true speed, makes checkpoints at intervals, may get a notice, and may be lost.
+ledger with real entries, in memory. This module simulates the cloud and the agents: an instance starts to train one
+changeover after it was requested, trains at its kind's true speed, makes checkpoints at intervals, may get a notice,
+and may be lost.
 """
 
 from __future__ import annotations
@@ -235,8 +236,8 @@ class SimulatedRun:
 
     def _losses_by(self, at_s: float) -> int:
         """
-        Return the number that decides whether a loss at `at_s` has a notice. The number depends only on the time
-        `at_s`. So all simulated runs of a lifetime agree on whether a loss at that time has a notice.
+        Return the index with which to look up whether a loss at `at_s` has a notice. It depends only on the time, so
+        all simulated runs of a lifetime have notices for the same losses.
         """
         return round(at_s / self._tick_s)
 

@@ -1,5 +1,5 @@
 """
-Studies by simulation what strategies cost and how often they miss deadlines.
+Simulates strategies to compare what they cost and how often they miss deadlines.
 
 Each strategy is simulated with all combinations of recorded markets, job lengths, deadlines and changeovers. A recorded
 market, or *record*, is a file that says at which ticks spot was available in which zones. A *tick* is a step of time;
@@ -127,7 +127,7 @@ class Study(msgspec.Struct, frozen=True):
 
 def records_in(folder: Path) -> list[Path]:
     """
-    Return the files below `folder` whose names end like those of records. If `folder` is itself a file, return that
+    Return the files below `folder` whose names have the endings of recorded markets. If `folder` is a file, return that
     file.
 
     Raises:

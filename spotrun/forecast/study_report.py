@@ -33,8 +33,8 @@ def case_title(case: Case) -> str:
 
 def case_table(case: Case, rows: Iterable[StrategyResult]) -> FiguresTable:
     """
-    Return a table with a row for each strategy. The bar in a row shows the strategy's cost; a full bar is as much as
-    the on-demand bill.
+    Return a table with a row for each strategy. The bar in a row shows the strategy's cost; a full bar stands for the
+    on-demand bill.
     """
     table = figures_table(case_title(case), "strategy", ["cost", "", "late", "losses"])
     for row in rows:

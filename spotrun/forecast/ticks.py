@@ -2,7 +2,7 @@
 Simulates one job in one recorded market, tick by tick.
 
 A strategy decides at the start of each tick, and knows which zones have spot in that tick. Instances are lost only
-between ticks. Every start of an instance takes a changeover, which is billed at the new instance's price. Stopping an
+between ticks. Starting an instance takes one changeover, which is billed at the new instance's price. Stopping an
 instance costs nothing and loses no progress. Billing is by the second.
 """
 
@@ -51,18 +51,18 @@ class Standby(msgspec.Struct, frozen=True):
     """
     The rules for a replacement that starts while the old instance still trains, as in real runs.
 
-    Notices: `warned` says for each loss, in order, whether the loss has a notice. If there are more losses than values,
-    the values repeat from the first one. A notice comes `notice_s` before the loss, and the replacement is started
-    then. So at the loss, `notice_s` seconds of the replacement's changeover are already over. They are billed at the
-    replacement's price. No work is repeated after such a loss. A strategy that considers how long there has been no
-    spot counts from the notice, not from the loss.
+    Notices: `warned` has a value for each loss, in order: True if the loss has a notice. If there are more losses than
+    values, the values repeat. A notice comes `notice_s` before the loss, and the replacement is started then. So at the
+    loss, `notice_s` seconds of the replacement's changeover are already over; they are billed at the replacement's
+    price. No work is repeated after such a loss. For a strategy that considers how long spot has been unavailable, that
+    time begins at the notice, not at the loss.
 
     Moves to another place: until the changeover to the new place is over, the instances at both places are billed, and
     the new instance can be lost too. While an instance trains, the strategy requests spot only every `ask_every_s`.
 
     Starts: the first `unbilled_s` of every start are free, because clouds bill only from the end of the boot. The first
-    start that leads to training packs its set-up. Later starts only unpack it, so each takes only the share
-    `later_start` of a changeover.
+    start that leads to training runs all of `setup` and packs the result. Later starts only unpack it, so each takes
+    only the share `later_start` of a changeover.
     """
 
     notice_s: float
@@ -85,13 +85,13 @@ def simulate(
     tolls: Mapping[str, float] = NO_TOLLS,
 ) -> Outcome:
     """
-    Simulate `job` in `market`, from tick `first` on. At each tick `strategy` chooses a place: a zone, on-demand or
+    Simulate `job` in `market`, starting at tick `first`. At each tick `strategy` chooses a place: a zone, on-demand or
     none.
 
     After a loss without notice, the job has to repeat the work that it did since its start at that place, but at most
-    `rework_s` seconds of work. Without `standby`, every start takes a whole changeover, and the whole changeover is
-    billed. `job` has the true figures; `believed`, if not None, is the job with more cautious figures, on which the
-    strategy bases its decisions. `tolls` has the extra cost, in USD, of each start at a place.
+    `rework_s` seconds of work. Without `standby`, every start takes a full changeover, all of which is billed. `job`
+    has the true figures; `believed`, if not None, is the job with more cautious figures, on which the strategy bases
+    its decisions. `tolls` is the extra cost, in USD, of each start at a place.
     """
     life = _Life(job, rework_s, standby, tolls)
     told, choose, history = believed or job, strategy.choose, MarketHistory()
@@ -122,10 +122,10 @@ class _Life:
     The state of a simulated job: the place where it runs, the time at which it began to run there, and its results so
     far.
 
-    While the job moves, it still runs at `running`; `coming` is the place to which it moves, and `coming_s` is the time
-    until its new instance is ready. After a loss with a notice, `ahead_s` is the part of the changeover that is already
-    over, because the replacement was started at the notice. Billing of the instance at `running` begins only after
-    another `free_s` seconds, and billing of the instance at `coming` after another `coming_free_s` seconds.
+    `running` is the place where the job runs. While it moves, `coming` is the place to which it moves, and `coming_s`
+    is the time until its new instance there is ready. After a loss with a notice, `ahead_s` is the part of the
+    changeover that is already over, because the replacement was started at the notice. Billing of the instance at
+    `running` begins in `free_s` seconds, and of the one at `coming` in `coming_free_s` seconds.
     """
 
     __slots__ = (
@@ -157,7 +157,7 @@ class _Life:
         self.progress = {True: 0.0, False: 0.0}
 
     def see(self, spot: Mapping[str, float]) -> None:
-        """Apply the losses since the last tick. If a replacement has become ready, let the job run there."""
+        """Apply the losses since the last tick. If a replacement has become ready, the job continues there."""
         self.ahead_s = 0.0
         if self.coming is not None and self.coming != ON_DEMAND and self.coming not in spot:
             self.coming = None
@@ -183,9 +183,9 @@ class _Life:
         Return the spot offers that the strategy sees, and the seconds since the job arrived at its place or, if that is
         later, since the strategy last requested spot.
 
-        With a `standby`, the strategy requests spot only at intervals while the job runs, and sees the offers of other
-        zones only at these requests. Without a `standby`, the strategy sees all offers at each tick, and the seconds
-        are always counted from the job's arrival.
+        With `standby`, a strategy requests spot only at intervals while the job runs, and sees offers of other zones
+        only when it does. Without `standby`, it sees all offers at each tick, and the seconds are always counted from
+        the job's arrival.
         """
         since_s, standby, running = self.elapsed_s - self.since_s, self.standby, self.running
         if standby is None:
@@ -202,7 +202,7 @@ class _Life:
 
     def go(self, place: str | None, spot: Mapping[str, float]) -> None:
         """
-        Start at `place`; stop if `place` is None. With a `standby`, the job runs at its old place until the new one is
+        Start at `place`; stop if `place` is None. With `standby`, the job runs at its old place until the new one is
         ready.
         """
         self.starts += place is not None
@@ -232,8 +232,8 @@ class _Life:
 
     def pass_tick(self, spot: Mapping[str, float]) -> float | None:
         """
-        Bill one tick and let the job progress in it. Return the time at which the job is done, or None if it is not
-        done.
+        Bill one tick, and add the job's progress in it. Return the time at which the job is done; None if it is not
+        done yet.
         """
         running = self.running
         assert running is not None
@@ -259,8 +259,8 @@ class _Life:
 
     def _pass_quiet_tick(self, running: str, spot: Mapping[str, float]) -> None:
         """
-        Bill a tick in which the job only trains, and add its progress. This is a faster version of `pass_tick`, with
-        the same result, because the job only trains in most ticks.
+        Bill a tick in which the job only trains, and add its progress. The result is that of `pass_tick`, but computed
+        faster, which pays because most ticks are like this.
         """
         tick_s = self.job.tick_s
         self.usd += self._price(running, spot) * tick_s / SECONDS_PER_HOUR

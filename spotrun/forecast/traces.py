@@ -1,8 +1,8 @@
 """
-Reads recorded spot markets. Publishers use different numbers for "available", so each format says which it uses:
+Reads recorded spot markets. Publishers encode "available" differently, so there are these formats:
 
     skypilot   the spot-traces JSON of SkyPilot, {"metadata": {"gap_seconds"}, "data": [...]}: either 1 = available, or
-               numbers of running instances, and then available while at least `nodes` instances run
+               the number of running instances; then spot is available while at least `nodes` instances run
     adrs       copies of SkyPilot's records in the ADRS benchmark: 0 = available, 1 = UNavailable
     windows    an npz of several zones, cut into windows of equal length with the same ticks in all zones: up (bits,
                1 = available), ticks, price, zone, gap_s
@@ -120,8 +120,8 @@ def read_bamboo(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
 
 def read_counts(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
     """
-    Read a list of times, each with the number of instances that ran then. The result has one zone, which has spot while
-    at least `nodes` instances run.
+    Read a list of times and the number of instances running at each. The result has one zone, which has spot while at
+    least `nodes` instances run.
     """
 
     def moment(day: str, at: str, count: str) -> tuple[datetime, int]:

@@ -1,1 +1,1 @@
-"""Supports scripts that Hydra configures: a script's output folder keeps its name in all attempts of a run."""
+"""Supports scripts configured with Hydra: a script's output folder keeps its name in all attempts of a run."""

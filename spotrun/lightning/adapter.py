@@ -87,13 +87,13 @@ class LightningFramework(Position, Loaders):
 
     @property
     def base(self) -> Mapping[str, str]:
-        """Weights that checkpoints do not include. There are none: Lightning's checkpoints hold all weights."""
+        """The weights that checkpoints do not include: none, because Lightning's checkpoints hold all weights."""
         return {}
 
     @property
     def leaves_gradients(self) -> bool:
         """
-        True in manual optimization: there the script itself steps the optimizers, so gradients may remain between
+        True in manual optimization, where the script itself steps the optimizers, so that gradients may remain between
         batches.
         """
         return not self.steps_optimizers
@@ -117,8 +117,8 @@ class LightningFramework(Position, Loaders):
     @property
     def own_objects(self) -> Sequence[object]:
         """
-        Empty. The framework's own objects do not have to be listed here: HARMLESS in training/python_state/encoding.py
-        names Lightning's packages, so the objects of these packages are not inspected anyway.
+        No objects: HARMLESS in training/python_state/encoding.py names Lightning's packages, so objects of these
+        packages are not inspected anyway.
         """
         return ()
 
@@ -223,8 +223,8 @@ class LightningFramework(Position, Loaders):
 
     def load_metrics(self, metrics: State) -> None:
         """
-        Load the metrics. Called in on_fit_start. An earlier call would have no effect, because before on_fit_start
-        Lightning restores weights and callbacks, and then resets its metrics.
+        Load the metrics. Called in on_fit_start. An earlier call would have no effect, because Lightning restores
+        weights and callbacks and resets its metrics just before on_fit_start.
         """
         trainer_state.load_again(self._trainer, self._state)
         trainer_state.load_scores(self._trainer, self._state)

@@ -2,9 +2,9 @@
 Writes spotrun's checkpoints as files that Lightning and torch can read. Also checks a Lightning checkpoint file before
 a run starts from it.
 
-A written file holds plain values and tensors only, so that `torch.load(weights_only=True)` can read it. Entries that
-Lightning never reads are left out: the exact position in the data, and the metrics of the current epoch. So a training
-that starts from the file does not resume exactly, but only as precisely as Lightning resumes from its own files.
+A written file holds plain values and tensors only, so that `torch.load(weights_only=True)` can read it. It omits what
+Lightning never reads: the exact position in the data, and the metrics of the current epoch. So training that starts
+from the file resumes only as precisely as from one of Lightning's own files, not exactly.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def export(image: Buffer | mmap.mmap, path: Path) -> Facts:
 
 
 def _facts_of_another(state: dict[str, Any], meta: dict[str, Any]) -> Facts:
-    """Return the facts about a checkpoint of a training without Lightning."""
+    """Return the facts about a checkpoint that was made without Lightning."""
     optimizers = bool(state.get("optimizer_states"))
     return Facts(step=int(state["global_step"]), epoch=int(meta["epoch"]), lightning="", has_optimizer=optimizers)
 

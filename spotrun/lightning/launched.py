@@ -5,10 +5,10 @@ and clusters.
 With these strategies, the process that calls fit() is connected to the agent but takes no steps, and the processes that
 train are not connected. No callback runs before they start, so the check is made in fit() itself.
 
-With other strategies, the process that calls fit() trains too. With these, the ranks compare their shared secret as
-soon as the process group exists. The comparison has to come before the first messages that Lightning sends between
-ranks, because these messages are pickled objects: a foreign process in the group could use one to run code in a rank.
-Lightning sends them before any callback runs, so a callback would be too late for the comparison.
+With all other strategies, the process that calls fit() trains too. There, this module makes the ranks compare their
+shared secret as soon as the process group exists. That has to be before Lightning sends its first messages between
+ranks, because these messages are pickled objects, with which a foreign process in the group could run code in a rank.
+Lightning sends them before any callback runs, so a callback would be too late.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ rank 0.
 
 def watch(package: str) -> None:
     """
-    Wrap fit() of the Trainer class of `package`, so that each call of fit() first checks in which processes it will
-    train. Further calls of `watch` for the same package have no effect.
+    Wrap fit() of the Trainer class of `package`, so that each call first checks which processes will train. Further
+    calls of `watch` for the same package have no effect.
     """
     trainer_class = importlib.import_module(package).Trainer
     original = trainer_class.fit

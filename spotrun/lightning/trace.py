@@ -1,9 +1,9 @@
 """
-Traces a training batch by batch, for `spotrun verify-resume` (see spotrun/training/trace).
+Records a trace of the training, batch by batch, for `spotrun verify-resume` (see spotrun/training/trace).
 
 factory.py adds this callback next to SpotrunCallback if an environment variable names a trace file. Another variable
-may list steps at which the training is to be killed. When the trainer first reaches one of these steps, it waits there
-until it is killed, so that the kill comes at the same step on fast and slow machines.
+may list steps at which the trainer is to be killed. When the trainer first reaches one of these steps, it waits to be
+killed. So it is killed at the same step on fast and slow machines.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ class TraceCallback:
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """
-        Record the end of the training. This runs after SpotrunCallback's teardown, so it records the random generators
-        in the state in which the code after fit() finds them.
+        Record the end of the training. This runs after SpotrunCallback's teardown, so the recorded state of the random
+        number generators is what the code after fit() finds.
         """
         if stage == "fit":
             self._look_for_improvement(trainer)
             self._trace.ended()
 
-    # -- evaluations outside of the training -------------------------------------------------------------------------
+    # -- evaluations outside training --------------------------------------------------------------------------------
 
     def on_test_end(self, trainer: Any, pl_module: Any) -> None:
         self._process.evaluated("test", last_metrics(trainer))
@@ -110,8 +110,7 @@ class LightningTrace(FrameworkTrace):
     @property
     def _epoch(self) -> int:
         """
-        The current epoch. In the last hooks of an epoch, Lightning already counts the next epoch, and this property
-        does not.
+        The current epoch. In the last hooks of an epoch, Lightning's own counter is already one higher.
         """
         return int(self._trainer.current_epoch) + self._ahead[0]
 

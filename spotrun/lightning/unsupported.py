@@ -1,4 +1,4 @@
-"""Finds, before training starts, why spotrun cannot resume a Trainer exactly."""
+"""Finds the reasons why spotrun cannot resume a Trainer exactly, before the training starts."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
 """
-Exact resume for scripts that write their own training loop, also with Fabric or accelerate: `from spotrun import Loop`.
+Exact resume for scripts with their own training loop, including Fabric and accelerate: `from spotrun import Loop`.
 """

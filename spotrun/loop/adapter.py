@@ -1,4 +1,4 @@
-"""Implements the interface `Framework` for one fit of a script that writes its own loop."""
+"""Implements the interface `Framework` for one fit of a script that has its own training loop."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class LoopFramework:
 
     def _variables(self) -> dict[str, Any]:
         """
-        Return the local variables of the function that runs the loop. If a variable holds a loader, add the loader's
-        dataset, because possibly no variable holds the dataset itself.
+        Return the local variables of the function that runs the loop. If a variable holds a loader, add its dataset,
+        which may not be in any variable itself.
         """
         found = dict(self.frames.variables())
         loaders = {name: prepared.loader_in(value) for name, value in found.items()}

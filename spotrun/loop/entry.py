@@ -1,9 +1,9 @@
 """
-Warns if a script trains with Fabric or accelerate but without a `Loop`. The warning is given at the first step, and
+Warns if a script trains with Fabric or accelerate but without a `Loop`. The warning appears at the first step, and
 names the state that an interruption would lose.
 
-When a program under an agent imports Fabric or accelerate, spotrun's import hook (autoload) calls the `watch_` function
-for that library.
+When a program under an agent imports Fabric or accelerate, spotrun's import hook (autoload) calls that library's
+`watch_` function.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def watch_accelerate(module: ModuleType) -> None:
 
 def _watch(cls: Any, method: str, name: str) -> None:
     """
-    Wrap the method `method` of `cls`, which scripts call to prepare their training. After such a call, the first step
-    warns if the script has no Loop. A second call of `_watch` has no effect.
+    Wrap `method` of `cls`, which scripts call to prepare their training. If a script has called it, a warning appears
+    at the first step unless the script has a Loop. A second call of `_watch` has no effect.
     """
     original = getattr(cls, method)
     if hasattr(original, WATCHED):

@@ -1,5 +1,5 @@
 """
-Inspects the functions of the script in which a loop runs: their local variables, and how the loop was left.
+Inspects the functions of the script in which a loop runs: their local variables, and how they left the loop.
 
 spotrun cannot restore local variables. If the script later reads a variable whose value would be different in a resumed
 process, this module reports it.
@@ -59,7 +59,7 @@ def left_well(frame: FrameType | None) -> bool:
 
 class Frames:
     """
-    The functions of the script that are running while the loop of a fit runs. The outermost of them contains the loop.
+    The script's functions on the call stack during the loop of a fit. The outermost of them contains the loop.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Frames:
     def _known(self, frame: FrameType) -> Values:
         """
         Return the variables that `frame` would have in a resumed process when that process reads its first batch. Each
-        variable is represented by the token that `_seen` returns for its value.
+        variable is represented by the fingerprint of its value (`_seen`).
 
         By then, the resumed script has run the code before the loop and, in the current epoch, the code before the
         pass.
@@ -160,11 +160,10 @@ def _is_function(frame: FrameType) -> bool:
 
 def _seen(value: Any) -> Any:
     """
-    Return a token for the value of a variable. If the token is different later, the variable has changed in the
-    meantime.
+    Return a fingerprint of a variable's value. If it is different later, the value has changed.
 
-    The token of a plain value is the value itself. The token of an object consists of its identity and of those
-    properties that are cheap to compare: its length, its version, or its plain attributes.
+    The fingerprint of a plain value is the value itself. That of an object consists of its identity and of properties
+    that are cheap to compare: its length, its version, or its plain attributes.
     """
     if is_scalar(value):
         return type(value), repr(value)
@@ -184,11 +183,11 @@ def _seen(value: Any) -> Any:
 @cache
 def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
     """
-    Return the local variables whose values are still needed at the instruction at `offset`: from there on, the code may
-    read them before it writes to them.
+    Return the local variables that are live at the instruction at `offset`: the code that follows may read them before
+    it writes to them.
 
-    `ended` matters only if this instruction requests the next item of a loop. `ended` is True if the loop has no next
-    item, and so ends.
+    `ended` matters only if this instruction requests the next item of a loop. It is True if there is none, so that the
+    loop ends.
     """
     instructions = list(dis.get_instructions(code))
     numbers = {one.offset: number for number, one in enumerate(instructions)}
@@ -203,7 +202,8 @@ def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
             before = read | (after - written)
             changed = changed or before != live[number]
             live[number] = before
-    # `offset` may point into the instruction's inline cache, so take the last instruction that starts at or before it.
+    # `offset` may point into the inline cache after an instruction. So take the last instruction that starts at or
+    # before `offset`.
     number = max(number for number, one in enumerate(instructions) if one.offset <= offset)
     if instructions[number].opname == "FOR_ITER":
         return live[numbers[instructions[number].argval]] if ended else live[number + 1]

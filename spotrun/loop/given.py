@@ -1,4 +1,4 @@
-"""Sorts the objects that a script gives to its Loop by their kind. Each object has a name."""
+"""Groups the named objects that a script gives to its Loop: models, optimizers, and others."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Given:
     """
     Everything that a script gives to its Loop.
 
-    The objects are divided into groups by their types. `models` and `optimizers` are the script's models and
-    optimizers. `asked` are library objects with a `state_dict`, such as schedulers and scalers, which return and load
-    their own state. `roots` are all other objects; spotrun saves and loads their attributes.
+    The objects are grouped by type. `models` and `optimizers` are the script's models and optimizers. `asked` are
+    library objects with a `state_dict`, such as schedulers and scalers, which return and load their own state. `roots`
+    are all other objects; spotrun saves and loads their attributes.
     """
 
     def __init__(self, launcher: Any, things: Mapping[str, Any]) -> None:
@@ -71,7 +71,7 @@ class Given:
                 )
 
     def kinds(self) -> dict[str, str]:
-        """Return the name of each object's class, keyed by the object's name. Models are left out."""
+        """Return the class name of each object except the models, keyed by the object's name."""
         return {name: type(one).__name__ for name, one in (self.optimizers | self.asked).items()}
 
     def shapes(self) -> Shapes:

@@ -1,5 +1,5 @@
 """
-`Loop`: exact resume for a script that writes its own training loop.
+`Loop`: exact resume for a script that has its own training loop.
 
     loop = Loop(seed=1, model=model, optimizer=optimizer, scheduler=scheduler)
     s = loop.state(best=0.0)
@@ -69,8 +69,8 @@ class Loop:
     def epochs(self, count: int) -> Numbers:
         """
         Return the numbers of the epochs that remain to be trained, in a training of `count` epochs. A new training
-        begins with epoch 0, and a resumed training with the epoch in which it was interrupted. After the script's loop
-        over these numbers has ended, another call of `epochs` starts another training.
+        begins with epoch 0, and a resumed one with the epoch in which it was interrupted. After the script's loop over
+        these numbers has ended, another call of `epochs` starts another training.
         """
         return Numbers(self, count, count, Passes.epochs)
 
@@ -81,7 +81,7 @@ class Loop:
     def enumerate(self, loader: Any, start: int = 0) -> Pass:
         """
         Return the remaining batches of `loader` in this epoch, each with its number. Numbers count from `start` at the
-        first batch of the pass, also after a resume.
+        first batch of the pass, even after a resume.
         """
         return Pass(self._open("enumerate"), loader, lambda number, batch: (start + number, batch), counts=True)
 
@@ -90,8 +90,8 @@ class Loop:
         Return the numbers of the steps that remain to be trained, out of `count` steps. Use this in a script that draws
         its batches itself.
 
-        If the script calls this within an epoch, the steps are a pass of that epoch. A script without epochs iterates
-        over the steps directly, and its training has a single epoch.
+        Within an epoch of `Loop.epochs`, the steps form one pass of that epoch. In a script that does not use epochs,
+        all steps form a single epoch.
         """
         if self._passes is not None:
             return Pass(self._passes, range(count), lambda number, _: number, counts=True)
@@ -106,7 +106,7 @@ class Loop:
         return iter(loader) if self._passes is None else self._passes.validation(loader)
 
     def log(self, **figures: Any) -> None:
-        """Log numbers of the training, by name, for `spotrun status`, the report and the ledger."""
+        """Log named figures of the training, such as the loss, for `spotrun status`, the report and the ledger."""
         self._figures |= {name: float(value) for name, value in figures.items()}
 
     def _open(self, name: str) -> Passes:
@@ -138,8 +138,8 @@ class Loop:
 
 class Numbers:
     """
-    The numbers of the epochs or steps of one training. The training begins when the script starts to iterate over them,
-    and ends with the iteration. They can be iterated only once.
+    The numbers of the epochs or steps of one training. The training begins and ends with the script's iteration over
+    them, which can be done only once.
     """
 
     def __init__(self, loop: Loop, count: int, epochs: int, numbers: Callable[[Passes], Iterator[int]]) -> None:

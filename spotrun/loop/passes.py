@@ -32,8 +32,7 @@ example, a progress bar or its generator.
 
 class Passes:
     """
-    The iterators of one fit, from its first epoch to its end. They count epochs and batches, and call the `Fit` at each
-    epoch and batch.
+    The iterators over the epochs and batches of one fit. They count both, and call the `Fit` for each.
     """
 
     def __init__(self, framework: LoopFramework, local: str | None = None) -> None:
@@ -161,8 +160,8 @@ class Passes:
 
     def _enter(self, batch: int) -> None:
         """
-        Restore the state. This is called at the start of the pass in which the snapshot lies. In this epoch, the
-        script's code before the pass has already run again; restoring the state undoes its changes.
+        Restore the state, at the start of the pass during which the snapshot was made. The script has already repeated
+        what it does in this epoch before the pass; restoring the state undoes the changes.
         """
         here = self._here
         if here.batches != here.entering_batches:
@@ -289,7 +288,7 @@ def _has_length(source: Any) -> bool:
 
 def _reads(one: object, running: Sequence[FrameType]) -> bool:
     """
-    Return whether the `enumerate` object `one` iterates over a generator whose frame is in `running`, directly or
+    Return True if the `enumerate` object `one` iterates over a generator whose frame is in `running`, directly or
     through other iterators.
     """
     level: Iterable[object] = [one]

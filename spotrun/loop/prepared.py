@@ -77,8 +77,8 @@ def loader_in(loader: Any) -> Any:
 
 def exchange(loader: Any, exact: Callable[[Any], Any]) -> Any:
     """
-    Return the loader to use in place of `loader`: the result of `exact`. If `loader` is a library's wrapper, replace
-    only the loader inside the wrapper by the result of `exact`, and return the wrapper.
+    Return `exact(loader)`, to use in place of `loader`. If `loader` is a library's wrapper, replace only the loader
+    inside the wrapper, and return the wrapper.
     """
     name = _name_in(loader)
     if name is None:

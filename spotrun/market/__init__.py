@@ -1,1 +1,1 @@
-"""Knowledge about offerings: their prices, their speeds, and how often they are lost."""
+"""Prices and speeds of offerings, and how often their instances are lost."""

@@ -31,8 +31,8 @@ A10 for A10G.
 
 def meant_by(name: str) -> str | None:
     """
-    Return the name in the table that the user probably meant by `name`. Return None if `name` is in the table, or if
-    nothing in the table is similar.
+    Return the accelerator in the table that the user probably meant by `name`. Return None if `name` is in the table,
+    or if nothing in the table is similar.
 
     A result does not prove a mistake, because clouds rent out some accelerators that the table lacks.
     """

@@ -1,5 +1,5 @@
 """
-Estimates how often this run loses spot instances, and for how many of these losses a notice comes early enough to save
+Estimates how often this run loses spot instances, and in what share of these losses a notice comes early enough to save
 all steps. `checkpoint.every: auto` adapts to both.
 """
 
@@ -35,8 +35,8 @@ class Hazard(msgspec.Struct, frozen=True):
     The hazard of spot in this run, estimated from its losses so far.
 
     `saved` is the share of losses in which no step was lost, because the notice left time for one more commit. The
-    longer the current instance runs without a loss, the higher is the estimated mean time between losses. `growth` is
-    the number of seconds by which this estimate grows in each second.
+    longer the current instance runs without a loss, the longer the estimated mean time between losses becomes. `growth`
+    is the number of seconds by which this estimate grows in each second.
     """
 
     mean_time_between: timedelta = MEAN_TIME_BETWEEN_INTERRUPTIONS
@@ -59,9 +59,9 @@ def observed_hazard(state: RunState, now: datetime) -> Hazard:
     """
     Estimate the hazard of spot as of `now` from the ledger.
 
-    While the run trains on demand, `growth` is 0, because the cloud does not take on-demand instances. A gang stops if
-    any of its members is lost. So a gang's attempt is counted as if it were one instance: its time on spot counts once,
-    and so does its loss, even if several members are lost at the same time.
+    While the run trains on demand, `growth` is 0, because surviving on demand says nothing about spot. A gang stops if
+    any of its members is lost. So a gang's attempt counts as one instance: its time on spot counts once, and so does
+    its loss, even if several members are lost at the same time.
     """
     spot = [attempt for attempt in state.attempts.values() if _on_spot(attempt, state)]
     lost = [attempt for attempt in spot if attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED]
@@ -75,8 +75,8 @@ def observed_hazard(state: RunState, now: datetime) -> Hazard:
 def hazard_of(time_on_spot: timedelta, losses: int, saved: int = 0) -> Hazard:
     """
     Combine the observations with an assumption: one loss without notice in MEAN_TIME_BETWEEN_INTERRUPTIONS ("assumed"
-    in the formula). `saved` is the number of losses that undid no step, because the last step had been committed
-    before.
+    in the formula). `saved` is the number of losses in which no step was lost, because the last step had already been
+    committed.
 
         mean time between losses = (assumed + time on spot) / (1 + losses)
     """
@@ -90,8 +90,8 @@ def _on_spot(attempt: Attempt, state: RunState) -> bool:
 
 def _up_from(attempt: Attempt) -> datetime:
     """
-    Return the time from which the attempt's time on spot is counted. This is the boot of its instance. For a gang it is
-    the start of the attempt instead, because members may already have run in the previous attempt.
+    Return the moment at which the attempt's time on spot begins: the boot of its instance. For a gang it is the start
+    of the attempt instead, because members may already have run in the previous attempt.
     """
     return attempt.booted_at if attempt.gang is None else attempt.started_at
 
@@ -114,7 +114,7 @@ def probability_to_follow(state: RunState, now: datetime, within: timedelta) -> 
 
         rate = (FOLLOWED_PRIOR_LOSSES + n) / (assumed + t)        probability = 1 - exp(-rate * within)
 
-    If the run itself ended an instance earlier, t includes only the time until the instance ended.
+    If the run itself ended an instance before FOLLOWS_WITHIN had passed, t includes only the time until then.
     """
     told = [attempt for attempt in state.attempts.values() if attempt.rebalance_at is not None]
     assumed_s = FOLLOWED_PRIOR_LOSSES * FOLLOWS_WITHIN.total_seconds() / -log(1 - FOLLOWED_PRIOR)

@@ -133,8 +133,8 @@ def _observation(state: RunState, name: MemberName, kind: Fate, at: datetime) ->
 
 def past_of_living(state: RunState, now: datetime) -> dict[Pool, Past]:
     """
-    Return, for each pool, the total time for which this run's live instances in the pool have been up. This is time
-    without a loss. Instances that have a notice are left out.
+    Return, for each pool, how long this run's live instances there have been up in total, without a loss. Instances
+    that have a notice are left out.
     """
     found: dict[Pool, Past] = {}
     told_to_go = _told_to_go(state)
@@ -149,7 +149,7 @@ def past_of_living(state: RunState, now: datetime) -> dict[Pool, Past]:
 
 def past_by_pool(observations: Iterable[Observation], now: datetime) -> dict[Pool, Past]:
     """
-    Return the sum of the observations of each pool, as of `now`. The older an observation is, the less it counts.
+    Return a weighted sum of each pool's observations as of `now`. The older an observation is, the less it counts.
 
     A refusal counts as a loss only if it is the first sign that the pool has lost its capacity. A refusal that follows
     a loss or another refusal is not counted, because it only confirms that the pool still has no capacity.
@@ -166,8 +166,8 @@ def past_by_pool(observations: Iterable[Observation], now: datetime) -> dict[Poo
 
 def pools_in_trouble(observations: Iterable[Observation], now: datetime, within: timedelta) -> dict[Pool, Observation]:
     """
-    Return the pools that lost or refused an instance during the time `within` before `now`, each with the newest of
-    these observations.
+    Return the pools that lost or refused an instance less than `within` before `now`, each with its newest loss or
+    refusal.
     """
     recent = [seen for seen in observations if seen.kind is not Fate.KEPT and now - seen.at < within]
     return {seen.pool: seen for seen in sorted(recent, key=lambda each: each.at)}

@@ -27,8 +27,8 @@ class PriceRange(NamedTuple):
     """
     The mean, minimum and maximum price over a period, in USD per hour.
 
-    The mean is weighted by time: a price that held for a day counts 24 times as much as a price that held for an hour.
-    It makes no difference how many times EC2 lists the same price.
+    The mean is weighted by time: a price that applied for a day counts 24 times as much as a price that applied for an
+    hour. It makes no difference how many times EC2 lists the same price.
     """
 
     mean: Decimal
@@ -38,7 +38,7 @@ class PriceRange(NamedTuple):
 
 def price_range(segments: Sequence[PriceSegment], since: datetime, until: datetime) -> PriceRange | None:
     """
-    Return the range of the prices from `since` to `until`; None if no price in this period is known. `segments` are the
+    Return the range of prices from `since` to `until`; None if no price is known for this period. `segments` are the
     prices, oldest first.
     """
     known = list(spells(segments, since, until))
@@ -62,8 +62,8 @@ def price_series(
 
 def spells(segments: Sequence[PriceSegment], since: datetime, until: datetime) -> Iterator[PricePeriod]:
     """
-    Yield each price that was valid at some time from `since` to `until`, with the part of this period in which the
-    price was valid.
+    Yield each price that applied at some time from `since` to `until`, with the part of this period in which it
+    applied.
     """
     ends = [*(segment.since for segment in segments[1:]), until]
     for segment, end in zip(segments, ends, strict=False):

@@ -1,15 +1,15 @@
 """
-Estimates the training speed of instances from published figures, for the time before a run has measured it.
+Estimates the training speed of instances from published figures, until a run has measured it.
 
-The speed of a training is limited either by arithmetic (TFLOPS) or by memory bandwidth (GB/s), and spotrun cannot know
-beforehand which of the two is the limit. So the estimate is the geometric mean of both figures, relative to a V100:
+Training speed is limited either by arithmetic (TFLOPS) or by memory bandwidth (GB/s), and spotrun cannot know
+beforehand by which of the two. So the estimate is the geometric mean of both figures, relative to a V100:
 
     speed = sqrt(TFLOPS * GB/s)                      in general
     speed = published samples/s of a training        for an accelerator with such a figure
     several accelerators = count ** SCALING
 
 For ResNet-50, the first formula estimates that an A100 is 2.1 times as fast as a V100; 1.9 times was measured. For
-other trainings the estimate may be wrong by a factor of three. `spotrun.policy.throughput` takes this uncertainty into
+other models, the estimate may be wrong by a factor of three. `spotrun.policy.throughput` takes this uncertainty into
 account, and has the run measure the speed.
 """
 

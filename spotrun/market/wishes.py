@@ -46,8 +46,8 @@ class Requirement(NamedTuple):
 
 def named(key: tuple[str | int, ...], wanted: Collection[str], has: Callable[[Offering], str]) -> Requirement:
     """
-    Return a requirement: the value that `has` returns for an offering must be one of the names in `wanted`. Upper and
-    lower case do not matter.
+    Return a requirement: the value that `has` returns for an offering must be one of the names in `wanted`. Case is
+    ignored.
     """
     names = {each.casefold() for each in wanted}
     word = next(str(part) for part in reversed(key) if isinstance(part, str))
@@ -101,8 +101,7 @@ def suits(offering: Offering, wanted: ResourcesSpec) -> bool:
 
 def is_of(offering: Offering, kind: Kind) -> bool:
     """
-    Return True if an offering has the accelerators, or the instance type, that `kind` names. Upper and lower case do
-    not matter.
+    Return True if an offering has the accelerators, or the instance type, that `kind` names. Case is ignored.
     """
     has = offering.instance_type if isinstance(kind, NamedType) else offering.accelerators
     return has.casefold() == str(kind).casefold()
@@ -240,7 +239,8 @@ def too_dear(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadabl
 
 def may_be_asked(offering: Offering, resources: ResourcesSpec) -> bool:
     """
-    Return True if a suitable offering has a capacity type that the job allows, and a price within the job's max_price.
+    Return True if the job allows the offering's capacity type, and its price is within the job's max_price. Other
+    requirements are not checked.
     """
     if offering.capacity_type is CapacityType.OWN:
         return True

@@ -1,10 +1,10 @@
 """
-Divides a run's time into nested stretches, for tools that draw traces. The times of the stretches are those of the
+Divides a run's time into nested stretches, for tools that show traces. Each stretch begins and ends at the times of
 entries in the run's ledger.
 
     run
     ├── launch             from the request for instances to the end of the last instance
-    │   ├── boot, setup    before an attempt
+    │   ├── boot, setup    until the attempt's takeover
     │   └── attempt        from its takeover until the ledger records its end
     │       ├── training, and each kind of downtime
     │       └── checkpoint from its snapshot until it is durable
@@ -40,7 +40,7 @@ class TraceSpan(NamedTuple):
 
     `key` identifies the stretch within its run and never changes. `within` is the key of the next larger stretch that
     contains this stretch; None for the run itself. `told` are the attributes that are sent with the stretch. `failed`
-    is the reason if the stretch ended with a failure, otherwise "".
+    is the reason for which the stretch failed; "" if it did not fail.
     """
 
     key: str
@@ -103,7 +103,7 @@ def _launch(launch: Launch, end: datetime) -> TraceSpan:
 
 
 def _end_of(launch: Launch) -> datetime | None:
-    """Return the end of a launch; None as long as one of its instances may still run or may still start."""
+    """Return the end of a launch; None while one of its instances may still run or start."""
     if launch.gone is not None:
         return launch.gone.ended_at
     return launch.closed_at if launch.recorded is None else None
@@ -160,7 +160,7 @@ def _key_of(launch: Launch) -> str:
 
 def in_order(stretch: TraceSpan) -> tuple[datetime, datetime]:
     """
-    Return the stretch's start and end. Start and end can come from different clocks, so the end may be before the
-    start; then return the start for both.
+    Return the stretch's start and end. They can come from different clocks; if the end seems to be before the start,
+    return the start for both.
     """
     return stretch.start, max(stretch.start, stretch.end)

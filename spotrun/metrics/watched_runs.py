@@ -1,8 +1,8 @@
 """
-Reads the runs of a store again and again. Each time, only new entries are read. Nothing is written.
+Reads the runs of a store repeatedly. After the first time, only new entries are read. Nothing is written.
 
-The runs are read in threads, so that a reading never takes longer than its limit. If a thread has not finished when the
-limit is reached, it continues, and the next reading uses its result.
+The runs are read in threads, so that no reading exceeds its time limit. A thread that has not finished by then
+continues, and the next reading uses its result.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 class WatchedRun:
     """
-    A folder in a store, with the result of the last attempt to read its run: either the run's figures, or an error.
+    A folder in a store, with the result of the last try to read its run: either the run's figures, or an error.
     """
 
     def __init__(self, name: str, uri: str, run: OpenRun | None = None) -> None:
@@ -66,8 +66,7 @@ class WatchedRun:
 
     def _settle(self, act: Callable[[], None]) -> None:
         """
-        Run `act`, and record the error if it raises one. If the error is that the store is unavailable, keep the last
-        result instead.
+        Call `act`, and record any error that it raises. But if the store is unavailable, keep the last result.
         """
         try:
             act()

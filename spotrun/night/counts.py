@@ -25,9 +25,9 @@ class CallCounter:
     """
     Counts the calls in one environment of the function. The environment has `memory_mb` of memory.
 
-    Most calls are scheduled once a minute. At such calls the counts are written to the run's folder only at intervals
-    of WRITTEN_EVERY. They are also written at the first and at the last call for a run, and at each call that was not
-    scheduled.
+    Most calls are the scheduled ones, once a minute. After these, the counts are written to the run's folder only if
+    WRITTEN_EVERY has passed. They are also written after the first and the last call for a run, and after each call
+    that was not scheduled.
 
     `asked_for` returns the number of requests that this process has sent to the store. `starting_s` is the time that
     the process took to start.
@@ -57,9 +57,9 @@ class CallCounter:
 
     def count(self, event: Mapping[str, Any], answer: Mapping[str, Any], seconds: float, log_bytes: int) -> None:
         """
-        Count a call that took `seconds` and logged `log_bytes`. The call is counted for the run that its answer names.
-        If the answer names no run, the call is counted for the run that was named last. If no answer has named a run
-        yet, the call is counted for the first run that an answer will name.
+        Count a call that took `seconds` and logged `log_bytes`. It is counted for the run named in its answer; if there
+        is none, for the run named in the last answer that did name one. Calls before any such answer are counted for
+        the first run named later.
         """
         one, run = self._one(event, seconds, log_bytes), answer.get("run") or self._run
         if run != self._run:
@@ -94,8 +94,8 @@ class CallCounter:
 
     def _write(self, calls: Calls) -> None:
         """
-        Write the counts to the run's folder. The counts already include the request for this write. This write's
-        duration is not known yet, so it is counted with the next call.
+        Write the counts to the run's folder. They already include the store request that writes them, but not its
+        duration, which is counted with the next call.
         """
         began_s = time.monotonic()
         try:
@@ -110,7 +110,7 @@ class CallCounter:
 
 
 def since_start_s() -> float:
-    """Return for how many seconds this process has been running, according to /proc; 0 on systems without /proc."""
+    """Return how many seconds this process has been running, according to /proc; 0 on systems without /proc."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))

@@ -1,21 +1,21 @@
 """
-The function that takes care of all nights of one name. It is a runner that does not run all the time: the cloud calls
-it, each time with one of these events.
+The function that takes care of the nights of one installed job. It is a runner that does not run continuously: the
+cloud calls it, each time with one of these events.
 
     {"kind": "begin", "due": "2026-11-27T21:00:00Z"}     a night is due: start its run, or continue an unfinished one
     {"kind": "again", "due": "2026-11-27T22:15:00Z"}     the same, every 15 minutes in the hour after; if it fails,
                                                          notify the receivers that the job names
     {"kind": "begin", "by_hand": "2026-11-27T10:15:00"}  a person starts a night now
     {"kind": "tick"}                                     take care of the newest run: do one tick
-    {"kind": "look"}                                     the same, and set the alarm even if it seems to be set
-    an event of EC2                                      take care of the run for longer, if the event is about one
-                                                         of the run's instances
+    {"kind": "look"}                                     the same, and set the alarm even if it seems to be set already
+    an event from EC2                                    if it is about one of the run's instances, tick for up to
+                                                         WATCH_S seconds
 
-The alarm is the part of the cloud that calls the function once a minute.
+The *alarm* is the cloud's timer that calls the function once a minute.
 
-The function follows the rules for runners (protocol 6 and 8): nothing goes wrong if it is killed at any moment, or if
-two copies of it run at the same time. It keeps some objects in memory from call to call, but only to send fewer
-requests to the store.
+The function follows the rules for runners (protocol 6 and 8): it may be killed at any moment, and several copies of it
+may run at the same time. It keeps some objects in memory from call to call, but only to send fewer requests to the
+store.
 
 The function trusts the store only as far as the pin in its environment allows (folder/night.py): it starts only the job
 that was installed, and takes care only of runs that it has created itself.
@@ -85,7 +85,7 @@ _LOG_BYTES = 100
 
 
 def handler(event: Mapping[str, Any], context: object = None) -> Answer:
-    """Answer an event. AWS Lambda calls this function."""
+    """Handle an event and return the answer. AWS Lambda calls this function."""
     name, store = os.environ["SPOTRUN_NIGHT"], os.environ["SPOTRUN_STORE"]
     if name not in _counters:
         _counters[name] = CallCounter(store, _memory_mb(), _STARTING_S)
@@ -133,7 +133,7 @@ class _Attended:
 
 class Attendant:
     """
-    Takes care of the newest run among the nights of one name. `alarm` is for tests; by default, the cloud's alarm is
+    Takes care of the newest run of one installed job's nights. `alarm` is for tests; by default, the cloud's alarm is
     used.
     """
 
@@ -173,19 +173,19 @@ class Attendant:
                 self._set(self._alarm.off)
             return {"trouble": "; ".join([error.one_line, *self._troubles])}
 
-    # -- to begin ----------------------------------------------------------------------------------------------------
+    # -- beginning a night -------------------------------------------------------------------------------------------
 
     def _gets_under_way(self, event: Mapping[str, Any]) -> Answer:
         due = self._begin(event)
         answer = {**self._attend(again=True), "night": due}
         if self._troubles:
-            raise CloudError("; ".join(self._troubles), hint="the call is repeated")
+            raise CloudError("; ".join(self._troubles), hint="the cloud will call again")
         return answer
 
     def _tell_that_it_is_late(self, event: Mapping[str, Any], error: SpotrunError) -> None:
         """
-        Notify the receivers that the job names that the night could not begin. This notification belongs to no run,
-        because the run may not exist.
+        Notify the job's receivers that the night could not begin. This notification belongs to no run, because the run
+        may not exist.
 
         Raises:
             CloudError: a receiver could not be notified; its message includes that of `error`.
@@ -198,7 +198,7 @@ class Attendant:
         except SpotrunError as failure:
             unheard = [failure.one_line]
         if unheard:
-            raise CloudError("; ".join([error.one_line, *unheard]), hint="the call is repeated") from error
+            raise CloudError("; ".join([error.one_line, *unheard]), hint="the cloud will call again") from error
 
     def _begin(self, event: Mapping[str, Any]) -> str:
         """
@@ -214,9 +214,9 @@ class Attendant:
                 return due
             unfinished = self._unfinished(self._newest)
             if unfinished is None:
-                # The record names the folder of a run that does not exist yet, and everyone who can read the store can
-                # read the record. If the run were then not created, an attacker could put another run into this folder.
-                # So check first that the job is valid: after the record is written, the run must be created.
+                # The record names the folder of the run to be created, and everyone who can read the store can read the
+                # record. If creating the run failed after that, an attacker could put another run into this folder. So
+                # check first that the job is valid.
                 with self._job():
                     pass
             begun = BegunNight(due=due, run=unfinished or new_uid(), at=now, carried=unfinished is not None)
@@ -275,8 +275,7 @@ class Attendant:
     @contextlib.contextmanager
     def _job(self) -> Iterator[RunSpec]:
         """
-        Return a context that yields the installed job. Until the context ends, the job's work folder is on this
-        machine.
+        Return a context that yields the installed job. Within the context, the job's work folder is on this machine.
 
         Raises:
             NightStrange: the job or the folder is not the one that was installed.
@@ -286,7 +285,7 @@ class Attendant:
             self._record.fetch(installed, Path(folder))
             yield RunSpec.from_dict(installed.spec).model_copy(update={"workdir": folder})
 
-    # -- to attend ---------------------------------------------------------------------------------------------------
+    # -- taking care of the run --------------------------------------------------------------------------------------
 
     def _attend(self, *, again: bool = False, watch_s: float = 0.0) -> Answer:
         """
@@ -330,7 +329,8 @@ class Attendant:
 
     def _set(self, act: Callable[[], None]) -> None:
         """
-        Set the alarm if possible. Without the alarm, the function still takes care of the run whenever it is called.
+        Set the alarm with `act`. If that fails, note the trouble and continue: even without the alarm, the function
+        takes care of the run whenever it is called.
         """
         try:
             act()
@@ -375,8 +375,8 @@ class Attendant:
 
     def _goes_on(self) -> bool:
         """
-        Return True if the run that this process takes care of is unfinished. As long as it is, no other night starts a
-        newer run: see `_unfinished`.
+        Return True if the run that this process takes care of is unfinished. Until it is finished, no night starts a
+        newer run (see `_unfinished`).
         """
         if self._attended is None:
             return False
@@ -476,7 +476,7 @@ def _may_be_billed(state: RunState) -> bool:
 
 def _moment(text: object, now: datetime) -> datetime:
     """
-    Return the time at which a call was due, from the event's text. If the event has no such text, return `now`.
+    Parse `text`, the time at which an event was due. Return `now` if the event has no such time.
 
     Raises:
         SpecInvalid: the text is not a time.
@@ -486,7 +486,9 @@ def _moment(text: object, now: datetime) -> datetime:
     try:
         found = datetime.fromisoformat(str(text))
     except ValueError:
-        raise SpecInvalid(f"{text!r} is not the time of a schedule", hint="install the night again") from None
+        raise SpecInvalid(
+            f"the time in the scheduler's call is not valid: {text!r}", hint="install the night again"
+        ) from None
     return found if found.tzinfo is not None else found.replace(tzinfo=now.tzinfo)
 
 

@@ -31,7 +31,7 @@ class Installation:
     time of day at which the night begins, and `days` are its days of the week, both as the user typed them.
 
     Raises:
-        SpecInvalid, CloudError, StoreError, SecretUnreadable: the night cannot be installed like this.
+        SpecInvalid, CloudError, StoreError, SecretUnreadable: the night cannot be installed.
     """
 
     def __init__(self, path: Path, overrides: Mapping[str, object], at: str, days: str) -> None:
@@ -106,7 +106,7 @@ class Installation:
         spec = self._spec
         return Night(
             name=spec.name,
-            # In the function, the work folder's files lie under another path than on this machine.
+            # In the function, the work folder has a different path than on this machine.
             spec=spec.model_copy(update={"workdir": "/"}).to_dict(),
             workdir_sha256=self._record.upload(Path(spec.workdir)),
             at=self._time_of_day,
@@ -123,8 +123,8 @@ class Installation:
 
 def left_alone(begun: Sequence[NumberedNight], runs: Sequence[OpenRun]) -> list[str]:
     """
-    Return a note if the newest night in `begun` has an unfinished run, and this run is one of `runs`. The note says
-    that the function that is about to be installed will not take care of that run, because it has a new pin.
+    Return a note if the run of the newest night in `begun` is one of `runs` and unfinished. The note warns that the
+    function being installed will not take care of that run, because the function has a new pin.
     """
     newest = {each.begun.run for each in begun[-1:]}
     return [
@@ -151,7 +151,7 @@ def _refuse_what_needs_a_machine(spec: RunSpec) -> None:
             )
     if spec.policy.deadline is not None and not isinstance(spec.policy.deadline, timedelta):
         raise SpecInvalid(
-            "a night needs a deadline that counts from its beginning",
+            "a night's deadline has to be a duration from the night's beginning",
             hint="write --deadline 8h",
             key=("policy", "deadline"),
         )

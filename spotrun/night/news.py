@@ -4,7 +4,7 @@ night's function, because no process runs between two calls.
 
 A call first takes care of the run. If there is something to report, the call then takes a few seconds longer to send
 the notifications; otherwise it sends nothing to the receivers. If a notification cannot be delivered, the next call
-tries again. After as many attempts as any other runner makes, the function gives up the notification.
+tries again. The function gives up after the same number of tries as any other runner.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ stored. An example is Nights.addresses.
 
 class NightNews:
     """
-    The notifications of one run. The addresses of the receivers are read again in each call, so that a changed address
-    is used at once.
+    The notifications of one run. The addresses of the receivers are read again in each call, so a changed address takes
+    effect at once.
     """
 
     def __init__(self, spec: RunSpec, store: Store, addresses: Addresses) -> None:
@@ -51,13 +51,13 @@ class NightNews:
 
     @property
     def waits(self) -> bool:
-        """True while some notification has to be tried again."""
+        """True while a notification still has to be delivered."""
         return bool(self._waiting)
 
     def tell(self, entries: Sequence[Entry], last: News | None) -> list[str]:
         """
         Send the notifications about `entries` that were not sent before, and then `last`. `entries` is the whole
-        ledger. Return the failed deliveries as sentences without secrets.
+        ledger. Return a sentence for each failed delivery, without secrets.
         """
         if not self._webhooks:
             return []
@@ -118,8 +118,8 @@ def _sink(webhook: NotifySpec, addresses: Mapping[str, str], why: str) -> Sink:
 
 class _Unreadable:
     """
-    A stand-in for a webhook whose address cannot be read now. Each delivery to it fails. The failures count as delivery
-    attempts, so the notification is given up in the end.
+    A stand-in for a webhook whose address cannot be read now. Each delivery to it fails and counts as a try, so a
+    notification is eventually given up.
     """
 
     def __init__(self, variable: str, why: str) -> None:

@@ -90,7 +90,7 @@ def _calls_usd(run: OpenRun | None) -> Decimal | None:
 
 def _compared(nights: Nights, night: Night, folder: str) -> tuple[NightRecord, str]:
     """
-    Return the record of a night as its function would read it. Also return a sentence about what is wrong with the
+    Return a night's record, read as the night's function reads it. Also return a sentence about what is wrong with the
     function or the record; "" if nothing is.
     """
     record = NightRecord(folder, night.name)

@@ -5,8 +5,7 @@ time.
     POST /    {"kind": "tick"}    an event as in function.py; the reply is 200 with the function's answer, or 500 with
                                   the error
 
-A header that Cloud Scheduler sends has the time at which the call was due. If a call is not answered with 200, Cloud
-Scheduler repeats it.
+Cloud Scheduler sends the time at which the call was due in a header, and repeats a call that is not answered with 200.
 https://cloud.google.com/run/docs/container-contract
 https://cloud.google.com/scheduler/docs/reference/rest/v1/projects.locations.jobs#HttpTarget
 """

@@ -30,12 +30,13 @@ def read_at(text: str) -> tuple[str, str]:
     Return the time of day as HH:MM, and the name of its zone.
 
     Raises:
-        SpecInvalid: the text is not a time with a zone, or the zone is unknown.
+        SpecInvalid: the text is not a time of day and a time zone, or the zone is unknown.
     """
     found = _AT.fullmatch(text.strip())
     if found is None:
         raise SpecInvalid(
-            f"--at {shown(text)!r} is not a time with its zone", hint='write --at "22:00 Europe/Berlin" or "22:00 UTC"'
+            f"--at {shown(text)!r} is not a time with a time zone",
+            hint='write --at "22:00 Europe/Berlin" or "22:00 UTC"',
         )
     hours, minutes, zone = found.groups()
     return f"{int(hours):02d}:{minutes}", _known_zone(zone)
@@ -84,7 +85,7 @@ def shortest_gap(days: Sequence[str]) -> timedelta:
 
 
 def winter_offset_s(zone: str, now: datetime) -> int:
-    """Return by how many seconds a zone's clock is ahead of UTC when there is no summer time."""
+    """Return a time zone's offset from UTC in seconds, without daylight saving time."""
     moments = (now + timedelta(days=days) for days in (0, 91, 182, 273))
     offsets = [offset for each in moments if (offset := each.astimezone(ZoneInfo(zone)).utcoffset()) is not None]
     return int(min(offsets).total_seconds())

@@ -4,11 +4,11 @@ decides which of them are to be reported.
 
 Each notification is delivered at least once. The thread first delivers it and then records the delivery in the run's
 folder. If the process is killed between the two, the next runner delivers the notification a second time, with the same
-id, so that a receiver can drop the repetition. If the delivery were recorded first, a notification could be lost
-unnoticed.
+id, so that a receiver can drop the duplicate. If the delivery were recorded first, a notification could be lost without
+anyone noticing.
 
-There are limits to the duration of one attempt to deliver a notification, to the number of attempts, and to the time
-for which a command waits for deliveries at the end of a run.
+The duration of each try and the number of tries per notification are limited. So is the time for which a command waits
+for deliveries at the end of a run.
 """
 
 from __future__ import annotations
@@ -162,12 +162,12 @@ class DeliveryWorker(threading.Thread):
         return self._delivery.failures
 
     def tell(self, item: Entry | News) -> None:
-        """Queue the next entry of the ledger, or a notification that no entry has caused. Never blocks."""
+        """Queue the next entry of the ledger, or a notification that belongs to no entry. Never blocks."""
         self._inbox.put(item)
 
     def finish(self) -> None:
         """
-        Announce that no more items will come. The thread ends once it has delivered or given up all notifications.
+        Tell the thread that no more items will come. It ends once it has delivered or given up all notifications.
         """
         self._inbox.put(None)
 

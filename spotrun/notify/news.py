@@ -1,6 +1,5 @@
 """
-Finds in a run's ledger the events of which people are to be notified. One entry of the ledger causes each notification
-(`News`).
+Finds the events in a run's ledger that people should be notified of. Each notification (`News`) is about one entry.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ class News(msgspec.Struct, frozen=True):
     """
     One notification about a run.
 
-    `entry` is the number of the ledger entry that caused it. `entry` and `kind` identify the notification: both are the
-    same each time that the ledger is read. `at` is the entry's time on the wall clock.
+    `entry` is the number of the ledger entry that it is about. `entry` and `kind` identify the notification: both are
+    the same whenever the ledger is read. `at` is the entry's time on the wall clock.
     """
 
     entry: int
@@ -55,15 +54,15 @@ class News(msgspec.Struct, frozen=True):
     @property
     def id(self) -> str:
         """
-        The notification's id. It is the same in each attempt to deliver the notification, and from each runner, so that
-        a receiver can drop a notification that arrives twice.
+        The notification's id. It is the same in each try, by each runner, so that a receiver can drop a notification
+        that arrives twice.
         """
         return f"{self.run}-{self.entry}-{self.kind}"
 
 
 def news_of(entries: Iterable[Entry]) -> Iterator[News]:
     """
-    Yield the notifications that `entries` cause. `entries` are those of a ledger, in order, and may still be arriving.
+    Yield the notifications for `entries`, a ledger's entries in order. The iterable may still grow.
     """
     for before, entry, after in replay(entries):
         found = _kind_and_sentence(before, entry, after)
@@ -74,7 +73,10 @@ def news_of(entries: Iterable[Entry]) -> Iterator[News]:
 
 
 def may_be_news(entry: Entry) -> bool:
-    """Return True if an entry may cause a notification, judged by the kind of its event alone. Most kinds never do."""
+    """
+    Return True if there may be a notification for an entry. Only the type of its event is checked; most never have
+    one.
+    """
     return isinstance(entry.event, _MAY_BE_NEWS)
 
 
@@ -95,7 +97,7 @@ def late_night(name: str, due: str, at: datetime, why: str) -> News:
     """
     Return the notification that the night of the date `due` should have begun, but no run is under way.
 
-    No entry of a ledger causes this notification. Its id contains the date instead of an entry's number, so it is sent
+    This notification belongs to no ledger entry. Its id contains the date instead of an entry's number, so it is sent
     at most once for each date.
     """
     sentence = f"the night of {due} is not under way; spotrun tries to start it every 15 min during this hour: {why}"
@@ -103,7 +105,7 @@ def late_night(name: str, due: str, at: datetime, why: str) -> News:
 
 
 def _work(summary: RunSummary) -> str:
-    """Describe the work that was kept, and its cost per unit."""
+    """Describe how much work was kept, and its cost per epoch or per hour."""
     hour = summary.total.usd_per_productive_hour
     if summary.plain:
         kept = to_the_second(summary.total.productive)
@@ -182,9 +184,8 @@ def _interruption_notice(before: RunState, entry: Entry, event: ev.NoticeSeen) -
 
 def _failing_standbys(before: RunState, after: RunState) -> tuple[str, str] | None:
     """
-    Return the kind and the sentence of a notification if this entry completes a series of failed standbys, after which
-    the run pauses before it launches the next standby. Return None if there is no such series, or if it was already
-    reported after an earlier entry.
+    Return the kind and the sentence of a notification if, with this entry, enough standbys have failed in a row to make
+    the run pause before it launches the next one. Return None otherwise, or if that was already reported.
     """
     found = failing_standbys(after)
     return None if found is None or failing_standbys(before) is not None else ("standby", found.sentence)

@@ -37,10 +37,10 @@ def redactor_for(spec: RunSpec, addresses: Iterable[str], environment: Mapping[s
 
 class Notifier:
     """
-    Sends the notifications that ledger entries cause. None of its methods raises an error.
+    Sends the notifications for ledger entries. None of its methods raises an error.
 
-    Its methods do not wait for deliveries. Only the end of the `with` block waits, for at most `CLOSE_WITHIN_S`. The
-    run's next runner delivers what was not delivered by then.
+    Its methods do not wait for deliveries. Only the end of the `with` block waits, for at most `CLOSE_WITHIN_S`.
+    Notifications still undelivered then are left to the run's next runner.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class Notifier:
 
     def show(self, entries: Sequence[Entry]) -> None:
         """
-        Send the notifications that a ledger's entries cause. `entries` always starts with the ledger's first entry;
-        those that an earlier call has handled are skipped.
+        Send the notifications for a ledger's entries. `entries` always starts with the ledger's first entry; those that
+        an earlier call has handled are skipped.
         """
         for entry in entries[self._shown :]:
             self.tell(entry)
@@ -84,8 +84,8 @@ class Notifier:
 
     def tell(self, item: Entry | News) -> None:
         """
-        Send the notification that an entry causes. `item` may also be a notification that no entry causes. It is sent
-        after all those that were passed before.
+        Send the notification for an entry, if there is one, or a notification that belongs to no entry. Notifications
+        are sent in the order of the calls.
         """
         for worker in self._workers:
             worker.tell(item)

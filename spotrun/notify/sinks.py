@@ -1,6 +1,6 @@
 """
-Receivers of notifications: webhooks and commands. Each call of `deliver` is one try and has a time limit. The delivery
-worker repeats tries that failed.
+Receivers of notifications: webhooks and commands. Each call to `deliver` makes one try, within a time limit. The
+delivery worker retries.
 
 A sink raises `Undelivered` if another try might succeed, and `Refused` if no other try can succeed.
 """
@@ -43,7 +43,7 @@ class Sink(Protocol):
     """The sink's name in messages. The name contains no secret."""
 
     def deliver(self, body: bytes, id: str) -> None:
-        """Deliver one JSON object. Raise Undelivered or Refused, as the module's docstring says, if that fails."""
+        """Deliver one JSON object. If that fails, raise Undelivered or Refused (see the top of this module)."""
 
     def abandon(self) -> None:
         """Stop a delivery that is in progress, and end all processes that it has started."""
@@ -51,8 +51,7 @@ class Sink(Protocol):
 
 class Webhook:
     """
-    Sends JSON by POST. It does not follow redirects, because only the address's own server is allowed to learn the
-    address, which is a secret.
+    Sends JSON by POST. It does not follow redirects, because the address is a secret, which no other server may learn.
     """
 
     def __init__(self, variable: str, address: str, try_s: float = TRY_S) -> None:

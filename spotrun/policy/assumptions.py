@@ -1,6 +1,6 @@
 """
-Figures that are assumed for a run until the run has measured them. All figures that are assumed in order to meet
-deadlines are in this module.
+Figures that are assumed for a run until the run has measured them. Every assumption on which meeting a deadline depends
+is in this module.
 """
 
 from __future__ import annotations

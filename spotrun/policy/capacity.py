@@ -174,8 +174,8 @@ def patience(spec: RunSpec) -> Patient:
 
 def may_return_to_spot(facts: Facts, current: Attempt) -> bool:
     """
-    Return True if the run, which now trains on demand, is allowed to try spot again. It is allowed if the cool-down has
-    passed both since the run began to train on demand and since its last request for spot failed.
+    Return True if the run, which now trains on demand, is allowed to request spot again: if the cool-down has passed
+    both since it began to train on demand and since its last request for spot failed.
 
     If the job allows several kinds of instances, only the time since the run began to train on demand is checked. A
     failed request does not matter in this case, because a refusal by a pool of one kind says nothing about the other
@@ -219,12 +219,12 @@ def _return_choice(facts: Facts) -> Chosen | Wait:
 
 def choose_capacity(facts: Facts) -> Chosen | Wait:
     """
-    Return the offering to request now. This is on-demand, or the cheapest of the spot pools that have neither refused a
-    request nor lost an instance a short time ago.
+    Return the offering to request now: on-demand, or the cheapest spot pool that has not recently refused a request or
+    lost an instance.
 
-    The time without spot begins at the last loss, or at the notice of that loss. The run changes to on-demand if this
-    time is longer than `on_demand_after`, and a spot pool has refused a request in this time, even if the run has not
-    tried every spot pool yet. In three cases the run changes to on-demand immediately:
+    The run changes to on-demand when it has been without spot for longer than `on_demand_after`, counted from the last
+    loss or its notice. But it first requests spot at least once: some pool, though not every one, must have refused a
+    request in this time. In three cases the run changes to on-demand immediately:
 
     - no spot pool suits the job
     - nothing trains, and every spot pool has rejected the request
@@ -283,8 +283,8 @@ def _dearer_kind(
     """
     Decide what a run does if spot is available only for a kind that costs more than the preferred kinds.
 
-    For some time, wait for spot of a preferred kind. Then choose `spot` or on-demand, whichever costs less for the
-    work.
+    At first, wait for spot of a preferred kind. After a while, choose `spot` or on-demand, whichever costs less for the
+    same work.
     """
     if missing < facts.spec.policy.on_demand_after and not dying:
         return Wait(reason=f"waiting for spot of a better kind than {kind_of(facts, spot)}")
@@ -324,8 +324,7 @@ def _dying(facts: Facts) -> bool:
 
 def _capacity_missing_since(facts: Facts) -> datetime:
     """
-    Return the time since which the run has needed a new instance. This is the time of the last loss, or of the notice
-    of that loss.
+    Return the time at which the run began to need a new instance: the time of the last loss, or of its notice.
     """
     current, attempts = facts.state.current, facts.state.attempts.values()
     if current is not None:
@@ -337,8 +336,8 @@ def _capacity_missing_since(facts: Facts) -> datetime:
 
 def _asked_in_vain(facts: Facts) -> bool:
     """
-    Return True if a request for spot has failed since the run has needed a new instance. If no request has failed, the
-    spot instance perhaps only boots slowly, which is no reason to pay for on-demand.
+    Return True if a request for spot has failed since the run began to need a new instance. If none has failed, the
+    spot instance may only be slow to boot, which is no reason to pay for on-demand.
     """
     since = _capacity_missing_since(facts)
     intended = (launch for launch in spot_launches(facts.state) if launch.intended_at >= since)

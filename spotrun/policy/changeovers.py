@@ -11,9 +11,9 @@ def changeover(state: RunState) -> float:
     """
     Return the seconds to allow for a changeover: a little more than the longest one measured.
 
-    The longest changeover is usually the run's first one, because it includes the whole set-up, while later instances
-    only unpack the setup cache. It is used nevertheless: the whole set-up runs again if the instance type changes, or
-    if the setup cache is damaged, and the deadline has to be met even then.
+    The longest changeover is usually the run's first one, because it includes all of `setup`, while later instances
+    only unpack the setup cache. It is used nevertheless: all of `setup` runs again if the instance type changes or the
+    cache is damaged, and the deadline has to be met even then.
     """
     measured = measured_starts(state)
     if not measured:

@@ -105,10 +105,10 @@ def transfer_limit(facts: Facts, region: str) -> TransferLimit:
 
 def reservable(facts: Facts, offering: Offering) -> bool:
     """
-    Return whether the maximum cost of `offering` is known, so that a budget can reserve it.
+    Return True if the maximum cost of `offering` is known, so that a budget can reserve it.
 
-    Before the first checkpoint, the size of checkpoints is unknown, so the traffic to a bucket in another region could
-    cost any amount. So until its first checkpoint, a run with a budget uses only the region of its bucket.
+    Before a run's first checkpoint, the size of its checkpoints is unknown, and traffic to a bucket in another region
+    could cost any amount. So until then, a run with a budget uses only its bucket's region.
     """
     created = facts.state.created
     known = created.budget_usd is None or facts.state.latest_commit() is not None

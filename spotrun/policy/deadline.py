@@ -78,8 +78,7 @@ def too_late_for(facts: Facts, pending: Launch) -> bool:
 
 def too_late_for_spot(facts: Facts, offering: Offering) -> bool:
     """
-    Return True if `offering` is spot, and the run might be unable to finish on demand in time if it launched `offering`
-    now.
+    Return True if `offering` is spot, and launching it now could leave too little time to finish on demand.
     """
     if offering.capacity_type is not CapacityType.SPOT:
         return False
@@ -88,8 +87,8 @@ def too_late_for_spot(facts: Facts, offering: Offering) -> bool:
 
 def leaves_time_to_move(facts: Facts) -> bool:
     """
-    Return True if there is time for a handover. This is the case if the strategy, asked again after the time HANDOVER,
-    would still keep the running instance.
+    Return True if there is time for a handover: if the strategy would still keep the running instance when the time
+    HANDOVER has passed.
     """
     running = _kept(facts)
     if running is None:
@@ -127,7 +126,7 @@ def deadline_at(deadline: timedelta | time | datetime, launched_at: datetime) ->
     """
     Return the time of a deadline, in UTC, for a run that is launched at `launched_at`.
 
-    A time of day means the next such time after the launch. A time without a zone is in this machine's time zone.
+    A time of day means its next occurrence after the launch. A time without a zone is in this machine's time zone.
     """
     if isinstance(deadline, timedelta):
         return launched_at + deadline

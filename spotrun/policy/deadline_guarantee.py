@@ -1,21 +1,20 @@
 """
-Chooses the *keeper*: the kind of instance that has to meet the deadline, on demand if necessary. Also finds the kinds
-that are too slow to meet it.
+Chooses the *keeper*: the kind of instance on which the run relies to meet the deadline, on demand if necessary. Also
+finds the kinds that are too slow to meet it.
 
 The speed of a kind is known only within an interval. A kind is *sure* if it would finish the remaining work before the
-deadline even at the lowest speed in its interval. The keeper is chosen from the sure kinds; if the speed of some sure
-kinds was measured, only from these. Among these kinds, it is the kind that costs least on demand for the same work. If
-no kind is sure, the keeper is the kind that is most likely to meet the deadline, and the run moves to this kind
-immediately. With
+deadline even at the lowest speed in its interval. The keeper is the sure kind that costs least on demand for the same
+work; sure kinds whose speed was measured come before the others. If no kind is sure, the keeper is the kind that is
+most likely to meet the deadline, and the run moves to it immediately. With
 
-    z = log(speed / speed needed) / spread of the logarithm
+    z = log(speed / speed needed) / standard deviation of log(speed)
 
 a kind is sure if z >= 2, and cannot meet the deadline if z < -2. A kind is too slow if it cannot meet the deadline, or
 if its speed was measured and it is not sure.
 
 So the run trains on a kind of uncertain speed only until the speed is measured. If that kind turns out to be too slow,
-its replacement starts while the old instance still trains. The result: if the best kind alone would meet the deadline,
-with enough time left for one start and one trial of each other kind, then the run meets the deadline too.
+its replacement starts while the old instance still trains. It follows that the run meets the deadline whenever the best
+kind alone would meet it with enough time to spare for one start and one trial of each other kind.
 
 None of this applies to a run without a deadline, or to a job that allows only one kind.
 """
@@ -52,11 +51,11 @@ kind is not kept.
 
 class Keeper(msgspec.Struct, frozen=True):
     """
-    The kind that has to meet the deadline. It is expected to be `times` times as fast as the first kind that the job
-    allows.
+    The kind on which the run relies to meet the deadline. It is expected to be `times` times as fast as the first kind
+    that the job allows.
 
-    The work left is expected to take `left_s` on this kind, and `doubt_s` longer at worst. While the amount of work is
-    unknown, both are infinite, and the keeper is the kind with which the run begins.
+    The remaining work is expected to take `left_s` on this kind, and `doubt_s` longer in the worst case. While the
+    amount of work is unknown, both are infinite, and the keeper is the kind with which the run begins.
     """
 
     kind: Kind
@@ -69,7 +68,7 @@ class Keeper(msgspec.Struct, frozen=True):
 def promises(facts: Facts) -> bool:
     """
     Return True if the run has a deadline, and its job lets the run choose among several kinds of instances. Only such a
-    run needs a keeper (the kind that has to meet the deadline).
+    run needs a keeper.
     """
     return facts.state.created.deadline_at is not None and bool(choice(facts))
 
@@ -103,7 +102,7 @@ def keeper(facts: Facts) -> Keeper | None:
 @once
 def too_slow(facts: Facts) -> frozenset[Kind]:
     """
-    Return the kinds on which the run must not train, because they would be too late.
+    Return the kinds on which the run must not train, because they would miss the deadline.
 
     If the speed of another kind was measured and the keeper's was not, return all kinds except the keeper. So the run
     moves to the keeper, whose speed is measured next.
@@ -125,8 +124,8 @@ def is_enough(facts: Facts, offering: Offering) -> bool:
     - the run needs no keeper, or it is unknown how much work is left
     - the instance's kind is sure to finish the work in time
     - the instance's kind is the keeper, so no other kind is more likely to meet the deadline
-    - the instance is there for a trial of its kind, and enough time is left to finish the work on the keeper after the
-      trial
+    - the instance was launched for a trial of its kind, and enough time is left to finish the work on the keeper after
+      the trial
     """
     kept, kind = keeper(facts), kind_of(facts, offering)
     if kept is None or kind is None or workload(facts) is None or kind == kept.kind or _z(facts, kind) >= SURE:
@@ -139,7 +138,7 @@ def leaves_time_to_try(facts: Facts, kind: Kind) -> bool:
     Return True if the speed of `kind` has to be measured in a trial, and the run would meet the deadline even if the
     trial made no progress.
 
-    The time of the trial includes two starts: of the instance on trial, and of the keeper after it.
+    The trial's time includes starting the instance on trial, and starting the keeper afterwards.
     """
     kept = keeper(facts)
     if kept is None:
@@ -159,9 +158,9 @@ def _on_trial(facts: Facts, kept: Keeper, kind: Kind) -> bool:
 
 def _spare_s(facts: Facts, kept: Keeper, kind: Kind) -> float:
     """
-    Return the seconds between the end of the work and the deadline in the worst case. In the worst case, an instance of
-    `kind` is lost now, together with its uncommitted steps, and the keeper does all the remaining work. The time that
-    the keeper takes to start is not subtracted yet.
+    Return the seconds between the end of the work and the deadline in the worst case: an instance of `kind` is lost
+    now, together with its uncommitted steps, and the keeper does all the remaining work. The caller has to subtract the
+    keeper's start.
     """
     deadline_at = facts.state.created.deadline_at
     assert deadline_at is not None
@@ -171,8 +170,8 @@ def _spare_s(facts: Facts, kept: Keeper, kind: Kind) -> float:
 
 def times_in_time(facts: Facts, kind: Kind) -> float:
     """
-    Return the lowest speed at which `kind` would still be in time, as a share of the expected speed of `kind`. Return 0
-    if the run needs no keeper, or if the amount of work is unknown.
+    Return the lowest speed at which `kind` would still meet the deadline, as a share of its expected speed. Return 0 if
+    the run needs no keeper, or if the amount of work is unknown.
     """
     if not promises(facts) or workload(facts) is None:
         return 0.0
@@ -190,8 +189,8 @@ def rework_s(facts: Facts, kept: Keeper, *kinds: Kind) -> float:
 
 def hopeful_s(facts: Facts) -> float:
     """
-    Return the shortest time in which the work can be done, if all uncertain speeds turn out well: on the fastest of the
-    job's kinds, at the highest speed in its interval.
+    Return the shortest time in which the work could be done: on the fastest of the job's kinds, at the highest speed in
+    its interval.
     """
     left = workload(facts)
     assert left is not None
@@ -227,15 +226,16 @@ def _spread(facts: Facts, kind: Kind) -> float:
 
 def _times(facts: Facts, kind: Kind, deviations: float) -> float:
     """
-    Return the speed of `kind` as a multiple of the first kind's speed, if the speed of `kind` is `deviations` standard
-    deviations above the expected one.
+    Return the speed of `kind` as a multiple of the first kind's speed, `deviations` standard deviations above the
+    expected speed.
     """
     return speeds(facts)[kind].times * exp(deviations * _spread(facts, kind))
 
 
 def _z(facts: Facts, kind: Kind) -> float:
     """
-    Return the z of `kind` (see above): by how many standard deviations its expected speed exceeds the speed needed.
+    Return the z of `kind` (see the top of this module): by how many standard deviations its expected speed exceeds the
+    speed needed.
     """
     left, deadline_at = workload(facts), facts.state.created.deadline_at
     assert left is not None
@@ -260,9 +260,8 @@ def _trains_on_demand(facts: Facts) -> Kind | None:
 
 def _on_demand(facts: Facts) -> dict[Kind, Offering]:
     """
-    Return the cheapest on-demand offering of each kind. Offerings that can be requested now are considered, and the
-    offering that trains now. If there are no such offerings, all on-demand offerings within the job's max_price are
-    considered.
+    Return the cheapest on-demand offering of each kind. Only offerings that can be requested now and the one that
+    trains now are considered; if there are none, all on-demand offerings within the job's max_price.
     """
     allowed = [each for each in within_price(facts) if each.capacity_type is CapacityType.ON_DEMAND]
     trains = _trains_on_demand(facts)
@@ -280,8 +279,8 @@ def _on_demand(facts: Facts) -> dict[Kind, Offering]:
 
 def _begun_with(facts: Facts, found: Mapping[Kind, Offering], usd: Mapping[Kind, float]) -> Kind:
     """
-    Return the kind with which the run begins while the amount of work is unknown. Of all kinds whose price per hour is
-    not above the first kind's, this is the kind that is expected to cost least for the same work.
+    Return the kind with which the run begins while the amount of work is unknown: of all kinds that cost no more per
+    hour than the first kind, the one expected to cost least for the same work.
     """
     first = choice(facts)[0]
     limit = found[first].price_usd_per_hour if first in found else None

@@ -1,5 +1,5 @@
 """
-Lists the offerings in the order in which a run would request them, with the reasons. The user reads the list before a
+Lists the offerings in the order in which a run would request them, with the reasons, for the user to read before a
 launch.
 """
 
@@ -59,8 +59,8 @@ def considered(facts: Facts) -> list[ConsideredOffering]:
 
 def _of_speed(offering: Offering, facts: Facts) -> str:
     """
-    Describe how fast an offering's kind is assumed to be in comparison with the first kind that the job allows. Return
-    "" for the first kind.
+    Describe the assumed speed of an offering's kind relative to the first kind that the job allows. Return "" for the
+    first kind.
     """
     first, kind = next(iter(choice(facts)), None), kind_of(facts, offering)
     if kind is None or kind == first:
@@ -70,8 +70,8 @@ def _of_speed(offering: Offering, facts: Facts) -> str:
 
 def _far_away(offering: Offering, facts: Facts) -> str:
     """
-    Describe the cost of the traffic between `offering` and the bucket, as far as it is known. Return "" if the offering
-    is in the bucket's region.
+    Describe what is known about the cost of the traffic between `offering` and the bucket. Return "" if the offering is
+    in the bucket's region.
     """
     created, there = facts.state.created, transfer(facts, offering.region)
     if not _far(offering, facts):

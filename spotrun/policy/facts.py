@@ -1,4 +1,4 @@
-"""The input of a decision."""
+"""The input of a decision: the run's state, its specification, the world around it, and the time."""
 
 from __future__ import annotations
 
@@ -56,11 +56,10 @@ class Facts:
 
 def once(question: Callable[[Facts], T]) -> Callable[[Facts], T]:
     """
-    Return a function that computes `question` only once for the same facts, and returns the stored result in later
-    calls.
+    Return a function that calls `question` only once for the same facts, and returns the stored result in later calls.
 
-    This saves much time: for example, a pace is measured from all commits, and a run of some weeks has thousands of
-    them.
+    This saves a lot of time: for example, a run's pace is measured from all its commits, of which a run of some weeks
+    has thousands.
     """
 
     @wraps(question)

@@ -1,4 +1,4 @@
-"""Checks before a launch whether a run can finish on spot, from the measurements of an earlier run of the same name."""
+"""Checks before a launch whether a run can finish on spot, using measurements of an earlier run of the same name."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ TIMES_MISSING = 2
 
 def available(state: RunState) -> list[MemberName]:
     """
-    Return the members that can take part in the next attempt: members that boot, members that are ready, and members
-    that train and do not have to leave.
+    Return the members that can take part in the next attempt: members that are booting, members that are ready, and
+    members that train and do not have to leave.
     """
     return [name for name in state.names() if state.is_wanted(name) and not state.has_to_leave(name)]
 
@@ -75,7 +75,7 @@ def standing_by(facts: Facts) -> Launch | None:
 
 
 def fill(facts: Facts) -> Iterator[Action]:
-    """Request the members that a gang lacks. If its present members have waited for too long, release them instead."""
+    """Request the members that a gang lacks. If its other members have waited for too long, release them instead."""
     lacks, there = lacking(facts), available(facts.state)
     offered = _offered(facts, facts.state.launches[there[0].launch].intent.offering.pool)
     why = f"{lacks} of {count_of(facts.size, 'member')} missing"
@@ -134,9 +134,8 @@ def _why_given_up(facts: Facts, offered: Offering | None) -> str:
 
 def _short_since(state: RunState) -> datetime:
     """
-    Return the time since which the number of missing members has been the same as now. It last changed at the newest of
-    these events: a ready member was lost, a member became ready, or a member's attempt ended. The loss of a member that
-    was never ready is ignored.
+    Return the time at which the number of missing members last changed. It changes when a ready member is lost, when a
+    member becomes ready, and when a member's attempt ends. The loss of a member that was never ready is ignored.
     """
     ends = [one.gone.ended_at for one in state.members() if one.gone is not None and one.ready is not None]
     begun = [_idle_since(state, name) for name in idle(state)]
@@ -150,8 +149,8 @@ def _released(names: list[MemberName], reason: str) -> Iterator[Action]:
 
 def _window(state: RunState) -> timedelta:
     """
-    Return the time for which a ready member is kept while it waits for an attempt. This is the longest time that boot
-    and set-up have taken so far, because the missing members may need that long.
+    Return how long a ready member may wait for an attempt. This is the longest time that boot and setup have taken so
+    far, because the missing members may need that long.
     """
     starts = (known.at - known.launch.intended_at for known in state.setups())
     return max([WINDOW_MIN, *starts])
@@ -159,8 +158,8 @@ def _window(state: RunState) -> timedelta:
 
 def _idle_since(state: RunState, name: MemberName) -> datetime:
     """
-    Return the time since which the member has been idle: the time at which it became ready or at which its last attempt
-    ended, whichever was later.
+    Return the time at which the member became idle: when it became ready or when its last attempt ended, whichever was
+    later.
     """
     ready_at, attempt = state.member(name).ready_at, state.attempt_of(name)
     assert ready_at is not None

@@ -67,7 +67,7 @@ def record(facts: Facts) -> Iterator[Action]:
 @once
 def instances(facts: Facts) -> dict[MemberName, Instance]:
     """
-    Return the instance of each member, as far as the cloud shows it.
+    Return the instance of each member, if the cloud shows one.
 
     The cloud may show other instances with the same tags, because consoles copy the tags when a user launches "another
     like this". If the ledger has recorded the member's instance, return that instance. Otherwise return the oldest
@@ -98,8 +98,8 @@ def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceG
     assert instance.ended_at is not None
     assert instance.ended_by is not None
     member, launch = state.member(name), state.launches[name.launch]
-    # The start of billing is taken from the ledger if it has one: the cloud reported it earlier, which is more reliable
-    # than its report now. There is one exception: if the cloud could not start the instance, use its report.
+    # If the ledger has the start of billing, take it from there: what the cloud reported while the instance was running
+    # is more reliable than what it reports now. Exception: if the instance never ran, use the cloud's present report.
     is_told = member.recorded is None or (instance.never_ran and not launch.came_up)
     billed_from = instance.billed_from if is_told or member.recorded is None else member.recorded.billed_from
     return ev.InstanceGone(
@@ -107,8 +107,8 @@ def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceG
         member=state.told(name),
         instance_id=instance.instance_id,
         billed_from=billed_from,
-        # The end must not be before the start of billing. It could seem to be, because two runners whose clocks differ
-        # may have observed the two times.
+        # The end must not be before the start of billing. It could be if two runners with different clocks recorded the
+        # two times.
         ended_at=max(instance.ended_at, billed_from or instance.ended_at),
         ended_by=instance.ended_by,
         prices=_until_it_was_off(_prices(state, name, instance, billed_from), instance.off_since),
@@ -241,8 +241,8 @@ def _is_settled_without(facts: Facts, launch: Launch) -> bool:
 
 def _not_launched(facts: Facts, launch: Launch) -> Iterator[Action]:
     """
-    Repeat the request of a launch for which the cloud has shown no instance. If the time for requests is over, close
-    the launch.
+    Repeat the request of a launch for which the cloud has shown no instance. If it is too late for requests, close the
+    launch.
     """
     state, now = facts.state, facts.now
     if state.terminal is not None or state.stop_requested:
@@ -257,7 +257,7 @@ def _not_launched(facts: Facts, launch: Launch) -> Iterator[Action]:
 
 
 def _had_time_to_go(facts: Facts, name: MemberName) -> bool:
-    """Return True if enough time has passed, since the member had to leave, for its instance to have ended."""
+    """Return True if the member's instance should have ended by now, given the time at which it had to leave."""
     over_at = over_by(facts.state, name)
     return over_at is not None and facts.now > over_at
 
@@ -320,7 +320,7 @@ def _give_up_mute(facts: Facts) -> Iterator[Action]:
 
 
 def _not_training(state: RunState) -> list[MemberName]:
-    """Return the members that boot, or that are ready and wait for an attempt to use them."""
+    """Return the members that are still booting, or are ready and waiting for an attempt."""
     if not state.of_gangs:
         return [] if state.pending_launch is None else [*state.pending_launch.names]
     training = () if state.current is None else state.current.names

@@ -35,8 +35,8 @@ def is_still(state: RunState, shown: Iterable[Instance]) -> bool:
 
 def _running(current: Attempt, members: Iterable[Member]) -> set[tuple[str, InstanceState]]:
     """
-    Return the instances of the attempt, each with the state that the cloud should list for it while the attempt trains.
-    The first of `members` is the lead. The instance that the attempt names is the lead's instance.
+    Return the attempt's instances as the cloud should list them while the attempt trains: id and state. The first of
+    `members` is the lead, whose instance id comes from the attempt.
     """
     _, *others = (member.recorded.instance_id for member in members if member.recorded is not None)
     return {(each, InstanceState.RUNNING) for each in (current.instance_id, *others)}

@@ -38,7 +38,7 @@ def with_good_image(state: RunState, offering: Offering) -> Offering:
 def _newest_outcomes(state: RunState, region: str) -> dict[str, Launch]:
     """
     Return, for each machine image used in `region`, the newest launch from this image that has trained or failed.
-    Failures from before the run was last resumed do not count.
+    Failures before the run was last resumed do not count.
     """
     failed = {launch.number for launch in since_opened(state) if stillborn(launch)}
     return {

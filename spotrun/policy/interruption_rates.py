@@ -1,6 +1,6 @@
 """
-Converts the interruption rates that a cloud publishes for each type in a region into hazards. They are used for pools
-without any observation yet.
+Estimates hazards from the interruption rates that a cloud publishes for each instance type in a region. The estimates
+are used for pools that have not been observed yet.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ def relative_hazard(band: str) -> float:
     Return how often a pool in `band` ("<5%", "5-10%", ">20%") is lost, relative to a pool in the highest band. The
     middle of each band is used.
 
-    A pool without observations is assumed to be as bad as the highest band (strategies/history.py), and so is a pool
-    whose band is unknown. So a known band can only improve the estimate for a pool.
+    A pool without observations is assumed to be in the highest band (strategies/history.py), and so is a pool whose
+    band is unknown. So knowing a pool's band can only improve its estimate.
 
-    A band is for a month and a whole region, while the instances of a run last hours. So it should not weigh much: it
-    only decides between pools of about the same price, and only until there are observations.
+    A band is an average over a month and a whole region, while a run's instances last hours. So it should have little
+    weight: it only decides between pools of about the same price, and only until there are observations.
     """
     bounds = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", band)]
     match bounds:

@@ -4,11 +4,11 @@ for a move: the other kind is known to cost less per sample, or its cost is unkn
 
 For a move, the runner launches a standby of the other kind while the old instance still trains. So a move costs the
 standby's start and a handover. Without the move, the old instance would train until it is lost, or until a spot
-instance replaces it. At that time, the run would change to the best kind without extra cost. So the move saves money
-only until that time.
+instance replaces it. The run would then change to the best kind anyway, at no extra cost. So the move saves money only
+until then.
 
-If the speeds of both kinds were measured, the run moves if the saving until that time exceeds the cost of the move. The
-saving is computed with the smallest difference between the two kinds that the measurements allow.
+If the speeds of both kinds were measured, the run moves if the saving until then exceeds the cost of the move. The
+saving assumes the smallest difference between the two kinds that the measurements allow.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def move_to_another_kind(facts: Facts) -> KindMove | None:
 
 def _may_be_left(facts: Facts, current: Attempt) -> bool:
     """
-    Return True if a move can replace the running attempt: the attempt is not about to end already, and the speed of its
-    kind was measured.
+    Return True if a move can replace the running attempt: the attempt is not already ending, and the speed of its kind
+    was measured.
     """
     kind = kind_of(facts, facts.state.launch_of(current).intent.offering)
     return not current.leaving and kind is not None and speeds(facts)[kind].measured is not None
@@ -93,7 +93,7 @@ def _on_demand_h(facts: Facts) -> float:
 
 
 def _on_demand_since(state: RunState, current: Attempt) -> datetime:
-    """Return the time since which the run has been on demand without interruption, perhaps on several kinds."""
+    """Return the time at which the run changed to on-demand, before any moves between kinds on demand."""
     since = current.started_at
     for attempt in reversed(state.attempts.values()):
         if state.launch_of(attempt).intent.offering.capacity_type is CapacityType.SPOT:
@@ -142,8 +142,8 @@ def _worth_a_trial(facts: Facts, work: Work, here: Offering) -> KindMove | None:
 
 def _usd_here(facts: Facts, work: Work, here: Offering) -> float:
     """
-    Return the cost in USD, at the current pool's present price, of the work that the first kind does in an hour. The
-    cost is returned even if the run is not allowed to request this pool at the moment.
+    Return the cost, in USD, of doing as much work in the current pool as the first kind does in an hour, even if the
+    run is not allowed to request this pool at the moment.
     """
     offered = next((each for each in work if each.pool == here.pool), None)
     if offered is not None:

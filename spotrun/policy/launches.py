@@ -1,4 +1,4 @@
-"""Classifies a run's launches by their outcomes. Other modules of the policy use these classes."""
+"""Classifies a run's launches by their outcomes, for the other modules of the policy."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ CANNOT_START = "the cloud cannot start an instance"
 
 def why_needed(state: RunState) -> str:
     """
-    Describe why a run requests an instance while nothing trains: as the first launch, or as a replacement. The launch
-    counts as a replacement if an earlier instance was billed, even if the earlier instance never trained.
+    Return the reason for requesting an instance while nothing trains: it is the first, or a replacement. It counts as a
+    replacement if an earlier instance was billed, even if that instance never trained.
     """
     had_one = state.attempts or any(launch.billed_from is not None for launch in state.launches.values())
     return "replacement" if had_one else "first launch"
 
 
 def is_standby(state: RunState, launch: Launch) -> bool:
-    """Return whether the launch was requested while an attempt was running."""
+    """Return True if the launch was requested while an attempt was running."""
     beside = launch.intent.beside
     if beside is None or launch.intent.standby_for is not None:
         return beside is not None
@@ -37,12 +37,12 @@ def is_standby(state: RunState, launch: Launch) -> bool:
 
 
 def may_be_of(spec: RunSpec, capacity_type: CapacityType) -> bool:
-    """Return whether the job allows instances of this capacity type. The user's own machine is always allowed."""
+    """Return True if the job allows instances of this capacity type. The user's own machine is always allowed."""
     return capacity_type is CapacityType.OWN or spec.resources.spot_policy in ("auto", capacity_type.in_words)
 
 
 def refused(launch: Launch) -> bool:
-    """Return whether the launch failed because the cloud had no capacity, or because an account quota is full."""
+    """Return True if the launch failed because the cloud had no capacity, or because an account quota is full."""
     closed = launch.closed is not None and launch.closed.cause is not Cause.EXTERNAL
     return closed or launch.taken_before_it_ran or launch.over_quota
 
@@ -58,8 +58,8 @@ def rejected(launch: Launch) -> bool:
 
 def never_asked(launch: Launch) -> bool:
     """
-    Return True if the launch failed without a request, because no runner was running while the request was valid. Such
-    a failure says nothing about the market.
+    Return True if the launch failed because no runner was running in time to send its request. Such a failure says
+    nothing about the market.
     """
     closed_at = launch.closed_at
     if launch.closed is None or launch.closed.refused or closed_at is None:
@@ -87,8 +87,7 @@ def why_refused(launch: Launch) -> str:
 
 def words_of_refusal(launch: Launch) -> str:
     """
-    Return the cloud's message about the failure of the launch: why it refused the launch, or why the launch's instance
-    ended.
+    Return the cloud's message about a failed launch: why it refused the request, or why the instance ended.
     """
     if launch.closed is not None:
         return launch.closed.detail

@@ -1,6 +1,6 @@
 """
-Finds the smallest budget with which a run makes its first launch. To find it, this module tries several budgets and
-checks how the policy would decide with each. No function has side effects.
+Finds the smallest budget with which a run makes its first launch, by trying several budgets in the policy. No function
+has side effects.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DOUBLINGS_MAX = 40
 def least_budget_usd(unborn: RunState, spec: RunSpec, world: World) -> Decimal | None:
     """
     Return the smallest budget with which the run makes its first launch in `world`, rounded up to the cent. Return None
-    if it makes none with any budget.
+    if no budget is enough.
     """
 
     def begins(budget_usd: Decimal) -> bool:

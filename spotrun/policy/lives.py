@@ -31,7 +31,7 @@ def lives_until(state: RunState, attempt: Attempt) -> datetime:
 
 
 def _lives(state: RunState, attempt: Attempt) -> Iterator[tuple[datetime, timedelta]]:
-    """Yield, for each instance of the attempt, the end of its time-to-live and the length of its time-to-live."""
+    """Yield the end and the length of each instance's time-to-live."""
     for name in attempt.names:
         recorded, ready = state.member(name).recorded, state.member(name).ready
         booted_at = attempt.booted_at if ready is None else ready.booted_at
@@ -56,10 +56,10 @@ def nearly_over(facts: Facts, current: Attempt) -> bool:
 
 def kept_for_handover(state: RunState, life: timedelta) -> timedelta:
     """
-    Return the length of the last part of a time-to-live, in which a standby has to take over.
+    Return how long before the end of its time-to-live an instance has to be replaced.
 
-    If the time-to-live is long, this part is a day, because the runner may be absent for a day. If the time-to-live is
-    short, this part is the time that a standby needs to start, but at most half of the time-to-live.
+    If the time-to-live is long, this is a day, because there may be no runner for a day. If it is short, this is the
+    time that a standby needs to start, but at most half of the time-to-live.
     """
     start = timedelta(seconds=changeover(state)) + LAST_MINUTES
     return max(min(HANDOVER_BEFORE_END, life / 4), min(start, life / 2), life - REPLACED_AFTER)

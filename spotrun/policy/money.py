@@ -132,7 +132,7 @@ def nearly_spent(facts: Facts) -> ev.BudgetNearlySpent | None:
 
 def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | None) -> Decimal:
     """
-    Return the maximum price of an hour. A spot price may rise to max_price or, if the job sets none, to the on-demand
+    Return the maximum price per hour. A spot price may rise to max_price or, if the job sets none, to the on-demand
     price.
     """
     if offering.capacity_type is not CapacityType.SPOT:
@@ -142,8 +142,8 @@ def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | N
 
 def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timedelta | None:
     """
-    Return the time for which new instances are allowed to live. Return None if the budget pays only for a time that is
-    too short to be worth the boot.
+    Return the time for which new instances are allowed to live. Return None if the budget pays only for a time so short
+    that a boot is not worthwhile.
 
     The instances of a bench are allowed to live only a little longer than the bench takes. There are two reasons: they
     need no more time, because they are not replaced and nothing on them has to be saved; and if the bench's process is
@@ -168,18 +168,18 @@ def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timed
 
 def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta, count: int | None) -> timedelta:
     """
-    Return the time-to-live that the budget allows for an instance. Return zero if the launch has to wait until the
-    money that is reserved for another launch is released.
+    Return the time-to-live that the budget allows for an instance. Return zero if the launch has to wait until money
+    reserved for another launch is released.
 
     If the budget is ample, an instance gets half of the money that is neither spent nor reserved. The other half is
     kept for a standby, which may be needed at any time. The standby in turn gets half of that half, and so on. If an
     instance's time-to-live ends before the work is done, it is replaced, and an ample budget pays for the replacement.
 
-    If the budget is not ample, replacements have to be avoided, because each replacement costs money. So the instance
-    gets half of the money only if this pays for all the remaining work or, for an on-demand instance, for a useful time
-    until spot is available again. If half of the money does not pay for that, the instance gets all of it. If even all
-    of the money does not, the run waits until the previous instance has ended and its reserved money is released.
-    Waiting costs nothing.
+    If the budget is not ample, replacements have to be avoided, because each of them costs money. So the instance gets
+    half of the money only if that pays for all the remaining work. For an on-demand instance that the run leaves when
+    spot is available again, it is enough if half of the money pays for a shorter time (see `_useful`). Otherwise the
+    instance gets all of the money. If all of it does not pay for the remaining work, and another launch's reserved
+    money will be released, the run waits for that. Waiting costs nothing.
     """
     whole, enough = affordable_life(facts, ceiling, offering.region, count=count), least
     needed = life_needed(facts, offering)
@@ -191,7 +191,7 @@ def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta,
 
 
 def _shortest(facts: Facts) -> timedelta:
-    """Return the shortest life that is worth a boot, because it leaves some time for training."""
+    """Return the shortest life for which booting an instance is worthwhile, because some time remains for training."""
     start = timedelta(seconds=changeover(facts.state))
     return min(TIME_TO_LIVE_MIN, max(STARTS_IN_A_LIFE * start, 2 * LAST_MINUTES))
 
@@ -224,7 +224,7 @@ def _unspent_usd(facts: Facts, launch: Launch) -> Decimal:
 
 def _egress_reserve(facts: Facts, offering: Offering, life: timedelta) -> Decimal:
     """
-    Return the amount that a budget reserves for the traffic between regions that an instance causes in the time `life`.
+    Return the amount that a budget reserves for the traffic between regions that an instance causes during its life.
     """
     if facts.state.created.budget_usd is None:
         return ZERO
@@ -261,11 +261,11 @@ def affordable_life(
     facts: Facts, ceiling: Decimal, region: str, freed_usd: Decimal = ZERO, count: int | None = None
 ) -> timedelta:
     """
-    Return the time for which the unused part of the budget pays for instances at the price `ceiling`. The unused part
-    is the money that is neither spent nor reserved.
+    Return how long the unused part of the budget pays for `count` instances at the price `ceiling`. If `count` is None,
+    this is the number of instances that train together.
 
-    `freed_usd` is added to the unused part, and the cost of storage, requests and traffic between regions is subtracted
-    from it. The number of instances is `count` or, if `count` is None, the number of instances that train together.
+    The unused part is the money that is neither spent nor reserved, plus `freed_usd`, minus the cost of storage,
+    requests and traffic between regions.
     """
     state, crossing = facts.state, transfer_limit(facts, region)
     budget = state.created.budget_usd
@@ -292,7 +292,7 @@ def life_needed(facts: Facts, offering: Offering) -> timedelta | None:
 
 def pays_for_all(facts: Facts, offering: Offering) -> bool:
     """
-    Return True if the budget pays for all the work that is left, if there is no budget, or if the work is unknown.
+    Return True if the budget pays for all the remaining work, if there is no budget, or if that work is unknown.
     """
     needed, price = life_needed(facts, offering), offering.price_usd_per_hour
     if facts.state.created.budget_usd is None or needed is None or price <= 0:
@@ -317,9 +317,9 @@ def _on_demand(state: RunState, attempt: Attempt) -> bool:
 
 def _for_want_of_money(facts: Facts, offering: Offering) -> Iterator[Action]:
     """
-    Yield what to do about a launch for which the budget has too little money. If an on-demand instance is to replace a
-    spot instance, the budget may pay for all the work on demand once the spot instance has ended. In that case, drain
-    the spot instance. In all other cases, stop the run, or wait.
+    Yield the actions to take if the budget has too little money for a launch. If an on-demand instance is to replace a
+    spot instance, and the budget pays for all the work on demand once the spot instance has ended, drain the spot
+    instance. In all other cases, stop the run, or wait.
     """
     current = facts.state.current
     if current is not None and _makes_way(facts, current, offering):

@@ -4,7 +4,7 @@ Decides when a run trains on the user's own machine, and when in the cloud.
 The user's machine costs the same whether it trains or not. So the run prefers it to the cloud at any price, as long as
 the machine is free and can meet the deadline:
 
-    time left >= start + work left at home + possible error of that work + the rework of one fault
+    time left >= start + time for the remaining work at home + its possible error + rework after one fault
 
 If the machine cannot meet the deadline, the run's strategy rents instances in the cloud. When the user's machine can
 finish the remaining work by the deadline, the run moves home. While the strategy waits for spot, the run trains on the
@@ -40,7 +40,7 @@ def stays_at_home(facts: Facts) -> bool:
 
 def starts_again_at_home(facts: Facts) -> bool:
     """
-    Return True if the attempt trains at home, and ends only because its time-to-live is over. Then the next attempt
+    Return True if the attempt trains at home and ends only because its time-to-live expires, so that the next attempt
     will be at home again. The machine has room for only one instance, so the next attempt has to wait until the old
     instance has ended.
     """
@@ -81,8 +81,8 @@ def work_at_home(facts: Facts) -> Workload | None:
 
 def holds(facts: Facts, *, there: bool) -> bool:
     """
-    Return True if the user's machine can meet the deadline without the cloud. `there` is True if the run already trains
-    on that machine; then no time for a start is counted.
+    Return True if the user's machine can meet the deadline without the cloud. If the run already trains there
+    (`there`), no time for a start is included.
     """
     spare = spare_s(facts, there=there)
     return spare is not None and spare >= 0
@@ -107,7 +107,7 @@ def spare_s(facts: Facts, *, there: bool) -> float | None:
 
 
 def why_home(facts: Facts, offering: Offering) -> str:
-    """Return the reason why the run requests the user's machine, as it is written into the ledger."""
+    """Return the reason for requesting the user's machine, for the ledger."""
     spare = spare_s(facts, there=False)
     kept = ""
     if spare is not None and spare != float("inf"):
@@ -117,8 +117,8 @@ def why_home(facts: Facts, offering: Offering) -> str:
 
 def _pays_to_return(facts: Facts, current: Attempt) -> bool:
     """
-    Return True if it pays to move home from the cloud. For that, the work that is left has to take longer than the
-    start and the handover.
+    Return True if it pays to move home from the cloud: if the remaining work takes longer than the start and the
+    handover.
     """
     if facts.now - current.started_at < facts.spec.policy.return_cooldown:
         return False
@@ -128,8 +128,8 @@ def _pays_to_return(facts: Facts, current: Attempt) -> bool:
 
 def _rests(facts: Facts) -> bool:
     """
-    Return True if the user's machine has recently refused a launch, or if a launch on it has ended unexpectedly. For a
-    while after that, the machine is not requested.
+    Return True if the user's machine is not to be requested for now, because it has recently refused a launch, or a
+    launch on it has ended unexpectedly.
     """
     newest = next((each for each in reversed(facts.state.launches.values()) if _is_own(each)), None)
     if newest is None:

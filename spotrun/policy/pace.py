@@ -1,9 +1,9 @@
 """
 Measures how long a run's steps take, from the reports of its agents.
 
-The step that a trainer has reached is known at some moments: at its first new step, at each of its snapshots, and at
-the last report of its agent. A *stretch* is the time between two such moments. The pace is measured over whole
-stretches, so it also includes validation, checkpoints and times in which the training was slow.
+A trainer's step number is known only at certain moments: at its first new step, at each of its snapshots, and at its
+agent's last report. A *stretch* is the time between two such moments. The pace is measured over whole stretches, so it
+also includes validation, checkpoints and slow periods.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def _marks(
     state: RunState, world: World, counts: Callable[[Attempt], bool]
 ) -> dict[tuple[int, int], list[tuple[int, datetime]]]:
     """
-    Return a list of (step, time) for each trainer that made a step: the steps that the trainer is known to have
-    reached, with the times. Each key is the attempt's number and the trainer's number in this attempt.
+    Return what is known about the progress of each trainer that made a step: pairs (step, time at which the trainer had
+    reached it). Each key is the attempt's number and the trainer's incarnation.
     """
     found = {
         (attempt.number, trainer.incarnation): [(trainer.step + 1, trainer.started_at)]

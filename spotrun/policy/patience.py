@@ -1,6 +1,6 @@
 """
-Computes the age of a run without its pauses, and the maximum times for which a run waits for the cloud and for its
-instances. Each maximum time is long enough that a slow disk alone cannot make a wait exceed it.
+Computes a run's age, not counting its pauses, and how long the run waits at most for the cloud and for its instances.
+None of these limits is so short that a slow disk alone could exceed it.
 """
 
 from __future__ import annotations
@@ -74,8 +74,7 @@ def look_s(time_scale: float) -> float:
 
 def at_least_real(patience: timedelta, state: RunState) -> timedelta:
     """
-    Return `patience`, a length of run time. If it is shorter than `REAL_PATIENCE` when converted to system time, return
-    the run time that passes in `REAL_PATIENCE` instead.
+    Return `patience`, a length of run time, but at least the run time that passes in `REAL_PATIENCE` of system time.
     """
     return max(patience, REAL_PATIENCE * state.created.time_scale)
 
@@ -90,11 +89,10 @@ def unanswered_for_too_long(state: RunState, launch: int, now: datetime) -> bool
 
 def age(facts: Facts) -> timedelta:
     """
-    Return the time since the run was created, without its pauses: the times during which the run was stopped or had
-    failed.
+    Return the time since the run was created, not counting its pauses, in which the run was stopped or had failed.
 
-    A pause that ends in the future is not subtracted, because the entry that ends it may be forged: if a run has no
-    key, any process with access to the store can write entries.
+    A pause is not subtracted if the entry that ends it bears a time in the future. Such an entry may be forged: if a
+    run has no key, any process with access to the store can write entries.
     """
     over = [pause for pause in facts.state.pauses if pause.until <= facts.now + CLOCKS_APART]
     pauses = (pause.until - pause.since for pause in over)

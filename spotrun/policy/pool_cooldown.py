@@ -50,8 +50,8 @@ rest is twice as long as the previous rest, up to the longest.
 
 class Rest(msgspec.Struct, frozen=True):
     """
-    The rest of a pool: the launch that the pool refused last, and the time for which the pool is not requested because
-    of this refusal.
+    A period in which a pool rests: the launch that the pool refused last, and the time for which the pool is not
+    requested because of this refusal.
     """
 
     launch: Launch
@@ -73,11 +73,10 @@ def within_price(facts: Facts) -> list[Offering]:
 
 def rests(facts: Facts, offering: Offering) -> bool:
     """
-    Return whether the pool of `offering` rests now.
+    Return True if the pool of `offering` rests now.
 
-    There is one exception: if all pools of this capacity type have rejected the request, the pool does not rest until
-    the request has been repeated a few times. In this case, there is no other pool to try, and the reason may be a
-    temporary fault.
+    If all pools of this capacity type have rejected the request, no pool rests until the request has been repeated a
+    few times, because there is no other pool to try, and the reason may be a temporary fault.
     """
     rest = rest_of(facts, offering)
     if rest is None or not rejected(rest.launch):
@@ -86,7 +85,7 @@ def rests(facts: Facts, offering: Offering) -> bool:
 
 
 def rest_of(facts: Facts, offering: Offering) -> Rest | None:
-    """Return the rest of the pool of `offering`; None if the pool does not rest."""
+    """Return the `Rest` of the offering's pool; None if the pool does not rest."""
     rest = _resting(facts).get(offering.pool)
     if rest is None or (rejected(rest.launch) and _would_be_another(facts, rest.launch, offering)):
         return None
@@ -94,14 +93,14 @@ def rest_of(facts: Facts, offering: Offering) -> Rest | None:
 
 
 def enough_rejections(facts: Facts) -> bool:
-    """Return True if a passing fault can be ruled out, because enough requests in a row were rejected."""
+    """Return True if enough requests in a row were rejected to rule out a temporary fault."""
     in_a_row = rejected_in_a_row(reversed(since_opened(facts.state)))
     return sum(1 for _ in in_a_row) >= STILLBORN_MAX
 
 
 def all_reject(facts: Facts, types: Collection[CapacityType]) -> bool:
     """
-    Return whether every pool of these capacity types has already rejected the same request that the run would send now.
+    Return True if every pool of these capacity types has already rejected the request that the run would send now.
     """
     wanted = [found for found in within_price(facts) if found.capacity_type in types]
     found = [rest_of(facts, each) for each in wanted]
@@ -110,15 +109,16 @@ def all_reject(facts: Facts, types: Collection[CapacityType]) -> bool:
 
 def no_spot_accepts(facts: Facts) -> bool:
     """
-    Return whether every spot pool has rejected the request, and enough requests in a row were rejected. Then it is
-    useless to wait for spot.
+    Return True if it is useless to wait for spot: every spot pool has rejected the request, and enough requests in a
+    row were rejected.
     """
     return enough_rejections(facts) and all_reject(facts, (CapacityType.SPOT,))
 
 
 def zones_at_fault(facts: Facts) -> set[str]:
     """
-    Return the zones in which a request was rejected. The other instance types in these zones may have the same fault.
+    Return the zones in which a request was rejected. Requests for other instance types may fail there for the same
+    reason.
     """
     return {pool.zone for pool, rest in _resting(facts).items() if rejected(rest.launch)}
 
@@ -143,8 +143,8 @@ def why_none(facts: Facts, capacity_type: CapacityType) -> str:
 
 def full_quota(state: RunState, now: datetime) -> str:
     """
-    Return a phrase that names the quota which was most recently reported as full, and the time at which the pool that
-    reported it is requested again. Return "" if no quota is full.
+    Return a phrase about the quota that was most recently full: the offering that it affects, and the time at which
+    that offering is requested again. Return "" if no quota is full.
     """
     full = [rest for rest in _refusals(state, now).values() if rest.launch.over_quota]
     return _refusal(max(full, key=lambda rest: rest.began_at), state.created.time_scale) if full else ""
@@ -164,7 +164,7 @@ def _resting(facts: Facts) -> dict[Pool, Rest]:
 
 def _refusals(state: RunState, now: datetime) -> dict[Pool, Rest]:
     """
-    Return the rests that are not over yet, by pool. A pool no longer rests if an instance has started in it since the
+    Return the `Rest` of each pool that rests now. A pool no longer rests if an instance has started in it since the
     refusal.
     """
     found: dict[Pool, Rest] = {}
@@ -187,9 +187,9 @@ def _lasts(launch: Launch) -> bool:
 
 def _lasting_rest(launch: Launch, before: Rest | None) -> Rest:
     """
-    Return the rest of a pool that begins with the refusal of `launch`, because the quota was full or the request was
-    rejected. `before` is the pool's rest after the previous refusal of this sort; None if there was none. If `launch`
-    came after that rest had ended, the new rest is twice as long.
+    Return the `Rest` that begins when a pool refuses `launch` because the quota is full or the request is rejected.
+    `before` is the pool's rest after the previous refusal of this sort; None if there was none. If `launch` came after
+    that rest had ended, the new rest is twice as long.
     """
     if before is None or not _lasts(before.launch):
         return _rest(launch, LASTING_REST)
@@ -208,8 +208,8 @@ def _rest(launch: Launch, lasts: timedelta) -> Rest:
 
 def _would_be_another(facts: Facts, launch: Launch, offering: Offering) -> bool:
     """
-    Return True if a request for `offering` would now have another image, subnet or template than the rejected `launch`
-    had.
+    Return True if a request for `offering` would now use a different image, subnet or template than the rejected
+    `launch`.
     """
     before, now = launch.intent.offering, surrounded(facts.state, offering)
     return (before.image, before.subnet, before.launch_template) != (now.image, now.subnet, now.launch_template)

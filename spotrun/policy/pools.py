@@ -16,21 +16,21 @@ from spotrun.strategies.history import MarketHistory, Past
 
 TROUBLE_LASTS = timedelta(minutes=10)
 """
-Time after a loss or a refusal for which a pool counts as having no capacity. When this time is over, the pool has
-capacity again with a probability of 0.23.
+Time after a loss or a refusal for which a pool counts as having no capacity. After this time, the pool has capacity
+again with a probability of 0.23.
 """
 
 
 def name_of(pool: Pool) -> str:
-    """Return the name of a spot pool in strategies. In strategies, a spot pool is called a zone."""
+    """Return the name by which strategies know a spot pool. (They call it a zone.)"""
     return f"{pool.zone}/{pool.instance_type}"
 
 
 @once
 def just_lost(facts: Facts) -> dict[Pool, Observation]:
     """
-    Return the spot pools in which this run or another run has just received a refusal or a notice, or has lost an
-    instance. Each pool is returned with the observation of this event.
+    Return the spot pools that have recently refused a request of any run, or in which any run has recently lost an
+    instance or received a notice. Each pool comes with that observation.
     """
     return pools_in_trouble([*observations_of(facts.state), *facts.world.observations], facts.now, TROUBLE_LASTS)
 
@@ -51,7 +51,7 @@ def market_history(facts: Facts) -> MarketHistory:
     Return the history of the spot pools in the form that strategies need: the losses and refusals of each pool, in this
     run and in other runs. Times are in seconds since this run's creation.
 
-    A pool counts as having spot now unless it has recently refused a request or lost an instance.
+    A pool is assumed to have spot capacity now unless it has recently refused a request or lost an instance.
     """
     state, world, now = facts.state, facts.world, facts.now
     seen = [*observations_of(state), *world.observations]

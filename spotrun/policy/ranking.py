@@ -1,12 +1,12 @@
 """
 Ranks the offerings that can be requested now. The offering with the lowest cost per hour of progress comes first.
 
-    cost per hour of progress = (price now * (1 + changeover / life) + commits of an hour + start / life) / speed
+    cost per hour of progress = (price now * (1 + changeover / life) + commit traffic + start traffic / life) / speed
 
-`price now` is for all instances that train together. `commits of an hour` and `start` are the cost of traffic between
-regions, in dollars: for writing the commits of one hour, and for reading the data and the checkpoint at a start. This
-cost does not depend on the number of instances. `life` is the expected lifetime of an instance. It is estimated from
-the observations that this run and other runs made of the instance's pool.
+`price now` is for all instances that train together. The two traffic terms are the dollars for sending data between
+regions: `commit traffic` for the commits of one hour, and `start traffic` for the data and the checkpoint that one
+start reads. Neither depends on the number of instances. `life` is the expected lifetime of an instance, estimated from
+what this run and other runs have observed of the instance's pool.
 
 `speed` is 1 if the job allows only one kind of instance. If it allows several, `speed` is relative to the first kind:
 an hour of progress is the work that the first kind does in an hour. So offerings are then ranked by their cost per
@@ -15,8 +15,8 @@ sample.
 A pool that has just refused this run is left out. A pool comes last, whatever it costs, if one of these happened
 recently:
 
-- the pool lost an instance, refused a request of any run, or was the subject of a recommendation
-- a request was rejected in its zone, or an instance in its zone ended before it trained
+- an instance of the pool was lost or got a recommendation, or the pool refused a request of any run
+- a request was rejected in the pool's zone, or an instance in this zone ended before it trained
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def spot_of_first_kinds(facts: Facts) -> list[Offering]:
     Return the spot offerings that the run requests first, if its job allows several kinds. These are all offerings in
     the best tier that is not empty (see TRIED, PREFERRED, DEARER).
 
-    If this is the tier of dearer kinds, offerings that cost more than on-demand are left out.
+    If this tier is DEARER, offerings that cost more than on-demand are left out.
     """
     spot, tier = spot_now(facts), _tiers(facts, all_spot_work(facts), spot_work(facts))
     first = [found for found in spot if tier(found) == tier(spot[0])]
@@ -88,7 +88,7 @@ def spot_of_first_kinds(facts: Facts) -> list[Offering]:
 
 def is_of_dearer_kind(facts: Facts, offering: Offering) -> bool:
     """
-    Return True if `offering` is of a dearer kind. The run then prefers to wait some time for spot of another kind.
+    Return True if the offering's kind is in the tier DEARER. The run then waits for a while for spot of another kind.
     """
     return bool(choice(facts)) and _tiers(facts, all_spot_work(facts), spot_work(facts))(offering) == DEARER
 
@@ -96,7 +96,7 @@ def is_of_dearer_kind(facts: Facts, offering: Offering) -> bool:
 TRIED, PREFERRED, DEARER = 0, 1, 2
 """
 The tiers into which the kinds that a job allows are divided, best first: kinds that the run wants to try, kinds that
-are about as cheap as the best kind, and dearer kinds.
+cost about as little as the best kind, and more expensive kinds.
 """
 ABOUT = 1.1
 """
@@ -111,7 +111,7 @@ def _no_tiers(_: Offering) -> int:
 
 def _tiers(facts: Facts, work: Work, asked: Work) -> Callable[[Offering], int]:
     """
-    Return a function that returns the tier of an offering.
+    Return a function that returns the tier of an offering (TRIED, PREFERRED or DEARER).
 
     `asked` are the offerings that can be requested now, with their cost per hour of progress. `work` also contains
     offerings whose pools rest.
@@ -133,7 +133,7 @@ def _tiers(facts: Facts, work: Work, asked: Work) -> Callable[[Offering], int]:
 
 
 def trial_of(facts: Facts, offering: Offering) -> KindTrial | None:
-    """Return the trial that puts this spot offering first; None if the offering's kind is not on trial."""
+    """Return the trial because of which this spot offering is ranked first; None if its kind is not on trial."""
     if not choice(facts):
         return None
     trial = worth_a_trial(facts, all_spot_work(facts), spot_work(facts))
@@ -183,8 +183,8 @@ def on_demand_work(facts: Facts) -> dict[Offering, float]:
 
 def _asked_last(facts: Facts, trouble: set[Pool]) -> Callable[[Offering], bool]:
     """
-    Return a function that tests whether an offering is ranked last regardless of its cost. It is ranked last if its
-    pool is in `trouble`, or if a request was rejected or an instance failed in its zone.
+    Return a function that tests whether an offering is ranked last, whatever it costs: if its pool is in `trouble`, or
+    if a request was rejected or an instance failed in its zone.
     """
     at_fault = zones_at_fault(facts) | failing_zones(facts)
     return lambda found: found.pool in trouble or found.zone in at_fault
@@ -229,8 +229,8 @@ def expected_lives(facts: Facts, spot: Iterable[Offering]) -> dict[Pool, float]:
 @once
 def horizon_s(facts: Facts) -> float:
     """
-    Return the seconds for which an instance is needed. This is the time until the work is done, or FADING_S if the work
-    is unknown.
+    Return the seconds for which an instance is needed: the time until the work is done, or FADING_S if the amount of
+    work is unknown.
     """
     work = workload(facts)
     return FADING_S if work is None else max(1.0, work.left_s + changeover(facts.state))

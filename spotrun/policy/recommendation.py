@@ -6,14 +6,15 @@ If the instance is lost later, a move at the recommendation saves training time.
 move saves the part of a changeover that is longer than the notice. If the loss comes without a notice, the move saves
 the whole changeover and the rework. If the instance is not lost, the cost of the move is wasted. So the move pays if
 
-    q * saved * price of time  >  (1 - q) * (changeover * price there + handover * price of time
-                                             + extra price there + regional traffic at its start)
+    q * saved * price of time  >  (1 - q) * (changeover * new price + handover * price of time
+                                             + price increase + traffic between regions at the start)
 
-The price of time is the on-demand price, because training time can always be bought at that price. q is the probability
-that a loss follows within `FOLLOWS_WITHIN`, estimated from what followed this run's recommendations so far. Before the
-run's first recommendation, q is only an assumption, because EC2 publishes no figure
-(docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: a recommendation "can arrive sooner" than
-the notice, or along with it).
+`saved` is the expected saving above. `new price` is the price of the new instance, and `price increase` is what it
+costs more than the old one over its life. The price of time is the on-demand price, because training time can always be
+bought at that price. q is the probability that a loss follows within `FOLLOWS_WITHIN`, estimated from what followed
+this run's recommendations so far. Before the run's first recommendation, q is only an assumption, because EC2 publishes
+no figure (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: a recommendation "can arrive
+sooner" than the notice, or along with it).
 """
 
 from __future__ import annotations
@@ -128,8 +129,9 @@ def _elsewhere(facts: Facts) -> Offering | None:
 
 def _affordable(facts: Facts, found: Offering) -> bool:
     """
-    Return True if the budget allows the move. A move uses part of the budget for the life of a second instance. So the
-    run does not move if the budget would allow the second instance only a very short life.
+    Return True if the budget allows the move. The money left has to pay for a second instance that lives until the
+    remaining work is done, or as long as the first would still live. If the amount of work is unknown, half that long
+    is enough.
     """
     current, life = facts.state.current, life_of(facts, found)
     assert current is not None
@@ -188,9 +190,8 @@ def _starts_s(state: RunState) -> list[float]:
     Return the times, in seconds, from the request for an instance to its first new step. The first time in the list is
     assumed, and all others were measured.
 
-    If a standby was ready before it took over, its time includes its wait for the takeover. This does no harm. Such a
-    time is at most as long as the notice, and a move saves only the part of a start that is longer than the notice. So
-    all times up to the length of the notice have the same effect.
+    The time of a standby that was ready early includes its wait for the takeover. This does no harm: such a standby
+    takes over by the end of the notice, and only the part of a start that is longer than the notice counts.
     """
     measured = [
         (attempt.trainers[0].started_at - state.asked_last(attempt).intended_at).total_seconds()
@@ -202,8 +203,8 @@ def _starts_s(state: RunState) -> list[float]:
 
 def _handover_s(state: RunState) -> float:
     """
-    Return the number of seconds for which no instance trains while a ready standby takes over. This is the time of the
-    last commit plus the time of a restore, for which the standby has already fetched the checkpoint.
+    Return the number of seconds for which no instance trains while a ready standby takes over: the time of one commit,
+    plus that of a restore without fetching, because the standby has already fetched the checkpoint.
     """
     return _commit_s(state) + assumptions.WARM_RESTORE.total_seconds()
 

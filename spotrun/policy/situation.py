@@ -80,8 +80,8 @@ def on_demand_usd_per_hour(facts: Facts) -> float:
     Return the price per hour of the cheapest on-demand offering, including the traffic of commits. If there is no
     on-demand offering, return the lowest price of all other offerings, without traffic.
 
-    If the job allows several kinds of instances, return the cost of the work that the first kind does in an hour; if
-    there is a keeper, the cost of doing that work on the keeper.
+    If the job allows several kinds of instances, the result is the cost of as much work as the first kind does in an
+    hour. If there is a keeper, it is the cost of that work on the keeper.
     """
     kept = keeper(facts)
     if kept is not None:
@@ -96,7 +96,7 @@ def on_demand_usd_per_hour(facts: Facts) -> float:
 
 
 def choice_of(launch: Launch) -> Choice:
-    """Return the name that strategies use for the place of this launch's instances."""
+    """Return the name by which strategies know the place of this launch's instances."""
     offering = launch.intent.offering
     return ON_DEMAND if offering.capacity_type is CapacityType.ON_DEMAND else name_of(offering.pool)
 

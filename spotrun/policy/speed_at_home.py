@@ -1,8 +1,8 @@
 """
 Measures how fast a run trains on the user's own machine in comparison with the cloud.
 
-The speeds on the user's machine and in the cloud are measured separately. Until both were measured,
-`hardware.NAME.speed` in the job is used: the machine's speed as a multiple of the speed in the cloud.
+The speeds on the user's machine and in the cloud are measured separately. Until both have been measured,
+`hardware.NAME.speed` in the job is used: the machine's speed as a multiple of the cloud's.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ def pace_at_home(facts: Facts) -> Pace | None:
 @once
 def pace_in_cloud(facts: Facts) -> Pace | None:
     """
-    Return the pace in the cloud. If the pace in the cloud was not measured, estimate it from the pace on the user's
-    machine and the ratio that the job gives. The `doubt` of the result is then at least WORK_DOUBT, because the ratio
-    may be wrong.
+    Return the pace in the cloud. If it was not measured, estimate it from the pace on the user's machine and the ratio
+    that the job gives. The `doubt` of the result is then at least WORK_DOUBT, because the ratio may be wrong.
     """
     measured = measured_pace(facts.state, facts.world, lambda attempt: not is_at_home(facts.state, attempt))
     at_home = pace_at_home(facts)
@@ -40,7 +39,7 @@ def pace_in_cloud(facts: Facts) -> Pace | None:
 
 @once
 def times_cloud(facts: Facts) -> float:
-    """Return the speed of the user's machine as a multiple of the speed of the instance in the cloud."""
+    """Return the speed of the user's machine as a multiple of the run's speed in the cloud."""
     at_home, in_cloud = pace_at_home(facts), pace_in_cloud(facts)
     if at_home is None or in_cloud is None:
         return float(_said(facts))
@@ -48,7 +47,7 @@ def times_cloud(facts: Facts) -> float:
 
 
 def times_of(facts: Facts, attempt: Attempt) -> float:
-    """Return the speed of an attempt as a multiple of the speed of the instance in the cloud."""
+    """Return the speed of an attempt as a multiple of the run's speed in the cloud; so 1 for an attempt there."""
     at_home = facts.spec.home is not None and is_at_home(facts.state, attempt)
     return times_cloud(facts) if at_home else 1.0
 

@@ -1,9 +1,8 @@
 """
 Delays the next standby if several standbys in a row have failed while the training continued.
 
-The failures may have a lasting cause, such as a bad image, or a set-up that can no longer be installed. Each try costs
-a boot. So after three failures in a row, the run waits for some time (the pause) before it requests the next standby.
-After each further failure, the pause is twice as long.
+The failures may have a lasting cause, such as a bad image, or a `setup` that now fails. Each try costs a boot. So after
+three failures in a row, the run pauses before it requests the next standby. Each further failure doubles the pause.
 """
 
 from __future__ import annotations
@@ -59,9 +58,9 @@ def failed_standbys(state: RunState, capacity_type: CapacityType) -> FailedStand
     Return the standbys of one capacity type that have failed in a row since the current attempt began. Return None if
     there are fewer than three.
 
-    A standby that the market refused or took is not counted, because this says nothing about whether the next standby
-    will boot. After a notice, counting starts again from 0, so that the next standby is requested without a pause. That
-    standby is worth its cost, because without a standby the training will stop when the instance is lost.
+    A standby that the market refused or took is not counted, because the next standby may boot all the same. After a
+    notice, counting starts again from 0, so that the next standby is requested without a pause. That standby is worth
+    its cost, because without it the training will stop when the instance is lost.
     """
     current = state.current
     if current is None:
@@ -80,8 +79,8 @@ def failed_standbys(state: RunState, capacity_type: CapacityType) -> FailedStand
 
 def failing_standbys(state: RunState) -> FailedStandbys | None:
     """
-    Return the failed standbys of the capacity type whose next standby has to wait longest; None if no standby has to
-    wait.
+    Return the failed standbys of one capacity type; if there are several such types, of the one with the longest wait
+    for the next standby. Return None if no standby has to wait.
     """
     found = (failed_standbys(state, capacity_type) for capacity_type in CapacityType)
     return max((each for each in found if each is not None), key=lambda each: each.again_at, default=None)
@@ -104,9 +103,8 @@ def _why(launch: Launch) -> str:
 
 def _again_at(state: RunState, current: Attempt, failed: Sequence[Launch]) -> datetime:
     """
-    Return the time at which the next standby can be requested. Normally this is the end of the pause. If the running
-    instance's time-to-live ends so soon that a standby requested after the pause would come too late, the time is
-    earlier.
+    Return the time at which the next standby can be requested. This is the end of the pause, or earlier if a standby
+    requested then would come too late for the end of the running instance's time-to-live.
     """
     newest = failed[0]
     failed_at = newest.closed_at or (newest.intended_at if newest.gone is None else newest.gone.ended_at)

@@ -50,8 +50,8 @@ def requests_usd(state: RunState) -> Decimal:
 
 def requests_usd_per_hour(state: RunState) -> Decimal:
     """
-    Return the maximum cost of the requests in an hour of training. At the maximum, the training makes a commit every
-    COMMIT_GAP, and each object of a commit is written once and read twice.
+    Return the maximum cost of the requests in an hour of training. This assumes that the training makes a commit every
+    COMMIT_GAP, and that each object of a commit is written once and read twice.
     """
     prices, newest = state.created.storage, state.latest_commit()
     objects = OBJECTS_ASSUMED if newest is None else newest.event.objects

@@ -54,8 +54,7 @@ def _just_failed(facts: Facts, launch: Launch) -> bool:
 
 def _failed_subnets(state: RunState) -> set[str]:
     """
-    Return the subnets whose newest instance ended before it trained. Only launches whose outcome says something about
-    the subnet are considered (see `_telling`).
+    Return the subnets whose newest instance ended before it trained. Only the launches from `_telling` are considered.
     """
     newest = {launch.intent.offering.subnet: launch for launch in _telling(state)}
     return {subnet for subnet, launch in newest.items() if not launch.came_up}
@@ -63,9 +62,8 @@ def _failed_subnets(state: RunState) -> set[str]:
 
 def _telling(state: RunState) -> Iterator[Launch]:
     """
-    Yield the launches whose outcome says something about their zone and subnet, oldest first. These are launches whose
-    agent came up, and launches whose instance ran but ended before it trained. Leave out failures from the time before
-    the run was last resumed.
+    Yield the launches whose outcome tells whether their zone and subnet work, oldest first: those whose agent came up,
+    and those whose instance ran but ended before it trained. Leave out failures before the run was last resumed.
     """
     for launch in state.launches.values():
         failed = launch.intended_at >= state.opened_at and stillborn(launch) and not rejected(launch)

@@ -2,10 +2,10 @@
 Estimates the speed of each kind of instance that a job allows: at first from published figures, and later from the
 measurements of this run.
 
-Only the ratios of the published figures are used. Each figure may be too high or too low by a factor of up to
-PUBLISHED_DOUBT, and all factors up to this one are assumed to be equally likely. From this follows the spread of the
-logarithm of each speed. When one kind was measured, its steps per second and the published ratios give the speeds of
-the other kinds. The speed of a measured kind is computed only from its own steps.
+Only the ratios of the published figures are used. Each figure is assumed to be too high or too low by a factor of up to
+PUBLISHED_DOUBT, all factors in this range being equally likely. This determines the standard deviation of the logarithm
+of each speed (PRIOR_SPREAD). Once one kind has been measured, its steps per second and the published ratios give the
+speeds of the other kinds. The speed of a measured kind is computed only from its own steps.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def bound_kind(facts: Facts) -> Kind | None:
 
 @once
 def speeds(facts: Facts) -> Mapping[Kind, Speed]:
-    """Return the speed of each kind of the choice."""
+    """Return the speed of each kind that the job allows."""
     kinds = choice(facts)
     believed = {kind: _believed(facts.world.offerings, kind) for kind in kinds}
     paces = {kind: pace for kind in kinds if (pace := pace_on(facts, kind)) is not None}
@@ -115,8 +115,8 @@ def times_first(facts: Facts, offering: Offering) -> float:
 
 def works_of_hours(facts: Facts, offerings: Sequence[Offering]) -> dict[Offering, Decimal]:
     """
-    Return the cost, in USD, at which each offering does the work that the first kind does in an hour. Only the price of
-    the instance is counted. Return an empty mapping if the job allows only one kind.
+    Return what it costs on each offering, in USD, to do as much work as the first kind does in an hour. Only the
+    instance's price is counted. Return an empty mapping if the job allows only one kind.
     """
     if not choice(facts):
         return {}

@@ -2,13 +2,14 @@
 Decides whether to train for a while on a kind of instance in order to measure its speed (a trial), although another
 kind is known or believed to be cheaper.
 
-Let i be the best kind known so far. A trial of kind j is expected to save
+Let i be the best kind known so far, and c_k the dollars for which kind k does as much work as the first kind does in an
+hour. A trial of kind j is expected to save
 
-    E[max(0, c_i - c_j)] * work left            c = dollars for the work of an hour on the first kind
+    E[max(0, c_i - c_j)] * work left, in hours on the first kind
 
-where the logarithm of c_j is as uncertain as the logarithm of j's speed. If the intervals in which the two speeds lie
-do not overlap, the saving is close to 0. If there is a deadline, a speed at which the run would miss it saves nothing.
-If j turns out to be dearer, the cost of the trial and of the way back to i is wasted.
+where the logarithm of c_j is as uncertain as the logarithm of j's speed. If the intervals of the two speeds do not
+overlap, the saving is close to 0. If there is a deadline, a speed at which the run would miss it counts as no saving.
+If j turns out to cost more than i, the cost of the trial and of moving back to i is wasted.
 
 The cost of a trial depends on the moment:
 
@@ -19,15 +20,15 @@ The cost of a trial depends on the moment:
   then has to exceed the cost of the whole trial.
 
 A trial pays if its expected saving exceeds its expected loss. The loss has three parts: the cost of the start; the cost
-of the way back, if j is dearer; and the extra cost of training on j instead of i.
+of moving back, if j costs more; and the extra cost of training on j instead of i.
 
 The *reserve* of kind j is the cost c_i of the best known kind at which a trial of j would just pay. If c_i is lower,
 the trial does not pay. The kind with the lowest reserve is tried first. There are no more trials when c_i is below all
 reserves. This rule is optimal (Weitzman 1979, Optimal search for the best alternative).
 
-All trials together, including the ways back, are expected to lose at most EXPLORED of the run's cost. The loss is
-measured against the first kind in the job's list, which is the kind that the job would use if it allowed only one. So
-these limits apply:
+All trials together, including the moves back, are expected to lose at most the share EXPLORED of the run's cost. The
+loss is measured against the first kind in the job's list, because a job that allowed only one kind would use that one.
+So these limits apply:
 
 - a trial of the first kind is always allowed
 - if the first kind is the best known, a trial of another kind is allowed only if it cannot lose more than EXPLORED,
@@ -67,7 +68,7 @@ Work = Mapping[Offering, float]
 class KindTrial(msgspec.Struct, frozen=True):
     """
     A kind that is worth a trial. `saves_usd` is the expected saving, and `loses_usd` is the loss if the kind turns out
-    to be dearer. `reserve_usd` is the reserve that the module's docstring explains.
+    to cost more. `reserve_usd` is the kind's reserve (explained at the top of this module).
     """
 
     kind: Kind
@@ -101,8 +102,8 @@ def begun_with(facts: Facts, work: Work) -> Kind | None:
 
 class Until(msgspec.Struct, frozen=True):
     """
-    The time until the next start that the run has to make even without a trial. `work_h` is the work that is done until
-    then, in hours of the first kind. `could_wait` is True if a trial could be made at that start instead of now.
+    The time until the next start that the run needs even without a trial. `work_h` is the work done until then, in
+    hours of the first kind. `could_wait` is True if the trial could be made at that start instead of now.
     """
 
     work_h: float
@@ -111,8 +112,8 @@ class Until(msgspec.Struct, frozen=True):
 
 def worth_a_trial(facts: Facts, work: Work, asked: Work, until: Until | None = None) -> KindTrial | None:
     """
-    Return the trial to make first. Only kinds in `asked` that were not measured are considered. Return None if no trial
-    pays, or if the work left is unknown.
+    Return the trial to make first, of a kind in `asked` that was not measured. Return None if no trial pays, or if the
+    amount of remaining work is unknown.
 
     `until` is None if an instance has to start now in any case.
     """
@@ -120,7 +121,7 @@ def worth_a_trial(facts: Facts, work: Work, asked: Work, until: Until | None = N
 
 
 def best_known(facts: Facts, work: Work) -> Kind | None:
-    """Return the cheapest of the kinds in `work` that were measured; None if none was."""
+    """Return the cheapest measured kind in `work`; None if none was measured."""
     cheapest = cheapest_of_kinds(facts, work)
     known = (kind for kind in cheapest if speeds(facts)[kind].measured is not None)
     return min(known, key=lambda kind: work[cheapest[kind]], default=None)
@@ -177,7 +178,7 @@ def expected_gain(known: float, believed: float, spread: float, most: float = in
 
 
 def reserve_usd(believed: float, spread: float, cost: float) -> float:
-    """Return the known cost at which `expected_gain` equals `cost`."""
+    """Return the value of `known` for which `expected_gain` equals `cost`."""
     low, high = 0.0, believed * exp(6 * spread) + cost
     for _ in range(HALVINGS):
         middle = (low + high) / 2
@@ -210,8 +211,8 @@ def _expected_usd(facts: Facts, tried: Offering, known: Offering, starts: int, d
 
 def _there_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> float:
     """
-    Return the cost of the start of `tried`. At an interruption, an instance has to start in any case. So the result is
-    then only the difference between the starts of `tried` and `known`.
+    Return the cost of starting `tried`. After an interruption, an instance has to start in any case, so the result is
+    only how much more it costs to start `tried` than `known`.
     """
     instead_usd = 0.0 if starts > 1 else _start_usd(facts, known)
     return max(0.0, _start_usd(facts, tried) - instead_usd)
@@ -251,6 +252,6 @@ def _paid_usd(facts: Facts, kind: Kind | None = None) -> float:
 
 
 def _made_h(facts: Facts, kind: Kind) -> float:
-    """Return how much work `kind` has done, in hours of the first kind."""
+    """Return how much work was done on `kind`, in hours of the first kind."""
     made, first = speeds(facts)[kind].measured, pace(facts)
     return 0.0 if made is None or first is None else _hours(made.steps * first.step_s)

@@ -2,12 +2,12 @@
 Estimates the time at which an instance ended, if no runner observed the end and the cloud no longer lists the instance.
 
 A cloud lists an instance for about an hour after its end. If no runner was running in this hour, the next runner
-estimates the time of the end. Several facts show a time by which the instance must have ended, for example its
-time-to-live. The runner records the earliest of these times, and the entry names the fact from which the time comes.
-Later, `spotrun bill --correct` enters the cloud's own figure.
+estimates when the instance ended. Several facts, such as its time-to-live, each give a time by which it must have
+ended. The runner records the earliest of these times, and names in the entry the fact that gave it. Later, `spotrun
+bill --correct` enters the cloud's own figure.
 
-The time of the last heartbeat is used as the estimate in two cases: if the agent has reported the end, or if the
-instance is a spot instance, which the cloud may have taken at that time.
+The last heartbeat is one of these facts in two cases: if the agent has reported the end, or if the instance is a spot
+instance, which the cloud may have taken at that time.
 
 The last heartbeat is not used for an on-demand instance whose heartbeats stop in the middle of its training. Such a
 machine may hang, and a machine that hangs is billed until its time-to-live ends. A spot instance that hangs is billed

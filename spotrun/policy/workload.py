@@ -19,8 +19,8 @@ from spotrun.units import Steps, bounded
 
 class Workload(msgspec.Struct, frozen=True):
     """
-    The training that is left. It is expected to take `left_s` on one instance, and at worst `doubt_s` longer. No value
-    exceeds ten years.
+    The remaining training. It is expected to take `left_s` on one instance, and `doubt_s` longer in the worst case. No
+    value exceeds ten years.
 
     The times are for an instance in the cloud, even if the user owns a machine. If the job allows several kinds of
     instances, the times are for the first kind.
@@ -80,8 +80,8 @@ def pace(facts: Facts) -> Pace | None:
 
 def _trained_s(facts: Facts) -> float:
     """
-    Return the seconds of training whose result is not lost so far: the training before the newest checkpoint, and the
-    running trainer's training since that checkpoint.
+    Return the seconds of training that are not lost so far: up to the newest checkpoint, and by the running trainer
+    since then.
     """
     kept = [commit for commit in facts.state.commits if commit.usable]
     if kept and not kept[-1].event.has_image:  # a command: its work is measured by time

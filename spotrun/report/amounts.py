@@ -1,10 +1,10 @@
 """
 Rounds the dollars in tables so that, in each row and in each column, the amounts shown add up exactly to the sum shown.
 
-Each amount is rounded up or down to the same number of decimals, and zero stays zero. The method looks for a cycle
-among the amounts that have a remainder beyond these decimals: a path that moves from amount to amount, in turn along a
-row and along a column, and returns to its beginning. It alternately adds one quantity to the amounts of the cycle and
-subtracts it, which leaves all sums as they are. The quantity is chosen so that one remainder becomes zero. This is
+Each amount is rounded up or down to the same number of decimals, and zero stays zero. The method considers only amounts
+that still have a remainder beyond these decimals. Among them, it looks for a cycle: a path from amount to amount,
+alternately along a row and along a column, that returns to its start. Along the cycle, it alternately adds and
+subtracts the same quantity, so no sum changes. The quantity is chosen so that one remainder becomes zero. This is
 repeated until no remainder is left. Statistical offices use this method (B. D. Causey, L. H. Cox, L. R. Ernst,
 "Applications of Transportation Theory to Statistical Problems", JASA 80, 1985).
 """
@@ -25,7 +25,7 @@ Place = tuple[int, int]
 
 class Money(NamedTuple):
     """
-    The dollars of an account as tables show them.
+    One row of a bill in dollars, rounded for tables.
 
     `kept` is the sum of storage, requests and egress. `waiting` is the part of `spot` and `on_demand` that was paid for
     gang members while they waited for other members.
@@ -45,8 +45,8 @@ class Money(NamedTuple):
 
 def money(summary: RunSummary) -> list[Money]:
     """
-    Return one item for each completed epoch, in order. The last but one item is for all costs that belong to no
-    completed epoch. The last item is for the whole run: the sum of all others.
+    Return one item for each completed epoch, in order; then one for all costs that belong to no completed epoch; and
+    last, the sum for the whole run.
     """
     accounts = [*summary.epochs, summary.rest]
     places, compared_places = decimals(summary.total.cost_usd), decimals(summary.total.counterfactual_usd)
@@ -105,8 +105,8 @@ def rounded(rows: Sequence[Sequence[Decimal]], places: int) -> list[list[Decimal
     digits = max([places, *(-_exponent(amount) for row in rows for amount in row)])
     unit = 10 ** (digits - places)
     exact = [[int(amount.scaleb(digits)) for amount in row] for row in rows]
-    # Append the negated sum to each row and each column. Then each row and each column adds up to zero, so each amount
-    # with a remainder lies on a cycle.
+    # Append its negated sum to each row and each column. Then all of them add up to zero, so each amount with a
+    # remainder is part of a cycle.
     table = [[*row, -sum(row)] for row in exact]
     table.append([-sum(column) for column in zip(*table, strict=True)])
     _shift_rests(table, unit)

@@ -94,7 +94,7 @@ def as_json(summaries: Sequence[RunSummary]) -> dict[str, Any]:
 
 def trend(summaries: Sequence[RunSummary]) -> str:
     """
-    Return a line for each key figure: its value in each run, and the change from the first run to the last. `summaries`
+    Return one line per key figure: its value in each run, and the change from the first run to the last. `summaries`
     are runs of the same name, the oldest first.
     """
     alike = len({run.time_scale for run in summaries}) == 1
@@ -118,8 +118,8 @@ def _price_of_work(
     summaries: Sequence[RunSummary], mark: Callable[[RunSummary], str]
 ) -> dict[str, list[tuple[Decimal | float | None, str]]]:
     """
-    Return the price of an epoch in each run. If all runs are commands, which have no epochs, return the price of a kept
-    hour instead.
+    Return the cost per epoch of each run. If all runs are commands, which have no epochs, return the cost per
+    productive hour instead.
     """
     if all(run.plain for run in summaries):
         hours = [(run.total.usd_per_productive_hour, mark(run)) for run in summaries]

@@ -1,6 +1,6 @@
 """
-Describes each event of a ledger in a sentence for people. Some events contain texts that spotrun did not write; the
-control characters in these texts are made visible.
+Describes each event of a ledger in a sentence. Some events contain text that spotrun did not write; control characters
+in it are made visible.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ SENTENCE_MAX = 3000
 
 def describe(entry: Entry, ordinals: Mapping[int, int] = {}) -> str:
     """
-    Return the event as a sentence, without its time and entry number. `ordinals` are the attempts' numbers as people
-    see them (`RunState.ordinals`).
+    Return the event as a sentence, without its time and entry number. `ordinals` are the attempts' numbers as shown to
+    users (`RunState.ordinals`).
     """
     event = entry.event
     sentence = " ".join(SENTENCES[type(event)](event).split())
@@ -40,7 +40,7 @@ def describe(entry: Entry, ordinals: Mapping[int, int] = {}) -> str:
 
 
 def timestamp(at: datetime) -> str:
-    """Return a time in the form with which each line about a run begins: `11-22 02:10:05`."""
+    """Format a time as at the start of each line about a run: `11-22 02:10:05`."""
     return f"{at:%m-%d %H:%M:%S}"
 
 
@@ -81,7 +81,7 @@ def size(size_bytes: int) -> str:
 
 
 def span(seconds: float) -> str:
-    """Return a duration for people: `3m05s`."""
+    """Format a duration, such as `3m05s`."""
     return short_duration(timedelta(seconds=seconds))
 
 
@@ -258,5 +258,5 @@ SENTENCES: dict[type, Callable[[Any], str]] = {
 
 
 def printable(text: str) -> str:
-    """Return text without characters that could move a cursor or change a colour; keep tabs and line ends."""
+    """Return `text` without characters that could move a cursor or change a colour, but with tabs and line ends."""
     return _UNPRINTABLE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))

@@ -1,4 +1,4 @@
-"""Formats the output of `spotrun fetch` about the files of a script."""
+"""Formats the output of `spotrun fetch`."""
 
 from __future__ import annotations
 
@@ -137,8 +137,8 @@ def _left_out(outputs: Outputs, listing: Listing, patterns: Sequence[str]) -> li
     Return a line for each of the first `SHOWN_MAX` files that the run did not store. If there are more such files, a
     last line says how many.
 
-    `listing` names only some of these files if there are many. So without `patterns`, their number is taken from the
-    ledger. With `patterns`, only those files of `listing` that match a pattern are shown and counted.
+    If there are many such files, `listing` names only some of them, so their total is taken from the ledger. With
+    `patterns`, only files in `listing` that match a pattern are shown and counted.
     """
     asked = chooser(patterns or ["**"])
     found = [left for left in listing.left_out if asked(left.path)]
@@ -189,7 +189,7 @@ def as_json(
 
 def why_nothing(state: RunState, typed: str) -> str:
     """
-    Return a hint for the user of a run that has stored no files: what makes this run, or the job's next run, store
+    Return a hint for the user of a run that has stored no files: how to make this run, or the job's next run, store
     files.
     """
     if state.terminal is None:

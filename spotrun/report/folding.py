@@ -1,6 +1,5 @@
 """
-Folds long lines to the terminal's width. If the output does not go to a terminal, lines stay whole, because programs
-read them.
+Wraps long lines at the terminal's width. Output to anything but a terminal is not wrapped, because programs read it.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ _WORD = re.compile(r"(\s*)(\S+)")
 
 def terminal_width() -> int | None:
     """
-    Return the number of columns of the terminal that shows our output. If `COLUMNS` is set, return its value. Return
-    None if there is no terminal.
+    Return the width of the terminal that shows the output, or the value of `COLUMNS` if that is set. Return None if
+    there is no terminal.
     """
     wanted = os.environ.get("COLUMNS", "")
     if wanted.isdecimal() and int(wanted):
@@ -34,8 +33,8 @@ def terminal_width() -> int | None:
 
 def say(text: str, indent: int = 0) -> None:
     """
-    Print lines after making their control characters visible. On a terminal, long lines are folded between words, and
-    each further part of a line is indented by `indent` columns.
+    Print lines after making their control characters visible. On a terminal, long lines are wrapped between words, and
+    their continuation lines are indented by `indent` columns.
     """
     width, lines = terminal_width(), shown_lines(text).split("\n")
     print("\n".join(folded for line in lines for folded in fold(line, width, indent)), flush=True)

@@ -31,6 +31,6 @@ def in_words(gap: Told) -> str:
 
 
 def briefly(gaps: Sequence[Told]) -> list[str]:
-    """Return a line for each of the first `SHOWN` gaps, and a line that counts the others."""
+    """Return a line for each of the first `SHOWN` gaps, and one line with the number of others."""
     more = len(gaps) - SHOWN
     return [*map(in_words, gaps[:SHOWN]), *([f"{more} more in `spotrun why`"] if more > 0 else [])]

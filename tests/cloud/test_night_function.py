@@ -292,8 +292,8 @@ def test_times_and_days_are_read_as_people_write_them() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("22:00", "is not a time with its zone"),
-        ("25:00 UTC", "is not a time with its zone"),
+        ("22:00", "is not a time with a time zone"),
+        ("25:00 UTC", "is not a time with a time zone"),
         ("22:00 Europe/Berln", "did you mean Europe/Berlin?"),
         ("22:00 berlin", "did you mean Europe/Berlin?"),
         ("22:00 localtime", "there is no time zone 'localtime'"),

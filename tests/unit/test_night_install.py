@@ -46,9 +46,9 @@ def job(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("line", "flags", "words"),
     [
-        ("", ("--at", "22:00"), "is not a time with its zone"),
+        ("", ("--at", "22:00"), "is not a time with a time zone"),
         ("", (*AT, "--days", "mon-fry"), "'mon-fry' is not a day"),
-        ("", (*AT, "--deadline", "07:00"), "a deadline that counts from its beginning"),
+        ("", (*AT, "--deadline", "07:00"), "a duration from the night's beginning"),
         ("", (*AT, "--cloud", "local"), "local cannot run nights without a machine of yours"),
         ("", (*AT, "--budget", "much"), "--budget"),
         (

@@ -1,9 +1,8 @@
 """
 Saves and restores attributes that callbacks themselves do not save.
 
-Two callbacks have such attributes. A ModelCheckpoint remembers when it last saved, and decides from this whether to
-save again. A LearningRateMonitor keeps lists of the rates that it logged; when training starts, it replaces the lists
-with empty ones.
+Two callbacks have such attributes. A ModelCheckpoint remembers when it last saved, to decide whether to save again. A
+LearningRateMonitor keeps lists of the rates that it logged, but empties them when training starts.
 """
 
 from __future__ import annotations

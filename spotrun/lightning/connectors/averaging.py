@@ -1,5 +1,5 @@
 """
-Saves and restores the part of an averaging callback's state that the callback itself does not save.
+Saves and restores the state of averaging callbacks that these callbacks do not save themselves.
 
 StochasticWeightAveraging saves its average, but not its learning rate schedule and its count of averages, which it
 creates when an epoch starts. After a resume within an epoch, it would have no schedule until the next epoch, and would
@@ -35,8 +35,8 @@ def _dump(trainer: Any, callback: Any) -> State | None:
 
 def _dump_normalizing(trainer: Any, callback: Any) -> State:
     """
-    Return the state that the callback has only in its last epoch. This is an extra epoch, which the callback adds after
-    the training. Nothing is trained in it: the callback only updates the statistics of batch normalization.
+    Return the state that the callback has only in its extra epoch, after the last epoch of the training. Nothing is
+    trained in the extra epoch: the callback only updates the statistics of batch normalization.
     """
     names = {module: name for name, module in trainer.lightning_module.named_modules()}
     return {
@@ -47,8 +47,8 @@ def _dump_normalizing(trainer: Any, callback: Any) -> State:
 
 def load(trainer: Any, saved: list[State | None]) -> None:
     """
-    Give the callbacks their saved schedules and counts. Call this in `on_train_start`, after the state of the
-    optimizers was restored.
+    Restore the callbacks' schedules and counts. Call this in `on_train_start`, after the state of the optimizers was
+    restored.
     """
     for callback, state in zip(callbacks(trainer), saved, strict=True):
         if state is not None:

@@ -9,7 +9,7 @@ from spotrun.training.framework import Stage
 
 
 class Loaders:
-    """The members of the interface `Framework` that are about loaders. `Framework` documents each of them."""
+    """Implements the methods of the interface `Framework` for loaders. `Framework` documents each of them."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer

@@ -74,8 +74,8 @@ class Loops:
     def lengths(self) -> dict[str, Any]:
         """
         Return the numbers of batches that Lightning expects from the loaders. They have to be saved, because Lightning
-        counts batches only once and then uses the numbers in all epochs. If a resumed training counted again, a sampler
-        could have another length by then.
+        asks the loaders only once and then uses the numbers in all epochs. After a resume, a sampler might give a
+        different number.
         """
         loader = self._fit._combined_loader
         return {
@@ -97,9 +97,8 @@ class Loops:
 
     def make_loaders_as_in(self, epochs: dict[str, int]) -> None:
         """
-        Let fit() make each loader as if fit() were in the epoch in which the interrupted training made that loader.
-        `epochs`, a result of `loaded_at`, has this epoch number for each stage. The effect lasts until `enter` is
-        called. Called in `Callback.setup`.
+        Make fit() create each loader, until `enter` is called, as in the epoch in which the interrupted training
+        created it. `epochs`, a result of `loaded_at`, has this epoch for each stage. Called in `Callback.setup`.
         """
         self._loaded_at = epochs
 
@@ -196,9 +195,9 @@ class Loops:
         module._current_fx_name = None
 
     def _forget_restart(self) -> None:
-        # Lightning's own checkpoints may lie anywhere within a step. So while `restarting` is True, Lightning does not
-        # step the plateau schedulers of the resumed epoch, and skips or repeats a validation. spotrun's snapshots lie
-        # between steps, and need none of this.
+        # Lightning's own checkpoints may be made in the middle of a step. To allow for that, while `restarting` is
+        # True, Lightning does not step the plateau schedulers of the resumed epoch, and may skip or repeat a
+        # validation. spotrun's snapshots are made between steps, so this would be wrong for them.
         self._fit._restarting = False
         self._epoch._restarting = False
         self._epoch.val_loop.restarting = False

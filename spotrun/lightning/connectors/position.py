@@ -7,7 +7,7 @@ from typing import Any
 
 class Position:
     """
-    The members of the interface `Framework` that are about the position in the training. `Framework` documents each of
+    Implements the methods of the interface `Framework` for the position in the training. `Framework` documents each of
     them.
     """
 
@@ -53,10 +53,9 @@ class Position:
         """
         The epoch and the batch at which a pass over the data would begin now. Usually the batch is 0.
 
-        The batch is later if the loop is about to continue an epoch from its middle, after the epoch was restored from
-        a snapshot or from a checkpoint that the script itself wrote. If the script wrote its checkpoint in
-        `on_train_batch_end`, Lightning had not yet counted the batch that was just trained. So this property adds that
-        batch.
+        The batch is not 0 if the loop is about to continue in the middle of an epoch that was restored from a snapshot
+        or from a checkpoint that the script itself wrote. If the script wrote its checkpoint in `on_train_batch_end`,
+        Lightning had not yet counted the batch just trained, so this property adds it.
         """
         epochs = self._trainer.fit_loop.epoch_progress
         progress = self._trainer.fit_loop.epoch_loop.batch_progress

@@ -2,8 +2,8 @@
 Saves and restores the copies of the initial weights that ModelPruning makes but does not save. Lottery-ticket pruning
 resets the model to these weights.
 
-Each process makes the copies when the callback is set up. So after a resume, the new process's copies would not have
-the initial weights of the training, but the weights that the new process's model happens to have at that moment.
+Each process makes the copies when the callback is set up. So after a resume, they would hold the weights with which the
+new process happened to create its model, instead of the initial weights of the training.
 
 If the model and the copies are on the same device, a parameter that is reset shares memory with its copy from then on,
 so later steps change both. This module also saves which parameters share memory with their copies, and makes the same

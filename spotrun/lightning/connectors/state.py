@@ -29,8 +29,7 @@ def dump(trainer: Any) -> State:
     """
     Return Lightning's own checkpoint. Tensors are not copied.
 
-    If hooks of the script have removed entries from the checkpoint, the result has these entries again, except for
-    weights.
+    Entries that the script's hooks have removed from the checkpoint are added again, except weights.
     """
     plugin, before_hooks = trainer.precision_plugin, State()
     original = plugin.on_save_checkpoint
@@ -55,9 +54,8 @@ def load(trainer: Any, state: State, kinds: list[str] | None) -> None:
     Make this fit() restore `state` in place of the checkpoint file, if any, that the script names as `ckpt_path`.
     Called in `Callback.setup`.
 
-    `kinds` are the kinds of the schedulers whose states are in `state`. If the kind of one of this fit()'s schedulers
-    differs from the saved kind, do not restore this scheduler's state: the script may still replace it with a scheduler
-    of the saved kind.
+    `kinds` are the classes of the saved schedulers. A scheduler of this fit() whose class differs from the saved one is
+    not restored yet, because the script may still replace it with a scheduler of the saved class.
     """
     connector = trainer._checkpoint_connector
 
@@ -72,8 +70,8 @@ def load(trainer: Any, state: State, kinds: list[str] | None) -> None:
 
 def _load_schedulers_living(trainer: Any, kinds: list[str] | None) -> None:
     """
-    Make this fit() restore the schedulers. Some objects of a scheduler's state, such as functions, are not saved. In
-    their place, the restored state gets the objects of the new scheduler.
+    Make this fit() restore the schedulers. Some objects in a scheduler's state, such as functions, are not saved; they
+    are taken from the new scheduler.
     """
     connector = trainer._checkpoint_connector
     original = connector.restore_lr_schedulers
@@ -95,8 +93,8 @@ def _load_schedulers_living(trainer: Any, kinds: list[str] | None) -> None:
 
 def load_again(trainer: Any, state: State) -> None:
     """
-    Give Lightning once more the entries of the checkpoint that it restores after on_fit_start. This is needed because
-    the script's `on_load_checkpoint` has already run, and may have removed these entries. Called in on_fit_start.
+    Put the entries that Lightning restores after on_fit_start back into the loaded checkpoint, because the script's
+    `on_load_checkpoint` has already run and may have removed them. Called in on_fit_start.
     """
     connector = trainer._checkpoint_connector
     connector._loaded_checkpoint = connector._loaded_checkpoint | {name: state[name] for name in RESTORED_LAST}
@@ -158,8 +156,8 @@ def kinds_of_schedulers(trainer: Any) -> list[str]:
 
 def load_new_schedulers(trainer: Any, saved: Sequence[State], before: Sequence[Any]) -> None:
     """
-    Load the state of each scheduler that the script has added, or has put in the place of another one, since Lightning
-    restored the schedulers. `before` has the schedulers that Lightning restored.
+    Load the state of each scheduler that the script has added or replaced since Lightning restored the schedulers.
+    `before` has the schedulers that Lightning restored.
     """
     for number, (state, scheduler) in enumerate(zip(saved, schedulers(trainer), strict=False)):
         if number >= len(before) or scheduler is not before[number]:

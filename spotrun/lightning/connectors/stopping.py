@@ -1,8 +1,8 @@
 """
-Saves and restores the counts of EarlyStopping on each rank.
+Saves and restores EarlyStopping's counters on every rank.
 
-Lightning saves only the counts of rank 0. If a metric is logged without `sync_dist`, each rank monitors its own value
-of the metric, so a rank's counts can differ from the counts of rank 0.
+Lightning saves only the counters of rank 0. If a metric is logged without `sync_dist`, each rank monitors its own value
+of the metric, so its counters can differ from those of rank 0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def dump(trainer: Any) -> list[State]:
 
 def load(trainer: Any, saved: Sequence[State]) -> None:
     """
-    Restore each rank's own states. Called in on_fit_start, after Lightning has given every rank the states of rank 0.
+    Restore each rank's own counters. Called in on_fit_start, after Lightning has given every rank those of rank 0.
     """
     for callback, state in zip(callbacks(trainer), saved, strict=True):
         callback.load_state_dict(state)

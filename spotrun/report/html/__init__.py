@@ -1,1 +1,1 @@
-"""Writes reports as HTML. Each report is one file that loads no other file."""
+"""Writes reports as HTML. Each report is one self-contained file."""
