@@ -1,13 +1,13 @@
 """
-Defines how the agent and the trainer that it started communicate: by messages on a socket.
+Defines the messages that the agent and its trainer exchange on a socket.
 
-The path of the Unix stream socket is in the environment variable `SPOTRUN_AGENT`. All child processes inherit it, so a
-training finds its agent even if other programs started the training. A message is one JSON object on a line.
+It is a Unix stream socket. Its path is in the environment variable `SPOTRUN_AGENT`, which all child processes inherit.
+So a training finds its agent even if other programs started the training. A message is one JSON object on a line.
 
 File descriptors are sent together with a message (SCM_RIGHTS): the descriptors of arenas, and the descriptor of a
 checkpoint to resume from. The line of the message says how many descriptors belong to it. A receiver needs this number
-because one read may return parts of several messages, together with the descriptors of all of them. The code of the
-trainer's side needs only the standard library.
+because one read may return parts of several messages, together with the descriptors of all of them. On the trainer's
+side, the code needs only the standard library.
 
     trainer                                   agent
     (connects)                  <-            Welcome | TurnedAway
@@ -76,8 +76,7 @@ _CHUNK_BYTES = 1 << 16
 
 class LinkClosed(Exception):
     """
-    The exception for a link whose other end is gone, or does not speak this protocol. Nothing more can be sent or
-    received.
+    Raised if the other end of a link is gone, or does not speak this protocol. Nothing more can be sent or received.
     """
 
 
@@ -289,15 +288,14 @@ class Resume:
     """
     The message that says where training begins: at a checkpoint, or from scratch.
 
-    If there is a checkpoint, `size_bytes` is greater than 0, and a file descriptor comes with the message. The
-    descriptor is that of the memory that holds the checkpoint's image, from offset `start` on. The agent may still be
-    fetching the image: only its first `here_bytes` bytes are in the memory yet. From the second `fit` on, the image is
-    always complete.
+    If there is a checkpoint, `size_bytes` is greater than 0, and the message comes with a file descriptor of the memory
+    that holds the checkpoint's image, from offset `start` on. The agent may still be fetching the image: only its first
+    `here_bytes` bytes have arrived. From the second `fit` on, the image is always complete.
 
-    `seed` must be the same in every attempt of a run. If `every_steps` is given, the trainer takes a snapshot each time
-    this many optimizer steps are done. If `files` is None, no files belong to checkpoints. `epoch` and `step` are
-    counted over all calls of fit(). A fit() that begins from scratch continues the counts from the end of the previous
-    fit(). If `exact` is True, training ends with an error as soon as state has changed that an image cannot hold.
+    `seed` must be the same in every attempt of a run. If `every_steps` is given, the trainer takes a snapshot after
+    every `every_steps` optimizer steps. If `files` is None, checkpoints contain no files. `epoch` and `step` are
+    counted across all calls of fit(): a fit() that begins from scratch continues the counts of the previous fit(). If
+    `exact` is True, training ends with an error as soon as state changes that a checkpoint cannot contain.
     """
 
     size_bytes: int
@@ -586,7 +584,7 @@ def from_environment() -> TrainerLink | None:
     were no agent.
 
     Raises:
-        LinkLost: no agent listens at the address in `SPOTRUN_AGENT`, or the agent turns this process away.
+        LinkLost: no agent listens at the address in `SPOTRUN_AGENT`, or the agent refuses this process.
     """
     address = os.environ.get(AGENT, "")
     if not address or address.startswith(TAKEN):

@@ -1,5 +1,6 @@
 """
-Parses and formats the short notations of a spec and of flags: `1h30m`, dollars `2.50`, amounts `4+`, `500 steps`.
+Parses and formats the short notations of specs and flags: durations (`1h30m`), dollars (`2.50`), amounts (`4+`),
+intervals (`500 steps`).
 
 Each `parse_*` function takes the value of a YAML key or of a flag (text or a number), and returns a typed value. If it
 cannot read the value, it raises `Unreadable`, which says what to write instead.
@@ -171,7 +172,7 @@ def to_the_second(duration: timedelta) -> str:
 
 
 def parse_usd(value: object) -> Decimal:
-    """Parse dollars above zero, as a number or as text: `2.50`."""
+    """Parse an amount in dollars that is greater than zero, a number or a text: `2.50`."""
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
         raise Unreadable("must be a number of US dollars", "write it like 2.50")
     text = format(value, "f") if isinstance(value, Decimal) else str(value)

@@ -2,8 +2,8 @@
 Finds the lifecycle rules of a bucket that would remove the objects of a run. The rules are read from the cloud's answer
 to a request.
 
-A rule is found if it can affect any object below the store's prefix. It is also found if it applies only to some of
-these objects, such as those in one folder, or only large ones.
+A rule counts even if it applies to only some of the objects below the store's prefix, such as those in one folder, or
+only large ones.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class LocalStore:
                     hint=f"{fix}; the runs in it then continue by themselves",
                 ) from error
             raise StoreUnavailable(
-                f"{key}: {error.strerror or error}", hint="check the disk that has the folder in checkpoint.uri"
+                f"{key}: {error.strerror or error}", hint="check the disk on which the folder in checkpoint.uri lies"
             ) from error
 
     @contextlib.contextmanager

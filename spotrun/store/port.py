@@ -1,8 +1,8 @@
 """
 The object store: the only thing that all programs of a run share.
 
-A store is opened on a folder or on a bucket's prefix. Keys are relative to it, and `/` separates their parts.
-`opening.py` chooses the driver for an address.
+A store is opened on a folder or on a bucket's prefix. Keys are relative to this folder or prefix, with `/` between
+their parts. `opening.py` chooses the driver for an address.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ class Store(Protocol):
     """
     Named bytes that many processes on many machines read and write.
 
-    If a write returns, the object is durable and whole. If a write raises an error, the object may have been written or
-    not. A read sees every write that returned before the read began. Each part of a key consists of `[A-Za-z0-9._-]`
-    and does not begin with a dot.
+    When a write returns, the object is durable and complete. If it raises an error, the object may or may not have been
+    written. A read sees every write that returned before the read began. Each part of a key consists of
+    `[A-Za-z0-9._-]` and does not begin with a dot.
 
     Every failure of a store is raised as a StoreError:
 
-        ObjectMissing      no object of that name        -> an answer, not a fault
+        ObjectMissing      no object with that key       -> an answer, not a fault
         StoreUnavailable   temporary fault, or unknown   -> retry until a deadline
         WritesRefused      full, or read-only            -> tell the user immediately, and wait
-        StoreError         not allowed, not there        -> tell the user
+        StoreError         no permission, no such bucket -> tell the user
     """
 
     uri: str
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """
-        Create an object, unless an object with this key exists.
+        Create an object if no object with this key exists.
 
         Returns:
             True: this call created the object.
-            False: an object of that name exists already, perhaps from an earlier try of this writer.
+            False: an object with this key exists already, perhaps from an earlier try of the same writer.
         """
 
     def put(self, key: str, data: bytes | memoryview) -> bool:

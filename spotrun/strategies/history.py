@@ -1,11 +1,10 @@
 """
 Estimates how long spot capacity in a zone will last. The estimate is based on a record of each zone: how long the zone
-has had spot capacity, and how often that capacity has ended. An observation counts less and less as it gets older: it
-fades.
+has had spot capacity, and how often it has lost that capacity. Observations fade: the older, the less they count.
 
 Capacity depends more on the region than on the zone. In the first half of the 2023 V100 trace, spot in us-west-2a
 lasted 1.7 h while no other zone of the region had spot, 4.4 h while one other zone had it, and 6.3 h while two had it.
-(For these averages, a spell of more than 8 h counts as 8 h.) Other zones behave similarly. So the estimate for a zone
+(In these averages, a period of more than 8 h counts as 8 h.) Other zones behave similarly. So the estimate for a zone
 uses three things: the record of the zone, the losses of the whole region, and the number of other zones of the region
 that have spot now.
 """
@@ -86,11 +85,11 @@ class ZoneRecord(msgspec.Struct, frozen=True):
 
 class MarketHistory(msgspec.Struct, frozen=True):
     """
-    All observations of the market, summed up in one record per zone. `now_s` must not go back from one call to the
+    All observations of the market, summarized in one record per zone. `now_s` must not decrease from one call to the
     next.
 
-    `told` has a factor for each zone: how often spot is lost there according to the cloud, relative to LOSSES_PRIOR.
-    The factor is 1 for a zone about which the cloud says nothing.
+    `told` is how often spot is lost in each zone according to the cloud, as a multiple of LOSSES_PRIOR. It is 1 for a
+    zone about which the cloud says nothing.
     """
 
     records: dict[str, ZoneRecord] = {}

@@ -29,8 +29,8 @@ class Patient(msgspec.Struct, frozen=True):
 
     def place(self, running: Choice, since_s: float, spot: str | None) -> Choice:
         """
-        Choose where to run next. The job has been in the state `running` for `since_s`. `spot` is the best zone that
-        has spot; None if there is none.
+        Choose where to run next. For `since_s` seconds, the job has run on `running`, or has waited if that is None.
+        `spot` is the best zone that has spot; None if there is none.
         """
         if running == ON_DEMAND:
             return spot if spot is not None and self.returns(since_s) else ON_DEMAND

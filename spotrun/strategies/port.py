@@ -1,4 +1,4 @@
-"""The interface of a strategy: what it is given, and what it returns. Everything here is pure."""
+"""The interface of a strategy: its inputs and its result. All functions here are pure."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Job(msgspec.Struct, frozen=True):
 
 class Situation(msgspec.Struct):
     """
-    The facts on which a strategy decides, as of the start of a tick.
+    The facts on which a strategy bases its decision, as of the start of a tick.
 
     `running` is where the job runs; None after a loss. `since_s` is how long it has run there. During a changeover,
     `settled` is False and `since_s` is negative. `spot` has the zones that have spot capacity in the coming tick, each
     with its price in USD per hour. The zones are in the cloud's order.
 
-    `tolls` has zones outside the bucket's region. A start there costs extra, because the checkpoint has to be sent from
-    one region to another. The toll of a zone is this extra cost of one start, in USD.
+    `tolls` has the toll of each zone outside the bucket's region, in USD: the extra cost of one start there, because
+    the checkpoint has to be sent from one region to another.
     """
 
     job: Job

@@ -1,6 +1,6 @@
 """
-spotrun's own strategy. Slack is the time until the deadline that the remaining work does not need. The strategy keeps a
-reserve of slack, which is larger if more work is left. It compares zones by the cost of an hour of progress.
+spotrun's own strategy. It keeps a reserve of slack: the time until the deadline minus the time that the remaining work
+takes. The more work is left, the larger the reserve. Zones are compared by the cost of an hour of progress.
 """
 
 from __future__ import annotations
@@ -141,9 +141,8 @@ def _changeover_cost_s(zone: str, situation: Situation) -> float:
 
 def _may_pay_to_move(here: str, situation: Situation) -> bool:
     """
-    Return False if it is certain that no move to another zone pays. The check assumes that spot in the cheapest other
-    zone lasts forever. If a move would not pay even then, the expected lives of spot in the zones, which take longer to
-    compute, are not needed.
+    Return False if it is certain that no move to another zone pays: it would not pay even if spot in the cheapest other
+    zone lasted forever. This check is fast. It saves computing how long spot is expected to last in each zone.
     """
     cheapest = min(usd for zone, usd in situation.spot.items() if zone != here)
     gain = _price_of_progress(here, situation) - cheapest

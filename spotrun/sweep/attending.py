@@ -1,8 +1,7 @@
 """
-Takes care of a sweep. This process has one thread for the runner of each run, and a loop that begins and stops the
-runs.
+Takes care of a sweep, in one process: each run's runner has a thread, and a loop starts and stops the runs.
 
-The state of a trial is read from the ledger of its run. So another process can take over the sweep at any time.
+The state of each trial is read from the ledger of its run. So another process can take over the sweep at any time.
 """
 
 from __future__ import annotations
@@ -103,8 +102,8 @@ class Attendant:
 
     def start(self) -> None:
         """
-        Start a thread that takes care of the run. Do nothing if such a thread is running already, or if the trial has
-        ended and costs nothing more.
+        Start a thread that takes care of the run. Do nothing if such a thread is already running or the trial is
+        settled.
         """
         if self.seen().settled or self.attends:
             return
@@ -240,7 +239,7 @@ class Sweeping:
         ended = self._over.reason if self._over is not None else "it was asked to stop" if self._stopping else None
         return SweepShown(self._record_name, self._wanted.plan, trials, tuple(self._wanted.params), simulated, ended)
 
-    # -- attending ----------------------------------------------------------------------------------------------------
+    # -- the main loop ------------------------------------------------------------------------------------------------
 
     def attend(self, *, background: bool) -> bool:
         """
@@ -394,7 +393,7 @@ class Sweeping:
         what = f"the metric {unknown.metric!r}" if unknown.metric else "a loss"
         otherwise = "" if unknown.metric else ", or with --reduction-factor 0, which compares no trials"
         self._failed = SpecInvalid(
-            f"no trial has logged {what} by the end of epoch {unknown.epoch}; each {said}",
+            f"no trial has logged {what} by the end of epoch {unknown.epoch}; each trial {said}",
             hint=f"repeat the command with {meant}{otherwise}; if a validation runs only every N epochs, "
             "with --grace-epochs N",
         )

@@ -1,22 +1,23 @@
 """
-Decides the next steps of a sweep: which trials begin and with what budgets, which trials stop, and why no more begin.
+Decides the next steps of a sweep: which trials begin and with what budgets, which trials stop, and why no further trial
+begins.
 
-    held = what each settled trial has cost + the whole budget of each unsettled trial
+    held = the costs of all settled trials + the whole budgets of all unsettled trials
     left = the sweep's budget - held             the maximum budget of the next trial
 
 A trial is settled once it has ended and costs nothing more. No run costs more than its budget, so the sweep never costs
 more than its budget.
 
 Optuna chooses the trials' parameters, and decides which trials are the worst so far (`ask`, `report`, `should_prune`).
-For each decision, spotrun makes a new Optuna study from the runs' ledgers, so no other state is kept.
+For each decision, spotrun creates a new Optuna study from the runs' ledgers, so no other state is kept.
 
 Once all trials have begun, the rest of the budget can be used to continue trials that were stopped, the most promising
 first.
 
 Bad trials are stopped early by *halving*: at each comparison, only the best trials continue. A trial is compared when
 it has logged the metric after its first `grace_epochs` epochs, after `keep_one_in` times as many epochs, and so on. It
-is compared with the trials that have also come that far, and continues if it is among the best 1/`keep_one_in` of them.
-The halving is asynchronous: no trial waits for another.
+is compared with the trials that have also trained that many epochs, and continues if it is among the best
+1/`keep_one_in` of them. The halving is asynchronous: no trial waits for another.
 
 Times are wall-clock times, because the clocks of trials may run at different speeds.
 """
@@ -99,12 +100,13 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     `keep_one_in` is n if, at each comparison, one trial in n continues: with 2, the worse half of the trials is
     stopped. If it is None, no trial is stopped. The first comparison is after `grace_epochs` epochs. If that is None,
-    it is as late as the budget and `time` allow. `time` is the time from the sweep's beginning to its deadline.
-    `resume_stopped` is True if money that is left after all trials have begun is used to continue trials that were
-    stopped. If `metric` is None, trials are compared by the logged metric that looks most like a loss.
+    the first comparison is as late as the budget and `time`, the sweep's time from beginning to deadline, allow. If
+    `resume_stopped` is True, money that is left after all trials have begun is used to continue stopped trials. If
+    `metric` is None, trials are compared by the logged metric that looks most like a loss.
 
     `most_usd` is the job's budget for one run. `least_usd` is the minimum budget with which a run can begin. `work` is
-    a trial's training time, if the job states it. `usd_per_hour` is the maximum price of all instances of a trial.
+    a trial's training time, if the job states it. `usd_per_hour` is the maximum price per hour of a trial, for all its
+    instances together.
     """
 
     trials: int
@@ -172,8 +174,8 @@ class TrialProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 class Need(msgspec.Struct, frozen=True):
     """
-    The expected need of a whole trial. `work` is its training time. `time` includes the start, from the launch to the
-    first step.
+    The expected time and dollars of a whole trial. `work` is its training time. `time` also includes the time from the
+    launch to the first step.
     """
 
     work: timedelta
@@ -205,8 +207,8 @@ class CarryOn(msgspec.Struct, frozen=True):
 
 class Over(msgspec.Struct, frozen=True):
     """
-    The result that the sweep has ended: no trial runs, and no more trials begin. `reason` says why no more begin; "" if
-    all have begun.
+    States that the sweep has ended: no trial runs, and none will begin. `reason` says why the remaining trials do not
+    begin; "" if all have begun.
     """
 
     reason: str
@@ -214,8 +216,9 @@ class Over(msgspec.Struct, frozen=True):
 
 class Unknown(msgspec.Struct, frozen=True):
     """
-    The result that trials cannot be compared, because no trial logs the metric. `metric` is the metric that the user
-    named; "" if any metric that looks like a loss would have been enough. `known` are the metrics that the trials log.
+    States that trials cannot be compared, because no trial logs the metric. `metric` is the metric that the user named;
+    "" if the user named none, and no trial logs one that looks like a loss. `known` are the metrics that the trials
+    log.
     """
 
     metric: str
@@ -311,7 +314,7 @@ def need_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> Need | None:
     return Need(timedelta(seconds=work_s), timedelta(seconds=work_s + start_s), hours * price)
 
 
-# -- what to do ------------------------------------------------------------------------------------------------------
+# -- the next actions ------------------------------------------------------------------------------------------------
 
 
 def next_actions(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: timedelta | None = None) -> list[Action]:
@@ -384,9 +387,9 @@ def _share(plan: SweepPlan, need: Need | None, left: Decimal, wanted_by: int, to
     `left` is divided equally among the next `wanted_by` trials. If each of them would get too little, it is divided
     among fewer trials.
 
-    Once `need` is known (the expected cost of a trial), it limits this budget: to `AMPLE` times the need, or to an
-    equal share of `left` among all `to_begin` trials that have not begun, if that share is larger. The share counts
-    only up to `GENEROUS` times the need.
+    Once `need` is known (the expected cost of a trial), the budget is at most `AMPLE` times the need. If `left` is
+    enough to give all `to_begin` trials more than that, the budget is at most an equal share of `left`, but never more
+    than `GENEROUS` times the need.
     """
     least = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
     if plan.most_usd is not None:
@@ -567,11 +570,11 @@ def _waiting(trials: Iterable[TrialProgress]) -> list[TrialProgress]:
 
 def _makes_way(plan: SweepPlan, trials: Sequence[TrialProgress], stop: Stop) -> bool:
     """
-    Return True if it is worth stopping this trial although no more trials will begin.
+    Return True if this trial should be stopped even though no further trial will begin.
 
-    If stopped trials are not continued, the stop saves money, so the answer is True. If stopped trials are continued,
-    the answer is True only if a more promising stopped trial can use the money. Otherwise the sweep would immediately
-    continue the trial that it has just stopped.
+    If the sweep does not continue stopped trials, this is always True, because the stop saves money. If it does, this
+    is True only if a more promising stopped trial can use the money. Otherwise the sweep would immediately continue the
+    trial that it has just stopped.
     """
     metric = metric_of(plan, trials)
     if not plan.resume_stopped or metric is None:

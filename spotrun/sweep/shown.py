@@ -1,6 +1,6 @@
 """
-Reads what a report on a sweep shows: the user's request from the sweep's record, and everything else from the ledgers
-of its runs.
+Collects the contents of a sweep's report. The user's request comes from the sweep's record, and everything else from
+the ledgers of its runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def sweep_shown(sweep: NamedSweep) -> SweepShown:
     record = sweep.record
     if record.budget_usd is None:
         raise SpecInvalid(
-            f"an older spotrun began the sweep {record.name}, and recorded neither its budget nor its metric",
+            f"the sweep {record.name} was begun by an older spotrun, which recorded neither its budget nor its metric",
             hint="to see its report, repeat the command that began the sweep",
         )
     params = _params(sweep)

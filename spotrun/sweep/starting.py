@@ -156,7 +156,7 @@ def _asked(spec_path: Path, arguments: Sequence[str], wish: SweepFlags) -> Reque
     spec = load_spec(spec_path, overrides, default_store(), arguments)
     name = read_flag("--name", read_name, _default_name(spec) if wish.name is None else wish.name)
     if len(name) > NAME_MAX:
-        raise SpecInvalid(f"--name {name!r} is longer than {NAME_MAX} letters", hint="give a shorter one")
+        raise SpecInvalid(f"--name {name!r} is longer than {NAME_MAX} characters", hint="give a shorter one")
     with placed(spec_path, overrides):
         params = trials_of(grid, min(combinations(grid), wish.sample or combinations(grid)), wish.seed)
         with_params(spec, params[0])  # all trials have the same names
@@ -199,18 +199,17 @@ def _keep_one_in(factor: float) -> int | None:
         if keep >= 2 and abs(1 - 1 / keep - factor) <= KEEP_EXACT:
             return keep
     raise SpecInvalid(
-        f"--reduction-factor {factor:g} is not a whole number of at least 2",
-        hint="at each comparison, 2 keeps the better half of the trials, 3 the best third, 4 the best quarter, 0 all",
+        f"--reduction-factor {factor:g} is neither 0 nor a whole number of at least 2",
+        hint="at each comparison, 2 keeps the better half of the trials, 3 the best third, 4 the best quarter; 0 all",
     )
 
 
 def _metric(spec: RunSpec, wish: SweepFlags) -> tuple[str | None, bool]:
     """
-    Return the metric, and True if larger values of it are better. The metric is None if neither a flag nor the job
-    names one.
+    Return the metric, and whether larger values are better. The metric is None if neither a flag nor the job names one.
     """
     if wish.mode not in (None, "min", "max"):
-        raise SpecInvalid(f"--mode {wish.mode!r} is not known", hint="--mode min or --mode max")
+        raise SpecInvalid(f"--mode {wish.mode!r} is not known", hint="use --mode min or --mode max")
     kept = spec.checkpoint.keep_best
     metric = wish.metric or (None if kept is None else kept.metric)
     if wish.mode is not None:
@@ -218,7 +217,7 @@ def _metric(spec: RunSpec, wish: SweepFlags) -> tuple[str | None, bool]:
     if kept is not None and metric == kept.metric:
         return metric, kept.mode == "max"
     if metric is not None and any(word in metric.lower() for word in RATES):
-        raise SpecInvalid(f"is a large {metric} good, or a small one?", hint="--mode max or --mode min")
+        raise SpecInvalid(f"is a large {metric} good, or a small one?", hint="use --mode max or --mode min")
     return metric, False
 
 
@@ -232,7 +231,7 @@ def _deadline_s(spec: RunSpec, text: str | None) -> float | None:
     Return the run time from now until the deadline, in seconds; None if there is no deadline.
 
     Raises:
-        SpecInvalid: the deadline has passed, or comes before even one trial could be done.
+        SpecInvalid: the deadline has passed, or is too early for a trial to finish.
     """
     if text is None:
         return None
@@ -241,7 +240,7 @@ def _deadline_s(spec: RunSpec, text: str | None) -> float | None:
     if left <= timedelta():
         raise SpecInvalid(f"--deadline {text} has passed", hint="give a later one, like 24h")
     if left <= spec.boot + (spec.policy.expected_work or timedelta()):
-        raise SpecInvalid(f"--deadline {text} comes before one trial could be done", hint="give a later one, like 24h")
+        raise SpecInvalid(f"--deadline {text} is too early for a trial to finish", hint="give a later one, like 24h")
     return left.total_seconds()
 
 
@@ -282,13 +281,13 @@ def _no_trial(plan: SweepPlan, left: timedelta | None) -> SpecInvalid:
         return SpecInvalid(what, hint="give a later deadline, or correct policy.expected_work")
     usd = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
     return SpecInvalid(
-        f"--budget is too small for a trial, which may need ${usd:.2f}", hint="raise the budget, or correct the job"
+        f"--budget is too small for one trial, which may cost ${usd:.2f}", hint="raise the budget, or correct the job"
     )
 
 
 def _with_prices(asked: RequestedSweep) -> tuple[SweepPlan, Market]:
     """
-    Read the market. Return the plan, completed with the current prices, and the market.
+    Look up the current market. Return two things: the plan with the market's prices added, and the market.
 
     Raises:
         SpecInvalid: the budget does not pay for any trial, or no suitable offering exists.
@@ -300,7 +299,7 @@ def _with_prices(asked: RequestedSweep) -> tuple[SweepPlan, Market]:
     if least is not None and least > min(plan.budget_usd, plan.most_usd or plan.budget_usd):
         flag = "--budget" if least > plan.budget_usd else "budget.max_usd of the job"
         raise SpecInvalid(
-            f"{flag} is too small for a trial, which needs ${least} to begin", hint=f"raise it: at least {least}"
+            f"{flag} is too small for one trial, which needs ${least} to begin", hint=f"raise it: at least {least}"
         )
     dearest = max(each.price_usd_per_hour for each in offerings) * spec.num_nodes
     return replace(plan, least_usd=max(plan.least_usd, least or plan.least_usd), usd_per_hour=dearest), market
@@ -310,7 +309,7 @@ def _with_prices(asked: RequestedSweep) -> tuple[SweepPlan, Market]:
 
 
 def _found(asked: RequestedSweep) -> NamedSweep | None:
-    """Return the sweep of the requested name that exists in the store; None if there is none."""
+    """Return the store's sweep of the requested name; None if there is none."""
     return sweep_named(asked.name, asked.wanted.spec.checkpoint.uri)
 
 
@@ -363,7 +362,7 @@ def _created(
 
 def _as_asked(asked: RequestedSweep) -> dict[str, Any]:
     """
-    Return the fields of the sweep's record that follow only from the job and the flags. They may change when the sweep
+    Return those fields of the sweep's record that depend only on the job and the flags. They may change when the sweep
     is continued.
     """
     plan = asked.wanted.plan
@@ -432,7 +431,7 @@ def _lock_path(asked: RequestedSweep) -> Path:
 
 
 def _leave_behind(sweep: NamedSweep) -> None:
-    """Start the same command in the background, where it takes care of the sweep."""
+    """Start the same command again as a background process, which takes care of the sweep."""
     name, place = sweep.record.name, address.parse(sweep.store.uri)
     log = Path(place) / FOLDER / f"{name}.log" if isinstance(place, str) else log_named(f"sweep-{name}")
     words = [word for word in sys.argv[1:] if word not in ("-d", "--detach", "-y", "--yes", "--foreground")]

@@ -1,6 +1,6 @@
 """
-Counts a run's epochs and steps across all fit() calls of a script: each fit continues the previous fit's counts, even
-if the framework itself counts from 0 in each fit.
+Counts epochs and steps across all fit() calls of a script: each fit continues the counts of the previous fit, even if
+the framework counts from 0 in each fit.
 """
 
 from __future__ import annotations

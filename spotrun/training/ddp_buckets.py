@@ -1,12 +1,13 @@
 """
 Saves and restores the order in which DDP sums gradients, so that the sums are bit-identical after a resume.
 
-DDP puts gradients into buckets, and the ranks sum one bucket after another. With three or more ranks, a gradient's
-position in its bucket decides which ranks' values are added first, and this changes the last bit of the sum.
+DDP puts gradients into buckets, and the ranks sum one bucket after another. With three or more ranks, the order in
+which the ranks' values of a gradient are added depends on the gradient's position in its bucket. This order changes the
+last bit of the sum.
 
 DDP makes its final buckets after the first backward pass, in the order in which that pass produced the gradients. After
-a resume, a new DDP has not run that pass and would use other buckets in its first step. So a snapshot holds the order
-of the gradients. After a resume, DDP begins with the buckets for that order.
+a resume, a new DDP has not run that pass and would use other buckets in its first step. So a snapshot contains the
+order of the gradients, and a resumed DDP begins with the buckets for that order.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ class DdpBuckets:
                 self._recorders.append(_Recorder(parameters, known))
 
     def dump(self) -> list[Order]:
-        """Return the order of each DDP as known so far. It is complete after one backward pass."""
+        """
+        Return the order of the gradients of each DDP, as far as it is known. It is complete after one backward pass.
+        """
         self._recorders = [each for each in self._recorders if not each.is_done()]
         return [list(order) for order in self._orders]
 

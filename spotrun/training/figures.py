@@ -1,10 +1,8 @@
 """
-Logs the run's cost so far as metrics, through the loggers of the training framework. Users find the cost where they
-find the training's other metrics.
+Logs the run's cost so far through the loggers of the training framework, next to the training's metrics.
 
-These figures go to the loggers, and do not become metrics of the framework itself. The framework's metrics must be
-bit-identical with and without interruptions, because schedulers and early stopping read them. The run's cost depends on
-the interruptions.
+The cost does not become a metric of the framework itself. The framework's metrics must be bit-identical with and
+without interruptions, because schedulers and early stopping read them, but the cost depends on the interruptions.
 """
 
 from __future__ import annotations

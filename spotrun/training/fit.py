@@ -7,24 +7,24 @@ optimizer steps. A *requested* snapshot is one that the agent has requested and 
 
     setup              send Hello (FitBegins for a later fit()). Wait for Resume and the weights. Give the framework
                        its checkpoint. Replace the loaders by exact loaders.
-    the model is built record the Python objects that exist. Each process makes them itself, so snapshots contain
-                       only changes and later objects.
-    each batch         seed the generators with (seed, epoch, batch)
+    the model is built record the Python objects that exist. Every process creates these objects, so snapshots contain
+                       only changes to them, and objects that are created later.
+    each batch         seed the random number generators with (seed, epoch, batch)
     first step         wait for the states of the optimizers
     batch end          send Progress. If a validation is due, take a requested snapshot first; after a resume from this
                        snapshot, that validation runs first. Before the training's last validation, only a final
                        snapshot is taken.
     within validation  take a requested snapshot immediately. It contains the state from before the validation.
     boundary           take a requested snapshot if an arena is free. After DrainWanted, take a final snapshot, and
-                       train no further step.
+                       stop training.
     next backward      copy the remaining part of that snapshot (tensors that only optimizers change), and tell the
                        agent
     epoch end          send EpochEnded, then take a requested snapshot, which contains the whole epoch
     training's end     take the final snapshot (not if the training resumed from it), then send Finished
 
-If a snapshot is requested after an epoch's last batch, it is taken only at the epoch's end, after the script's code for
-the end of an epoch. The final snapshot of the training is taken there too. So a resume never repeats that code, and the
-code runs exactly once, however often the training is interrupted.
+If a snapshot is requested after an epoch's last batch, it is taken only after the script's code for the end of an
+epoch. The same holds for the final snapshot of the training. So that code runs exactly once per epoch, however often
+the training is interrupted.
 """
 
 from __future__ import annotations
@@ -221,9 +221,8 @@ class Fit:
             structure = self._structure = Structure(self._framework, state, described, memory, place.epoch)
         except Misfit as misfit:
             unsupported.reject(self._agent, str(misfit), misfit.hint or self._framework.way_out)
-        # The memory of the checkpoint is freed later. Freeing it does no harm to the weights, because the framework
-        # copies them. But optimizers and callbacks may keep other tensors without copying them. So `keep` returns these
-        # tensors in memory that is not freed.
+        # The checkpoint's memory is freed later. The framework copies the weights, but optimizers and callbacks may
+        # keep other tensors without copying them. So `keep` returns all other tensors in memory that is not freed.
         kept = revived(memory.keep({key: value for key, value in state.items() if key != WEIGHTS}))
         self._resumed_at_end = place.finished
         whole = {**revived(state), **kept}
@@ -327,10 +326,7 @@ class Fit:
         return self._snapshots.plan(self._snapshots.state(self._here())).size_bytes
 
     def _complete_optimizers(self) -> None:
-        """
-        Wait until the optimizer states have arrived, which are the last part of the checkpoint. Called before the first
-        step.
-        """
+        """Wait for the optimizer states, the last part of the checkpoint to arrive. Called before the first step."""
         if self._structure is not None:
             self._structure.optimizers.arrive()
             self._structure = None

@@ -172,15 +172,15 @@ class Framework(Protocol):
         """The loss of the newest batch; None if that batch has no loss."""
 
     def metrics(self) -> Mapping[str, Any]:
-        """Return the newest known value of each metric. Do not compute a metric for this call."""
+        """Return the newest known value of each metric, without computing any."""
 
     def log(self, figures: Mapping[str, float]) -> None:
         """
-        Send `figures` to the loggers whose classes come from libraries. If the script logs a value under the same name,
-        the script's value is kept.
+        Send `figures` to the loggers whose classes come from libraries. Leave out a figure if the script logs a value
+        under the same name.
 
-        Loggers of the script's own classes do not get the figures. Such a logger may store every value that it gets,
-        and the figures depend on interruptions. So the script's state would depend on them too.
+        Loggers of the script's own classes do not get the figures. The figures depend on interruptions, and if such a
+        logger stored them, the script's state would also depend on interruptions.
         """
 
     # --- its data
@@ -301,7 +301,7 @@ class Hooks(Protocol):
 
     def exact(self, loader: Any, stage: Stage) -> Any:
         """
-        Return the loader to read instead of `loader`. The order of the returned loader depends on the seed, and its
+        Return an exact loader, which the framework reads instead of `loader`. Its order depends on the seed, and its
         next pass begins at the training's position.
         """
 
@@ -312,8 +312,8 @@ class Hooks(Protocol):
         """
         Called when the script has built the model, before anything is restored.
 
-        From here on, the weights differ between a fresh and a resumed training. If the script copies the weights later,
-        or makes anything else from them, the result differs too.
+        After this call, the weights of a resumed training differ from those of a fresh one. So do copies of the
+        weights, and anything else that the script computes from them.
         """
 
     def restore(self) -> None:

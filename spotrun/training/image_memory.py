@@ -1,8 +1,8 @@
 """
 Manages the memory that holds the checkpoint from which a trainer resumes.
 
-The trainer copies most tensors out of this memory. Large tensors that optimizers and callbacks use are not copied: they
-stay where they are. Then the memory is freed, except the parts with these large tensors.
+The trainer copies most tensors out of this memory. Large tensors that optimizers and callbacks use are not copied, but
+used in place. Then the memory is freed, except for the parts that hold these tensors.
 
 Large tensors are not copied because new memory is the most expensive part of a restore. Touching a page for the first
 time takes several times as long as copying into it. On a virtual machine whose host has not allocated that page yet, it

@@ -1,10 +1,10 @@
 """
-Finds late parts: parts of a model that a batch makes or removes. Other parts are made by the script's setup or its
-start hooks.
+Finds late parts: parts of a model that the script adds or removes during a batch, and not in its setup or in a start
+hook.
 
-A resume runs the setup and the start hooks again, but not the batches before the snapshot. So a part that a batch made
-is missing after a resume. spotrun can then make the part only by copying another part of the model with the same
-structure. If there is no other part with this structure, spotrun refuses the training as soon as the late part exists.
+A resume runs the setup and the start hooks again, but not the batches before the snapshot. So a part that was added
+during a batch is missing after a resume. spotrun can restore it only by copying another part of the model with the same
+structure. If there is no such part, spotrun refuses the training as soon as the late part exists.
 """
 
 from __future__ import annotations

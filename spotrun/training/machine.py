@@ -1,4 +1,4 @@
-"""Collects facts that can change the last bits of a result: the CPU, its threads, the libraries."""
+"""Collects the facts on which the last bits of a result may depend: the CPU, its threads, the libraries."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """
 Saves and restores optimizers by the names of the parameters that they train.
 
-torch's `state_dict()` identifies a parameter by its number, counted through all groups. If a group was added or an
-optimizer replaced during training, the numbers in a new process differ, and a parameter could get another parameter's
-state. So a snapshot includes the names too. A resume first restores the groups as they were at the snapshot, and then
-loads the states.
+torch's `state_dict()` identifies a parameter by a number that counts through all groups. If the script added a group or
+replaced an optimizer during training, the numbers differ in a new process, and a parameter could get another
+parameter's state. So a snapshot includes the names too. A resume first restores the groups as they were at the
+snapshot, and then loads the states.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def described(optimizers: Iterable[Any], module: nn.Module) -> list[State]:
 
 def by_name(optimizers: Sequence[Any], module: nn.Module) -> list[State | None] | None:
     """
-    Return a description of each odd optimizer (see `is_odd`): the states, groups and plain attributes of the optimizer
-    and of the optimizers in it. Tensors are not copied. The result is a list with an item for each optimizer, which is
-    None for an optimizer that is not odd. If no optimizer is odd, return None instead of the list.
+    Return a description of each odd optimizer (one that torch cannot save, see `is_odd`): the states, groups and plain
+    attributes of the optimizer and of the optimizers in it. Tensors are not copied. The result has an item for each
+    optimizer, which is None for one that is not odd. If no optimizer is odd, the result is None.
     """
     if not any(map(is_odd, optimizers)):
         return None
@@ -80,9 +80,8 @@ def saves_itself(optimizer: Any) -> bool:
 
 def kind_of(optimizer: Any) -> str:
     """
-    Return the name of the optimizer's class. For torch's classes it includes the module's name. For the script's
-    classes it does not, because the name of the script's module varies: it is `__main__` if the module is run as the
-    program.
+    Return the name of the optimizer's class. For torch's classes, it includes the name of the class's module. For the
+    script's classes it does not, because that name may vary: a module that is run as the program is called `__main__`.
     """
     kind = type(optimizer)
     return f"{kind.__module__}.{kind.__qualname__}" if _is_of_torch(kind) else kind.__qualname__
@@ -110,8 +109,8 @@ def _node(optimizer: Any, names: Mapping[Any, str]) -> State:
 
 def _is_whole(optimizer: Any, state: Mapping[Any, Any], names: Mapping[Any, str]) -> bool:
     """
-    Return whether the description that `by_name` makes contains the whole state of `optimizer`. If so, a restore does
-    not need the optimizer's `load_state_dict`.
+    Return whether the description in `by_name` is complete, so that a restore does not need the optimizer's
+    `load_state_dict`.
     """
     if len(state) < len(optimizer.state) or not all(isinstance(key, str) or key in names for key in state):
         return False
@@ -178,9 +177,9 @@ class Parts:
 
     def made_as_they_were(self, optimizers: Sequence[Any]) -> list[Any]:
         """
-        Return `optimizers`, with the classes that they had in the snapshot. If an optimizer's class differs from the
-        snapshot's, the result has a new optimizer of the snapshot's class in its place. This is done only for classes
-        of torch; any other optimizer stays as it is.
+        Return `optimizers`, but replace each optimizer whose class differs from its class in the snapshot by a new
+        optimizer of the snapshot's class. This is possible only for torch's classes; any other optimizer stays as it
+        is.
         """
         if self.are_kinds_of(optimizers):
             return list(optimizers)
@@ -240,10 +239,10 @@ class Parts:
 
     def regroup(self, optimizer: Any, number: int, hyper: Sequence[State] | None) -> None:
         """
-        Give `optimizer` the parameter groups that optimizer `number` has in the snapshot. `hyper` has the other values
-        of each group, such as the learning rate. For an odd optimizer, these values are taken from the snapshot's
-        description instead. The list of groups, and the groups in it, are changed in place, because other code may
-        refer to them.
+        Give `optimizer` the parameter groups of the snapshot's optimizer `number`. `hyper` has the other values of each
+        group, such as the learning rate. For an odd optimizer (see `is_odd`), these values are taken from the
+        snapshot's description instead. The list of groups, and the groups in it, are changed in place, because other
+        code may refer to them.
         """
         groups = self._described[number]["groups"]
         if (saved := self._by_name[number]) is not None:
@@ -254,7 +253,7 @@ class Parts:
     def put(self, optimizer: Any, number: int) -> None:
         """
         Restore optimizer `number` and the optimizers in it, in place, from the snapshot's description. Do nothing if
-        the optimizer is not odd, because there is then no description. Call `Containers.have_again` before.
+        the optimizer is not odd (see `is_odd`), because it has no description. Call `Containers.have_again` first.
         """
         saved = self._by_name[number]
         if saved is None:

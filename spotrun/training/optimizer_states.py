@@ -1,9 +1,9 @@
 """
 Loads the optimizer states of a checkpoint, which may arrive after training has begun.
 
-These states are half of a checkpoint or more, and nothing needs them before the first optimizer step: the first forward
-and backward pass run while the states arrive. No code ever sees an optimizer without its state, because reading the
-state waits for its arrival.
+These states make up at least half of a checkpoint, and nothing needs them before the first optimizer step. So the first
+forward and backward pass run while the states arrive. No code ever sees an optimizer without its state, because any
+read of the state waits until it has arrived.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ class OptimizerStates:
 
 def _load(optimizer: Any, state: State) -> None:
     """
-    Load a state, and keep the order of the entries in each group. torch would move the entry with the parameters to the
-    end. If the script then pickled the optimizer, the file would differ from that of an uninterrupted training.
+    Load a state, and keep the order of the keys in each parameter group. torch would move the key `params` to the end,
+    and if the script then pickled the optimizer, the result would differ from that of an uninterrupted training.
     """
     orders = list(map(list, optimizer.param_groups))
     optimizer.load_state_dict(state)
@@ -151,10 +151,10 @@ def _to_devices(optimizer: Any) -> None:
 
 def of_living(optimizers: Sequence[Optimizer], states: Sequence[State]) -> list[State]:
     """
-    Return `states`, and add the functions that the groups of the script's optimizers contain. Snapshots do not contain
-    functions.
+    Return `states`, with the functions from the parameter groups of the script's optimizers added. Snapshots do not
+    contain functions.
     """
-    # `revived` changes the objects that it gets, so it gets copies of the groups.
+    # `revived` changes its arguments, so it is called with copies of the groups.
     living = [{"param_groups": list(map(dict, optimizer.param_groups))} for optimizer in optimizers]
     return [revived(saved, standing) for saved, standing in zip(states, living, strict=False)]
 
@@ -219,8 +219,8 @@ class _Awaited(MutableMapping[Any, Any]):
         return len(self._true())
 
     # MutableMapping would implement the following three methods by calling `__getitem__`. If the true state is a
-    # defaultdict, `__getitem__` adds each missing key that is looked up. These three methods of a defaultdict itself
-    # add no keys.
+    # defaultdict, that call would add each missing key. So these methods call the same method of the true state, which
+    # adds no key.
 
     def __contains__(self, key: object) -> bool:
         return key in self._true()

@@ -7,8 +7,8 @@ state. This module checks that: each tensor counts the writes to it (`Tensor._ve
 these counts did not change while it was copied. If they did change, the script writes at other times too, and from then
 on training pauses while a snapshot is copied.
 
-Writes through `.data` are not counted. To find such writes, the tensors of an attempt's first snapshot, and of every
-32nd snapshot, are also copied immediately, and later compared with these copies.
+Writes through `.data` are not counted. To detect them, the tensors of an attempt's first snapshot and of every 32nd
+snapshot are copied before training continues, and later compared with these copies.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Overlap:
         return found if sum(piece.size_bytes for piece in found) >= FROM_BYTES else []
 
     def watch(self, later: Sequence[Piece]) -> Watch:
-        """Watch the pieces `later` from now on, for the snapshot that begins now."""
+        """Watch the pieces `later` for writes from now on, for the snapshot that is being taken."""
         probes = self._snapshots % PROBE_EVERY == 0
         self._snapshots += bool(later)
         return Watch(later, probes=probes)

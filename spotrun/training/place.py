@@ -1,6 +1,6 @@
 """
-Positions in a training: boundaries, at which a snapshot can be taken, and positions in the data, at which a pass can
-begin.
+Positions in a training: the boundaries at which snapshots can be taken, and the positions at which a pass over the data
+can begin.
 """
 
 from __future__ import annotations

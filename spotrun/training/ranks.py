@@ -1,10 +1,10 @@
 """
-The ranks (processes) of one DDP training, on one machine or on all machines of a gang. Only rank 0 communicates with
-the agent. The other ranks do what rank 0 decides.
+Connects the ranks (processes) of one DDP training, on one machine or on all machines of a gang. Only rank 0
+communicates with the agent. The other ranks do what rank 0 decides.
 
 The ranks communicate through a gloo group that only spotrun uses. All ranks communicate on their training threads, at
-the same points of the loop. So all of them take the same snapshot after the same step. If there is only one rank, it
-does not communicate.
+the same points of the loop. So all of them take the same snapshot after the same step. With a single rank, nothing is
+sent.
 
 A gloo group has an open port, and any program that reaches this port could pretend to be a rank. So each rank first
 proves that it knows the training's secret. After that, the ranks exchange only data that cannot contain code: JSON, and
@@ -64,8 +64,8 @@ class Ranks:
         the secret, its gang and the random bytes of all ranks.
 
         Raises:
-            RanksUnrelated: a process does not know the secret; or a process came too late, and has connected to ranks
-                of another attempt, or of a later start of trainers in the same attempt.
+            RanksUnrelated: a process does not know the secret; or a process connected too late, to ranks of another
+            attempt, or of a later incarnation of the same attempt.
         """
         if self._group is None:
             return
@@ -90,7 +90,7 @@ class Ranks:
 
     @property
     def misfit(self) -> str:
-        """The reason why the number of processes is wrong; "" if it is right for their gang, or there is no gang."""
+        """The reason why the number of processes does not fit their gang; "" if it fits or there is no gang."""
         gang = os.environ.get(GANG)
         world = self.size if gang is None else int(gang.split()[-1])
         if world == self.size:

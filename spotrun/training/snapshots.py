@@ -1,9 +1,8 @@
 """
 Takes snapshots of a training: decides when one is due, collects the state, and writes it into an arena.
 
-A snapshot is the framework's own checkpoint with two further entries. The framework's checkpoint may lack weights of
-the model (weights.py); these are in the entry `weights.BESIDE`. All other state that the framework's checkpoint lacks
-is in the entry "spotrun".
+A snapshot is the framework's own checkpoint plus what that checkpoint lacks. Missing weights of the model are in the
+additional entry `weights.BESIDE` (weights.py), and all other missing state is in the additional entry "spotrun".
 """
 
 from __future__ import annotations
@@ -56,10 +55,7 @@ class Dump:
     files: Frozen | None
 
     def again(self) -> Dump:
-        """
-        Return a copy for one snapshot. Several snapshots may be taken of the same state, and each of them closes its
-        `files`.
-        """
+        """Return a copy for one more snapshot of the same state. Each snapshot closes its own `files`."""
         return Dump(self.state, None if self.files is None else self.files.duplicate())
 
     def close(self) -> None:
@@ -156,8 +152,8 @@ class Snapshots:
 
     def wanted(self) -> bool:
         """
-        Return whether a snapshot is due: the agent has requested a snapshot, or `every_steps` steps are over. On ranks
-        other than 0, the result is always False.
+        Return whether a snapshot is due: the agent has requested one, or `every_steps` steps have passed since the last
+        one. On ranks other than 0, the result is always False.
         """
         if self._agent.closed.is_set():
             return False

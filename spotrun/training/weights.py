@@ -2,7 +2,7 @@
 Saves and restores a module's weights as they really are: its parameters and persistent buffers, by name.
 
 A framework's checkpoint contains the result of `state_dict()`. This is not enough, because the script may override that
-method for its own purposes. The method may then return averages in place of the weights, only the adapters, or a pruned
+method for its own purposes. The result may then be averages instead of the weights, the adapters alone, or a pruned
 model. So a snapshot contains a second entry (`BESIDE`), with each weight that the result lacks.
 """
 
@@ -53,9 +53,9 @@ class Weights(NamedTuple):
 
 def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
     """
-    Return the weights of `module` that `shown` lacks, and descriptions of all parts of `module`. `shown` is what the
-    script's `state_dict()` returned. `base` has digests of weights that the script loads again in each process (see
-    `check_base`). For these weights, return only the digests. Tensors are not copied.
+    Return the weights of `module` that `shown` lacks, and descriptions of all parts of `module`. `shown` is the result
+    of the script's `state_dict()`. `base` has the digests of the weights that the script loads again in each process
+    (see `check_base`); of these, return only the digests. Tensors are not copied.
     """
     named = _Named(module)
     parameters, buffers = named.parameters, named.persistent
@@ -132,7 +132,7 @@ def check_base(before: Mapping[str, str], now: Mapping[str, str]) -> None:
 
 def fits(module: nn.Module, weights: Weights) -> bool:
     """
-    Prune and tie the parameters of `module` as they were in the snapshot. Then return whether `put_back` can put all of
+    Prune and tie the parameters of `module` as in the snapshot. Return whether `put_back` can then load all of
     `weights` into it.
     """
     try:
@@ -152,8 +152,8 @@ def fitting(module: nn.Module, weights: Weights) -> dict[str, Tensor]:
 
 def prune_again(module: nn.Module, weights: Weights) -> None:
     """
-    Prune the parameters that were pruned in the snapshot with torch.nn.utils.prune. This replaces a parameter by the
-    two tensors `…_orig` and `…_mask`.
+    Prune the parameters that torch.nn.utils.prune had pruned at the time of the snapshot. Pruning replaces a parameter
+    by two tensors, `…_orig` and `…_mask`.
     """
     parts = dict(module.named_modules())
     for name in weights.parameters:
@@ -166,7 +166,7 @@ def prune_again(module: nn.Module, weights: Weights) -> None:
 
 
 def share_again(module: nn.Module, weights: Weights) -> None:
-    """Tie the parts and weights that were tied in the snapshot, and untie those that were not."""
+    """Tie the parts and weights that are tied in the snapshot, and untie all others."""
     parts = dict(module.named_modules())
     for other, name in weights.shared.items():
         (prefix, _, leaf), (of, _, own) = other.rpartition("."), name.rpartition(".")
@@ -271,7 +271,7 @@ def _is_in(name: str, whole: str) -> bool:
 def _kind_of(part: nn.Module) -> str:
     """
     Return the class of `part` and, if it is one of torch's own, the constructor's arguments. The arguments are needed
-    because some of them, such as a convolution's stride, do not show in the weights' shapes.
+    because some of them, such as a convolution's stride, cannot be seen from the weights' shapes.
     """
     kind = type(part)
     made = part.extra_repr() if kind.__module__.startswith("torch.nn.") else ""

@@ -229,9 +229,8 @@ class TransformersFramework(TrainerLoop):
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         """
-        Call `on_epoch_begin` of the script's callbacks `epochs` times, once for each epoch that had begun.
-        `on_train_begin` need not be called here, whether `training` is true or not: the Trainer calls it even if no
-        step is left to train.
+        Call `on_epoch_begin` of the script's callbacks `epochs` times: once for each epoch that began before the
+        snapshot. `training` is ignored, because the Trainer calls `on_train_begin` even if no step is left to train.
         """
         trainer = self._trainer
         for _ in range(epochs):

@@ -1,6 +1,6 @@
 """
-Makes trainings with the Trainer resume: replaces `Trainer.train` by a function that runs it in a `Fit`. This includes
-subclasses of Trainer, because their `train` calls that of Trainer.
+Replaces `Trainer.train` by a function that runs it in a `Fit`, so that it can resume. Subclasses of Trainer resume too,
+because their `train` calls Trainer's.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """
-The training loop of one Trainer: its position, and the points at which `Hooks` are called.
+Follows the training loop of one Trainer: keeps its position, and calls the `Hooks`.
 
-One optimizer step takes several batches if gradients accumulate. After each step the Trainer logs, evaluates and saves,
-as its TrainerControl requests. At the end of an epoch the Trainer first calls `on_epoch_end` of the callbacks, and then
-logs, evaluates and saves once more if requested.
+If gradients accumulate, one optimizer step takes several batches. After each step, the Trainer logs, evaluates and
+saves if its TrainerControl requests that. At the end of an epoch, it first calls `on_epoch_end` of the callbacks, and
+then logs, evaluates and saves again if requested.
 """
 
 from __future__ import annotations

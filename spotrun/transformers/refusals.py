@@ -1,4 +1,4 @@
-"""Finds, before the first step, why spotrun cannot resume a Trainer of transformers exactly."""
+"""Finds, before the first step, the reasons for which spotrun could not resume a transformers Trainer exactly."""
 
 from __future__ import annotations
 

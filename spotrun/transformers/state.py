@@ -1,4 +1,4 @@
-"""Saves and loads the part of a Trainer's state that the further training depends on."""
+"""Saves and loads the part of a Trainer's state on which the rest of the training depends."""
 
 from __future__ import annotations
 

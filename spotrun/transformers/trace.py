@@ -1,8 +1,8 @@
 """
 Writes the trace of one train() for `spotrun verify-resume`, at the points where the Trainer calls its callbacks.
 
-Both this module and TrainerLoop wrap methods of the Trainer. The wrappers of this module are called first. So this
-module records a batch before TrainerLoop seeds the random generators for the code that follows the batch.
+Both this module and TrainerLoop wrap methods of the Trainer. This module's wrappers are called first, so they record
+each batch before TrainerLoop seeds the random number generators for the code that follows the batch.
 """
 
 from __future__ import annotations

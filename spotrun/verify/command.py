@@ -1,5 +1,5 @@
 """
-Runs a command once without kills and once with kills, and compares the files that the two runs leave.
+Runs a command once without kills and once with kills, and compares the files that the command leaves behind.
 
 The steps of a command cannot be compared one by one. If a file differs, the command is run without kills a second time.
 If the two runs without kills differ too, the command is not deterministic, and no comparison can show whether the
@@ -87,7 +87,7 @@ def verify_command(
     """
     if plan.at:
         raise SpecInvalid(
-            "--at needs steps, and spotrun cannot count the steps of a command",
+            "--at takes steps, and spotrun cannot count the steps of a command",
             hint="give the number of kills: --kills 3",
         )
     every_s = max(COMMIT_MIN_S, straight.duration_s / COMMITS)
@@ -101,7 +101,7 @@ def verify_command(
 
 
 def waits(plan: KillPlan, every_s: float) -> list[float]:
-    """Return the delay of each kill after the commit before it, in seconds of system time. The delays are random."""
+    """Return a random delay for each kill, in seconds of system time. It begins at the commit before the kill."""
     rng = random.Random(plan.seed)
     return [rng.uniform(0, every_s) for _ in range(plan.kills)]
 

@@ -1,4 +1,4 @@
-"""Plans the kills of a verification, and records the steps from which the training resumed."""
+"""Plans the steps at which a verification kills the training, and records the steps from which the training resumed."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def kill_steps(steps: int, plan: KillPlan) -> list[int]:
     beyond = [step for step in plan.at if not 1 <= step <= steps]
     if beyond:
         raise SpecInvalid(
-            f"--at {','.join(map(str, beyond))}: the training has the steps 1 to {steps}",
-            hint="name some of these steps",
+            f"--at {','.join(map(str, beyond))}: the training has only steps 1 to {steps}",
+            hint="choose steps in this range",
         )
     if plan.at:
         return sorted(set(plan.at))
@@ -92,7 +92,7 @@ def kill_steps(steps: int, plan: KillPlan) -> list[int]:
 
 
 def checkpoint_every(steps: int) -> Steps:
-    """Return an interval between checkpoints such that each kill loses a few steps."""
+    """Return an interval between checkpoints that makes each kill lose a few steps."""
     return Steps(max(2, min(25, steps // 20)))
 
 

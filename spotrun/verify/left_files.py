@@ -1,4 +1,4 @@
-"""Compares the files that are left in the work folders of two trainings."""
+"""Compares the files that two trainings left in their work folders."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ LEFT_OUT = "checkpoint.files.exclude names it"
 
 class RehearsalProgress(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Progress of a rehearsal. `step` is None for a command. `held_up` is the reason that the runner gives if nothing
-    trains at present.
+    Progress of a rehearsal. `step` is None for a command. `held_up` is the runner's reason if nothing trains at
+    present.
     """
 
     name: str
@@ -162,7 +162,7 @@ class Rehearsal:
             held_up=tick.waiting_for,
         )
 
-    # -- killing -----------------------------------------------------------------------------------------------------
+    # -- kills -------------------------------------------------------------------------------------------------------
 
     def _kill_if_due(self, trace: Trace) -> bool:
         """
@@ -185,7 +185,7 @@ class Rehearsal:
         if (current := self._ledger.refresh().current) is not None:
             self._cloud.interrupt(current.instance_id, notice=None)
 
-    # -- ends --------------------------------------------------------------------------------------------------------
+    # -- failed trainings --------------------------------------------------------------------------------------------
 
     def _refuse_overtime(self, within: timedelta, trace: Trace) -> None:
         if self._elapsed_s > within.total_seconds():
@@ -240,9 +240,9 @@ def require_steps(rehearsed: RehearsalResult, name: str) -> None:
 
 def failure(name: str, kills: Sequence[PlannedKill], outcome: str, detail: str) -> RunEnded:
     """
-    Return the error for a training that did not reach its end. `kills` are the kills that happened; for an
-    uninterrupted training they are empty. If spotrun refused the training, `detail` ends with advice, and the advice
-    becomes the error's hint.
+    Return the error for a training that did not complete. `kills` are the kills that took place; none in an
+    uninterrupted training. If spotrun refused the training, `detail` ends with advice, and the advice becomes the
+    error's hint.
     """
     told, _, advice = detail.partition(ADVICE)
     after = f" after a kill (of the {kills[-1].victim}, at step {kills[-1].step:,})" if kills else ""

@@ -3,10 +3,9 @@ Restores a training's exact position in its data. The order of the data depends 
 position is a single number: the next batch.
 
 `exact_copy` copies a user's DataLoader. The copy can start an epoch at any batch, without reading the batches before
-it. Two things make this possible. The epoch's order is drawn from generators that are seeded with the seed and the
-epoch. And before a sample is read or a batch is collated, the global generators are seeded with the position of that
-sample or batch. So the data is the same whatever the number of workers, the prefetching, the process, and the random
-numbers that the training itself draws.
+it. This is possible because all random number generators are seeded: with the seed and the epoch before the epoch's
+order is drawn, and with the position of each sample or batch before it is read or collated. So the data depends neither
+on the number of workers, the prefetching or the process, nor on the random numbers that the training itself draws.
 """
 
 from __future__ import annotations
@@ -141,8 +140,8 @@ def _reads_without_code(dataset: object) -> bool:
 
 class ExactCollate(Proxy):
     """
-    A collate function that may draw random numbers, as mixup does. So the generators are seeded with the batch's
-    position before each call.
+    A collate function that may draw random numbers, as mixup does. So before each call, the random number generators
+    are seeded with the batch's position.
     """
 
     def __call__(self, read: Any) -> Any:

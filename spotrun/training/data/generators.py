@@ -1,9 +1,8 @@
 """
-Finds and seeds generators that belong to the script's objects, such as an augmentation, a sampler or a model.
+Finds and seeds the random number generators in the script's objects, such as an augmentation, a sampler or a model.
 
-The next random number of such a generator depends on how many numbers this process has drawn from it before. A resumed
-process has drawn fewer. So spotrun seeds each of these generators with the position in the data, like the global
-generators.
+The next number of such a generator depends on how many numbers this process has drawn from it before. A resumed process
+has drawn fewer. So spotrun seeds each of these generators with the position in the data, like the global generators.
 """
 
 from __future__ import annotations

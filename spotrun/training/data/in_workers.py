@@ -1,12 +1,13 @@
 """
-Detects changes that a loader's worker processes make to the script's dataset. Such changes would be lost at a resume.
+Detects changes that a data loader's worker processes make to the script's dataset. Such changes would be lost at a
+resume.
 
 A worker has its own copy of the dataset, and can change only that copy. Checkpoints are made in the training process,
 so they do not include such changes. After a resume, each new worker starts with a copy of the training process's
 dataset.
 
-From time to time, each worker compares its dataset with the dataset's state at the previous comparison. The worker
-writes changes to shared memory, and the training process reads that memory at each snapshot.
+At intervals, each worker checks whether its dataset has changed since the previous check. It reports changes in shared
+memory, which the training process reads at each snapshot.
 """
 
 from __future__ import annotations

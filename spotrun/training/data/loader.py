@@ -1,4 +1,4 @@
-"""Lets the framework read one loader, and begins each pass over it at the training's position."""
+"""Wraps one data loader of the framework, so that each pass over it begins at the training's position in the data."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class LoaderProxy(Proxy):
         return len(self._inner)
 
     # This method exists only because Lightning would otherwise warn that an epoch cannot be resumed. Its result is not
-    # used: when Lightning calls it, Lightning has already read one batch more than it has trained, so the state would
-    # be wrong.
+    # used. When Lightning calls this method, it has read one batch more than it has trained on, so the state would be
+    # wrong.
     def state_dict(self) -> dict[str, Any]:
         return {}
 
@@ -327,8 +327,8 @@ class _StreamPass(_Pass):
 
     def _read(self) -> Any:
         with seeds.kept():
-            # Some streams shuffle all data on every rank when they begin, and then each rank reads its share. The
-            # shuffles must be equal on all ranks, so the seed of the first batch does not include the rank.
+            # Before the first batch, some streams shuffle all data on every rank, and then each rank reads its share.
+            # The shuffles must be equal on all ranks, so the seed of the first batch does not include the rank.
             seeds.seed_cpu(seeds.derive(self._root, self.number, self._rank if self.number else 0))
             batch = super()._read()
         self.number += 1
@@ -347,7 +347,7 @@ class _StreamPass(_Pass):
 class _OncePass(_StreamPass):
     """
     A pass over a stream whose batches can be read only once. A framework may read a few batches ahead and then start
-    the pass again. So the pass keeps its first batches to return them a second time.
+    the pass again. So the first batches are kept, and returned again.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:

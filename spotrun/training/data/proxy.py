@@ -1,4 +1,4 @@
-"""A stand-in for another object. Code that uses it sees no difference."""
+"""A stand-in that behaves like the object that it stands for."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """
-Saves and restores the attributes of samplers, and draws the order of a pass from a sampler, even if that order has no
-end.
+Saves and restores the attributes of samplers, and draws the order of a pass from a sampler, which may be infinite.
 
 A sampler may keep values from one pass to the next: it may count its passes, change its batch size, or get new weights
 from one of the script's hooks. To repeat a pass, for example at a resume, the sampler needs the values from the
-beginning of that pass. So a snapshot includes the values that have changed since the process began.
+beginning of that pass. So a snapshot includes those of these values that have changed since the process started.
 """
 
 from __future__ import annotations
@@ -68,9 +67,9 @@ class Samplers:
 
     def begin(self, key: object) -> None:
         """
-        Prepare to draw the order of the pass `key`. Drawing an order may change values of the samplers. If this pass's
-        order was drawn before, restore the values from before that draw, so that the same order is drawn again. Values
-        that hooks have changed since then are not restored.
+        Prepare to draw the order of the pass `key`. Drawing may change values of the samplers. So if this order was
+        drawn before, first restore the values from before that draw, except values that the script's hooks have changed
+        since.
         """
         if self._resumed is not None:
             self._set(self._first | self._resumed["before"])
@@ -125,7 +124,10 @@ class Samplers:
         return {name: copied(value) for name, value in self._living() if is_plain(value)}
 
     def _set(self, values: Values) -> None:
-        """Set only values that differ. Equal objects stay, because other parts of the script may use them."""
+        """
+        Set the values that differ. Objects that are equal are not replaced, because other parts of the script may use
+        them.
+        """
         living = dict(self._living())
         for name, value in values.items():
             path, _, attribute = name.rpartition(".")

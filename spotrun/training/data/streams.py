@@ -1,9 +1,9 @@
 """
 Reads data that has no index: an IterableDataset, or any other iterable of batches.
 
-Before a sample is read, the generators are seeded with the sample's position, so a repeated pass gives the same
-batches. To begin at a position, the stream's own state is loaded with its `load_state_dict`. A stream without such a
-method is read from its beginning, up to the position.
+Before each sample is read, the random number generators are seeded with its position, so a repeated pass gives the same
+batches. A resume in the middle of a stream calls the stream's `load_state_dict`. If the stream has no such method, the
+samples before that position are read again and skipped.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class SeededStream(Proxy):
         own = generators.kept_by(dataset=self._inner)
         samples = iter(self._inner)
         while True:
-            # Some datasets shuffle all data on every rank when they begin, and then each rank reads its share. The
-            # shuffles must be equal on all ranks, so the seed of the first sample does not include the rank.
+            # Before the first sample, some datasets shuffle all data on every rank, and then each rank reads its share.
+            # The shuffles must be equal on all ranks, so the seed of the first sample does not include the rank.
             seed = seeds.derive(root, given, self._rank if given else 0)
             seeds.seed_cpu(seed)
             generators.seed(own, seed)

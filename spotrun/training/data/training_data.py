@@ -1,7 +1,4 @@
-"""
-Replaces each loader of a training, for training data or for validation, by an exact loader, and tells the exact loader
-at which batch to start.
-"""
+"""Replaces each training and validation loader by an exact loader, and tells it at which batch to start."""
 
 from __future__ import annotations
 
@@ -102,8 +99,8 @@ class TrainingData:
 
     def check(self) -> None:
         """
-        Check that a resume can find its position in every loader. For some loaders, a resume has to read all data up
-        to that position again. For these, print a message that the loader must give the same data each time.
+        Check that a resume can find its position in every loader. Some loaders have to reread all data up to that
+        position. For each of these, tell the user that its data must be the same each time.
 
         Raises:
             TrainingUnsupported: this combination of loaders cannot be resumed.
@@ -155,8 +152,8 @@ class TrainingData:
 
     def news(self) -> list[UntrackedChange]:
         """
-        Return the problems because of which a resume is not exact: each change that a worker made to its copy of the
-        dataset, and each stream that returned other batches when it was reread.
+        Return the problems that make a resume inexact: each change that a worker made to its copy of the dataset, and
+        each stream that returned different batches when it was reread.
         """
         again = [
             UntrackedChange(f"data[{number}]", f"a {one.name} that gives other batches when it is read again")
@@ -176,7 +173,7 @@ class TrainingData:
         return sum(one.samples(batches) for one in self._train_loaders())
 
     def samples_by_size(self, batches: int) -> int:
-        """Return the same as `samples`, but assume that all batches of a stream are full."""
+        """Return the number of samples like `samples`, but assume that all batches of a stream are full."""
         return sum(one.samples_by_size(batches) for one in self._train_loaders())
 
 

@@ -2,9 +2,9 @@
 Continues, after a resume, the MLflow run of an MLFlowLogger that writes to a server or a database. No step is logged
 twice.
 
-The server's data cannot be set back to the snapshot, so it still has the values of steps after the snapshot. The
-resumed training repeats these steps, and computes the same values again. So the logger skips them: for each metric, it
-skips all steps up to the newest step that the server has. This requires that the steps of a metric increase.
+The server still has the values of steps after the snapshot, because its data cannot be rolled back. The resumed
+training repeats these steps and computes the same values. So the logger does not log a metric again until the training
+passes the newest step that the server has for it. This requires that the steps of a metric increase.
 """
 
 from __future__ import annotations

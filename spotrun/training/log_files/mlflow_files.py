@@ -92,8 +92,8 @@ def load(loggers: Loggers, saved: list[State]) -> None:
 
 def _load(folder: Path, state: State) -> None:
     """
-    Restore the files of the MLflow run as they were at the snapshot. If they were too large for the snapshot, it has
-    only their lengths. In that case, the files that are on this machine are cut to these lengths.
+    Restore the files of the MLflow run as they were at the snapshot. If the files were too large for the snapshot, it
+    contains only their lengths. In that case, cut the files that this machine has to these lengths.
     """
     for path in _files(folder):
         extent = None if state["files"] is not None else state["extents"].get(path.relative_to(folder).as_posix())
@@ -153,7 +153,7 @@ def _store(logger: Any) -> Path:
 
 
 def _folder(logger: Any) -> Path:
-    """Return the folder of the logger's MLflow run. Begins that run if it has not begun yet."""
+    """Return the folder of the logger's MLflow run. Begin that run if it has not begun yet."""
     return _store(logger) / str(logger.experiment_id) / str(logger.run_id)
 
 

@@ -103,11 +103,11 @@ class Baseline:
 
     def add_started(self, walk: Walk) -> None:
         """
-        Add the objects that the script's hooks have made since `add`. A resumed process makes these objects too.
+        Add the objects that the script's hooks have created since `add`. A resumed process creates these objects too.
 
-        But hooks may make an object from the weights, and then its content differs in the resumed process. So snapshots
-        contain these objects whole, whether they changed or not. An exception is the structure of libraries' modules,
-        which cannot depend on weights.
+        But a hook may compute an object from the weights, and then its content differs in the resumed process. So
+        snapshots always contain the full content of these objects, even if it has not changed. An exception is the
+        structure of libraries' modules, which cannot depend on weights.
         """
         for node in walk.nodes.values():
             self._name(f"{STARTED}{node.path}", node.value)
@@ -128,8 +128,8 @@ class Baseline:
 
     def ignore(self, values: Iterable[object]) -> None:
         """
-        Never record `values`, which a restore has made. If they were recorded, a snapshot could refer to them by path.
-        But a process that starts without this checkpoint does not have these objects.
+        Never record `values`. A restore has created these objects, so a process that starts without this checkpoint
+        does not have them. A snapshot must therefore not refer to them by path.
         """
         self._ignored |= {id(value): value for value in values}
 
@@ -194,8 +194,8 @@ class Baseline:
 
 def _is_compared(node: Node) -> bool:
     """
-    Return whether a whole object is compared at once, such as an array or a long container. For all other objects, the
-    parts are compared.
+    Return True if the object is compared as a whole, such as an array or a long container, and False if its parts are
+    compared one by one.
     """
     if node.kind == "asked":
         return isinstance(node.value, GENERATORS)

@@ -1,10 +1,10 @@
 """
-Encodes the changes of a script's Python state for a checkpoint. The result is called an image.
+Encodes the changes to a script's Python state for a checkpoint. The result is called an image.
 
-An image is a list of objects. An object that existed when training began is listed with its path. The new process has
-the same object at this path, so a restore only fills it. An object that was made later does not exist in the new
-process, so a restore creates it. A value refers to an object by the object's number in the list, or by its path. This
-preserves shared objects and cycles. A value that cannot be encoded is left out and reported.
+An image is a list of objects. An object that existed when training began is listed with its path. A resumed process has
+the same object at this path, so a restore only sets its content. An object that was created later does not exist in the
+resumed process, so a restore creates it. A value refers to an object by the object's number in the list, or by its
+path. This preserves shared objects and cycles. A value that cannot be encoded is left out and reported.
 """
 
 from __future__ import annotations
@@ -110,8 +110,9 @@ class Encoder:
 
     def _find_dead(self) -> None:
         """
-        Find the containers that cannot be saved. A container is saved whole or not at all. So if one of its parts
-        cannot be saved, neither can the container. The same then holds for each new container that contains it.
+        Find the containers that cannot be saved. A container is saved completely or not at all. So if one of its items
+        cannot be saved, neither can the container. The same then holds for any container that contains it and did not
+        exist when training began.
         """
         held_by: dict[int, list[int]] = {}
         for key in self._changes:

@@ -1,9 +1,10 @@
 """
 Compares an array, a tensor or a long container with its earlier content.
 
-A small value is always compared whole. A large value is usually compared only by its count of writes. In a comparison
-with `probe`, the bytes of large values are compared too: whole values until WHOLE_BYTES are compared, and only samples
-of any further value. The first comparison of a process, and every 32nd after it, is made with `probe`.
+A small value is always compared byte by byte. A large tensor is usually compared only by its number of writes, and
+other large values are not compared. A comparison with `probe` also compares the bytes of large values: all bytes of
+each value until WHOLE_BYTES have been compared, and only samples of the other values. The first comparison of a
+process, and every 32nd after it, is made with `probe`.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def _checksum_of_array(array: np.ndarray[Any, Any], whole: bool) -> int:
 def _tensor(tensor: Tensor, budget: Budget) -> Unchanged:
     """
     Record a tensor's version, shape and bits to compare them later. The version alone is not sufficient: many scripts
-    write averages through `.data`, which does not change it.
+    write averages through `.data`, which leaves the version unchanged.
     """
     if not is_dense(tensor):
         return lambda probe: True

@@ -1,6 +1,5 @@
 """
-Walks through the state that a script keeps in Python objects. Finds every object whose parts may change, and the
-object's path.
+Walks through the state that a script keeps in Python objects, and finds each mutable object and its path.
 
 An object's path is the first path by which the walk reaches it, such as `module.meters['loss'].history`. The walk
 enters containers, and the script's own instances, classes, functions and modules. It does not enter objects of
@@ -107,7 +106,7 @@ class Node:
 
     @property
     def is_closed(self) -> bool:
-        """True for a container that the walk does not enter because it is a table or has more than ITEMS_MAX items."""
+        """True for a container that the walk does not enter, because it is too long."""
         return self.parts is None and self.kind in CONTAINERS
 
     def has_same_parts(self) -> bool:
@@ -263,8 +262,8 @@ class Walk:
 
     def _keep_earlier(self, key: int) -> bool:
         """
-        Reuse the Node that was made at the start of training, and return True, if the object still has the same parts.
-        Otherwise return False.
+        If the object still has the same parts as at the start of training, reuse the Node that was made then, and
+        return True. Otherwise return False.
         """
         earlier = self._before.earlier.get(key)
         if earlier is None or self._left <= 0 or key in self.stops or not earlier.has_same_parts():

@@ -2,10 +2,10 @@
 Detects whether an object has changed, without calling the object's code. This is used for objects that checkpoints do
 not contain.
 
-For this, the module collects facts about the object. For an iterator, the fact is its position. For an object that is
-partly outside the process, such as a file, the facts are counts (outside.py). For a library's object, the facts are the
-numbers, arrays and further objects in its attributes. Private attributes, dicts and texts are mostly caches. They are
-ignored, unless they contain a generator, a connection or a process.
+The module compares facts about the object. The fact about an iterator is its position. The facts about an object that
+is partly outside the process, such as a file, are counts (outside.py). The facts about a library's object are the
+numbers, arrays and further objects in its attributes. Its private attributes, dicts and texts are mostly caches, so
+they are ignored unless they contain a random number generator, a connection or a process.
 """
 
 from __future__ import annotations

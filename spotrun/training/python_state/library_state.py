@@ -1,5 +1,5 @@
 """
-Compares the modules of libraries, such as torch's layers, with their earlier state. Most parts of a model are such
+Compares the modules of libraries, such as torch's layers, with their earlier state. A model consists mostly of such
 modules.
 
 The state of such a module consists of a few plain attributes (such as `Dropout.p`), and of the `requires_grad` flags of

@@ -1,10 +1,10 @@
 """
 Restores the Python state that an image describes (see encoding.py).
 
-Each start of the script makes the script's first objects. A restore fills these in place, because other objects may
-refer to them. Objects that the script had made later do not exist in the new process, so the restore creates them:
-containers, arrays and tensors, and instances of classes that exist in the script's modules. Nothing that an image names
-is imported or called.
+Some objects are created whenever the script starts. A restore changes these in place, because other objects may refer
+to them. Objects that the script had created later do not exist in the new process, so the restore creates them:
+containers, arrays, tensors, and instances of classes that exist in the script's modules. It never imports or calls
+anything that an image names.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Restorer:
         self, script: Script, baseline: Baseline, image: dict[str, Any], late: Mapping[str, object] | None = None
     ) -> None:
         if image.get("format") != FORMAT:
-            raise CheckpointDamaged(f"the checkpoint's Python state has the unknown format {image.get('format')!r}")
+            raise CheckpointDamaged(f"the checkpoint's Python state has an unknown format: {image.get('format')!r}")
         self._script = script
         self._baseline = baseline
         self._late = late or {}

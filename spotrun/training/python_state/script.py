@@ -74,7 +74,7 @@ class Script:
         return thing.__module__ in self.modules
 
     def own_of(self, things: Mapping[str, object]) -> dict[str, object]:
-        """Return those of `things` whose classes are the script's."""
+        """Return those of `things` whose classes the script defines."""
         return {name: one for name, one in things.items() if self.owns(type(one))}
 
     def class_name(self, cls: type) -> str:
@@ -105,10 +105,7 @@ class Script:
         return self.owns(base) and not any(mark in vars(base) for mark in _MARKS)
 
     def set_by_libraries(self, cls: type) -> frozenset[str]:
-        """
-        Return the names of those attributes of a `cls` instance that come from libraries: the attributes that methods
-        of its library base classes set on `self`.
-        """
+        """Return the names of the attributes that library base classes of `cls` set on `self` in their methods."""
         if cls not in self._set_by_libraries:
             others = (base for base in cls.__mro__ if base is not object and not self.owns(base))
             libraries = tuple(base for base in others if base.__module__ != "collections")  # but not UserDict.data
@@ -154,7 +151,7 @@ def _set_on_self(code: CodeType) -> Iterator[str]:
         if instruction.opname == "STORE_ATTR" and holder == "self":
             yield instruction.argval
         argument = instruction.argval
-        # From Python 3.13 on, one instruction may load two variables. The second one is what the next instruction uses.
+        # From Python 3.13 on, one instruction may load two variables. The next instruction uses the second one.
         holder = argument[-1] if isinstance(argument, tuple) and argument else argument
 
 

@@ -1,5 +1,6 @@
 """
-Compares many small objects at once. A walk can then skip the unchanged objects, which are most of a script's objects.
+Compares many small objects at once with their earlier content. A walk can then skip the unchanged objects, which are
+most of a script's objects.
 
 Once an object has changed, it is removed from this cache for good, together with all objects that contain it. From then
 on, each walk compares these objects one by one.
@@ -34,7 +35,7 @@ call.
 
 
 class UnchangedCandidate(NamedTuple):
-    """An object found by an earlier walk, and a test whether it is unchanged."""
+    """An object that an earlier walk found, and a function that tests whether it is unchanged."""
 
     node: Node
     rests: Callable[[], bool]
@@ -94,8 +95,7 @@ def _blocks(kind: str, objects: list[UnchangedCandidate]) -> Iterator[_Block]:
 
 def _kind_of_small(node: Node) -> str:
     """
-    Return the name of the group of small objects with which `node` is compared at once; "" if it must be compared
-    alone.
+    Return the name of the group of small objects with which `node` can be compared; "" if it has to be compared alone.
     """
     value, cls = node.value, type(node.value)
     if cls in SEQUENCES or cls in MAPPINGS:

@@ -1,4 +1,6 @@
-"""Computes digests of tensors, arrays and plain values for a trace. Equal values have equal digests in each process."""
+"""
+Computes digests of tensors, arrays and plain values for a trace. Equal values have equal digests in every process.
+"""
 
 from __future__ import annotations
 
@@ -105,6 +107,6 @@ def stable(leaf: Any) -> str:
 
 
 def shown(leaf: Any) -> str:
-    """Return a plain value's text if it is short; else its digest."""
+    """Return a plain value's text if the text is short; otherwise return its digest."""
     text = stable(leaf)
     return text if len(text) <= SHOWN_MAX else f"sha256 {sha256(text.encode(errors='surrogatepass')).hexdigest()}"

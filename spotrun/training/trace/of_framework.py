@@ -55,8 +55,8 @@ of the first epoch. Only the first traced process of a training does this.
 
 class Holds:
     """
-    The steps after which this process stops and waits to be killed. Steps in `held_at` are left out, because an earlier
-    process has already stopped there. If `held_at` is None, this process never stops.
+    The steps after which this process stops and waits to be killed. It does not stop at the steps in `held_at`, because
+    an earlier process has stopped there. If `held_at` is None, it never stops.
     """
 
     def __init__(self, file: TraceFile, held_at: Collection[int] | None) -> None:
@@ -170,8 +170,8 @@ class FrameworkTrace:
 
     def batch_ends(self) -> None:
         """
-        Record a batch. Call this after the framework has counted the batch. But call it before spotrun seeds the random
-        generators for the code that follows the batch, because the record includes the generators' states.
+        Record a batch. Call this after the framework has counted the batch, and before spotrun seeds the random number
+        generators for the code that follows it, because the record includes their states.
         """
         here, number = self._here, self._here.batch - 1
         order = self._order()
@@ -235,7 +235,7 @@ class FrameworkTrace:
     def note(self, moment: str) -> None:
         """
         Record all of the script's objects, with `moment` as the name of this point of the training. Only the first
-        traced process does this: no kill has interrupted the training before it.
+        traced process does this, because its training has not been interrupted by a kill.
         """
         if self._is_first_pass:
             self._file.append(ObjectsRecorded(moment=moment, places=self._places().found))
@@ -252,9 +252,9 @@ class FrameworkTrace:
         """
         Add all values of the script that verify-resume compares.
 
-        Plain values in local variables of functions are left out, because their values depend on what the process has
-        trained. For example, a process that resumes at the end of training trains no batch. Objects in local variables
-        are added if they can be reached from the framework's `roots()`.
+        Plain values in local variables of functions are left out, because they may depend on what this process has
+        trained, not only on the state of the training. (A process that resumes at the end of training trains no batch.)
+        Objects in local variables are added if they can be reached from the framework's `roots()`.
         """
         places.loggers(self._here.loggers)
         self._add_roots(places)

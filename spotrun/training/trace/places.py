@@ -1,9 +1,9 @@
 """
-Describes the values that the script holds in Python objects: one text for each value, by the value's path.
+Describes each value that the script holds in Python objects by a text, under the value's path.
 
-Checkpoints find such values with other code, in spotrun/training/python_state. This module does not use that code, and
-also describes objects that it skips: closures, iterators, generators, local variables of running functions, library
-objects. A library object is described by the content of its pickle or, if it has none, by its plain attributes.
+Checkpoints find such values with the code in spotrun/training/python_state. This module does not use that code, and
+also describes objects that checkpoints skip: closures, iterators, generators, local variables of running functions,
+library objects. A library object is described by the content of its pickle or, if it has none, by its plain attributes.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ _LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Event, thre
 
 class Places:
     """
-    The values of a script, by path. `found` has a text for each value. `unread` has the class of each object that could
-    not be inspected.
+    The values of a script, by their paths. `found` has a description of each value. `unread` has the class of each
+    object that could not be inspected.
     """
 
     def __init__(self, script: Script, stops: Iterable[object] = (), own: frozenset[str] = frozenset()) -> None:
@@ -407,6 +407,7 @@ def digest_of_tree(value: Any) -> str:
 
 def is_bar(callback: object) -> bool:
     """
-    Return whether the callback is a progress bar or a model summary. These display times, which differ in each process.
+    Return whether the callback is a progress bar or a model summary. They show durations, which differ from process to
+    process.
     """
     return is_a(callback, "ProgressBar", "ModelSummary")

@@ -1,6 +1,6 @@
 """
 Freezes the work folder at a boundary: records its files and their contents at this moment, for a checkpoint. Training
-does not wait until large files are copied.
+does not wait for the copying of large files.
 
 A small file is copied immediately. A large file is kept open instead, and the agent reads it while training continues.
 If the script writes to the file before the agent has read it, the agent's copy is torn: it mixes old and new content.
@@ -68,7 +68,7 @@ class Frozen:
         return start
 
     def hold(self, fd: int) -> int:
-        """Take over the descriptor `fd`, and return its index among the folder's descriptors."""
+        """Take ownership of the descriptor `fd`, and return its index among the descriptors that this object owns."""
         self._descriptors.append(fd)
         return len(self._descriptors) - 1
 
@@ -143,8 +143,8 @@ class Freezer:
 
     def committed(self, number: int) -> None:
         """
-        Record that the agent has committed the checkpoint with the frozen folder `number`. From now on, files that have
-        not changed since that boundary need not be sent again.
+        Record that the agent has committed the checkpoint that contains frozen folder `number`. Files that have not
+        changed since its boundary need not be sent again.
         """
         if number in self._unsettled:
             self._known = self._unsettled[number]

@@ -21,8 +21,8 @@ DELETED = " (deleted)"
 
 class Opened(NamedTuple):
     """
-    A file in the work folder that is open for writing, with its descriptor. `updates` is true if the file is open for
-    reading too. Then the process may change bytes in the middle of the file, or write through a memory mapping.
+    A file in the work folder that is open for writing, with its descriptor. `updates` is true if the file is also open
+    for reading. The process may then change bytes in the middle of the file, or write through a memory mapping.
     """
 
     path: str

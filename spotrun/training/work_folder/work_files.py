@@ -1,4 +1,4 @@
-"""Saves the work folder's files of one fit at boundaries, and restores a checkpoint's files when the fit resumes."""
+"""Saves the work folder's files with each snapshot of a fit, and restores them when the fit resumes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from spotrun.training.work_folder.open_files import Opened, OpenFiles, positions
 
 class WorkFiles:
     """
-    The files of one training. On ranks other than 0, these are only the files that the process has open. If `rule` is
-    None, checkpoints include no files.
+    The work folder's files, as one rank saves and restores them. A rank other than 0 handles only the files that it has
+    open. If `rule` is None, checkpoints include no files.
 
     In a gang, checkpoints include only the files on the lead's machine. Lightning sends the path of rank 0's work
     folder to all ranks, so all paths in a saved state are in the lead's work folder. `of_checkpoints` is the lead's
@@ -70,8 +70,8 @@ class WorkFiles:
 
     def put_back(self, positions: Mapping[str, int]) -> None:
         """
-        Wait until the agent has restored the checkpoint's files in the work folder. Then set the position in each open
-        file, by `positions`. All ranks must call this together.
+        Wait until the agent has restored the checkpoint's files in the work folder. Then set the position of each open
+        file to its position in `positions`. All ranks must call this together.
 
         Raises:
             SpotrunError: the folder could not be restored, or the agent is gone.
