@@ -126,7 +126,8 @@ class FitBegins:
 @dataclass(frozen=True, kw_only=True)
 class ArenasWanted:
     """
-    The trainer's request for arenas of `size_bytes`, the size of a snapshot. It is sent again if the state has grown.
+    The trainer's request for arenas of `size_bytes`, the size of a snapshot. The trainer sends it again if the state
+    has grown.
     """
 
     size_bytes: int
@@ -135,11 +136,11 @@ class ArenasWanted:
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """
-    The position of the training. `epoch` is the number of the current epoch, counted from 0. It has `batches` batches,
-    of which `batch` are done. `step` is Lightning's `global_step`.
+    The position of the training. `epoch` is the number of the current epoch, counted from 0. Of its `batches` batches,
+    `batch` are done. `step` is Lightning's `global_step`.
 
     `epochs` is `max_epochs`. `epochs` and `batches` are 0 if they are unknown. Metrics that are not finite are left
-    out. `data_s` is how many system seconds this process has spent so far on waiting for training data. `samples`
+    out. `data_s` is the system time, in seconds, that this process has spent waiting for training data. `samples`
     counts the samples of this epoch so far, over all processes of the training; it is 0 if unknown.
     """
 
@@ -260,8 +261,8 @@ class Refused:
 @dataclass(frozen=True, kw_only=True)
 class Finished:
     """
-    The message that `fit()` is done, and that the final snapshot was taken. `resumed` is True if an earlier process
-    took the final snapshot, and this process resumed from it and therefore trained no step.
+    The message that `fit()` is done and the final snapshot was taken. `resumed` is True if an earlier process took the
+    final snapshot. This process then resumed from it, and trained no step.
     """
 
     step: int
@@ -272,9 +273,10 @@ class Finished:
 @dataclass(frozen=True, kw_only=True)
 class FilesRule:
     """
-    The rule that defines which files belong to a checkpoint. These are the files below `work` that the script has
-    written or changed, and that match no pattern of `exclude`. The file `before` lists the files as they were before
-    the script wrote any. `put_back` is True if the checkpoint to resume from has files, which the agent has to restore.
+    The rule that defines which files belong to a checkpoint: the files below `work` that the script has written or
+    changed, and that match no pattern of `exclude`. `before` is the path of a file that lists the work folder's files
+    at the script's start. `put_back` is True if the checkpoint to resume from contains files, which the agent has to
+    restore.
     """
 
     work: str
@@ -391,12 +393,12 @@ class FilesTorn:
 @dataclass(frozen=True, kw_only=True)
 class Figures:
     """
-    The cost and progress of the run according to its ledger, for the script's own loggers. The agent sends these
-    figures with the first step, after each commit and after each epoch.
+    The cost and progress of the run according to its ledger, for the script's own loggers. The agent sends them at the
+    first step, after each commit and after each epoch.
 
     `lost_s` is the run time without productive training. `attempt` counts from 1. `epochs` is the number of completed
-    epochs; the newest of them could still be lost before the next commit. `usd_per_epoch` is None until the first epoch
-    is completed.
+    epochs. If the machine is lost before the next commit, the newest of them is lost too. `usd_per_epoch` is None until
+    the first epoch is completed.
     """
 
     cost_usd: float

@@ -59,9 +59,9 @@ class Unreadable(ValueError):
 
 def bounded(seconds: float) -> timedelta:
     """
-    Convert seconds that were computed from stored figures to a duration. Cut it to the range from 0 to `LONGEST`, the
-    duration of the longest job. This is needed because training code may have written the figures. Even if each figure
-    is within its bounds, a product of two figures can exceed what a `timedelta` can represent.
+    Convert seconds to a duration, limited to the range from 0 to `LONGEST`, the duration of the longest job. This is
+    needed for seconds that were computed from numbers of a training script: even if each number is within its bounds,
+    the product of two can be too large for a `timedelta`.
     """
     return timedelta(seconds=min(max(0.0, seconds), LONGEST.total_seconds()))
 
@@ -138,7 +138,8 @@ def _duration_suggestion(text: str) -> str:
 
 def _spelled_duration(text: str) -> str | None:
     """
-    Convert `10 min`, `1 hour and 30 minutes` or `2 weeks` to our notation; None if the text cannot be interpreted.
+    Convert `10 min`, `1 hour and 30 minutes` or `2 weeks` to the notation of `parse_duration`; None if the text cannot
+    be interpreted.
     """
     parts = re.findall(r"(\d{1,9}(?:\.\d{1,6})?)\s*([a-z]+)", text[:80])
     rest = re.sub(r"(\d{1,9}(?:\.\d{1,6})?)\s*([a-z]+)|\band\b|[,\s]", "", text[:80])

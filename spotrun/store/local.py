@@ -228,8 +228,8 @@ def _make_folder(folder: Path) -> None:
 
 def _is_shared(folder: Path) -> bool:
     """
-    Return True if the owner has let a group write to `folder`. A folder to which all users can write, such as /tmp, is
-    not shared in this sense.
+    Return True if the owner has let a group write to `folder`. A folder to which all users can write, such as /tmp,
+    does not count as shared.
     """
     mode = folder.stat().st_mode
     return bool(mode & stat.S_IWGRP) and not mode & stat.S_IWOTH

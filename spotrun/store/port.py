@@ -54,7 +54,7 @@ class Store(Protocol):
 
     def put(self, key: str, data: bytes | memoryview) -> bool:
         """
-        Write an object whole and durably. Replace any object that has this key.
+        Write a complete object durably. Replace any object that has this key.
 
         Returns:
             True: the store computed a checksum of everything that it stored, and it matches `data`.
@@ -147,10 +147,10 @@ class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
     """
     The facts that a store reports about itself.
 
-    `expiries` describes the store's rules that would delete or archive objects below its prefix. `region` is None if
-    the store has no regions. `free_bytes` is None if its space has no limit.
+    `expiries` describes the store's own rules that would delete or archive objects below its prefix. `region` is None
+    if the store has no regions. `free_bytes` is None if its space has no limit.
 
-    `versioned` is True if the store keeps old versions: the objects that were overwritten or deleted. Old versions cost
+    `versioned` is True if the store keeps old versions of objects that were overwritten or deleted. Old versions cost
     money. `older_versions_days` is the age at which a rule of the store deletes all old versions; None if no such rule
     is known.
     """

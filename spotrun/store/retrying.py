@@ -33,7 +33,7 @@ def persist(act: Callable[[], T]) -> T:
     total, because a user is waiting for the result.
 
     Raises:
-        StoreUnavailable: the fault did not pass.
+        StoreUnavailable: the fault persists.
     """
     return _until(stop_after_attempt(TRIES))(act)
 

@@ -47,8 +47,8 @@ class Past(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, *, lost: bool, up_s: float, ago_s: float) -> Past:
         """
-        Return what one period adds to the past of a zone. The period ended `ago_s` seconds ago. The zone was up for
-        `up_s` seconds of it, and then lost spot if `lost` is True. The seconds and the loss fade in the same way as in
+        Return the `Past` of a zone with a single period, which ended `ago_s` seconds ago. In this period, the zone had
+        spot for `up_s` seconds, and then lost it if `lost` is True. The seconds and the loss fade in the same way as in
         a ZoneRecord.
         """
         keep = exp(-ago_s / FADING_S)
@@ -101,8 +101,8 @@ class MarketHistory(msgspec.Struct, frozen=True):
         cls, pasts: Mapping[str, Past], now_s: float, up: Collection[str] = (), told: dict[str, float] | None = None
     ) -> MarketHistory:
         """
-        Return the history as of `now_s`. `pasts` has the past of each zone. `up` are the zones that are assumed to have
-        spot now.
+        Return the history as of `now_s`. `pasts` has the `Past` of each zone. `up` are the zones that are assumed to
+        have spot now.
         """
         known = {zone: pasts.get(zone, Past()) for zone in {*pasts, *up}}
         records = {zone: ZoneRecord(now_s, zone in up, past.losses, past.up_s) for zone, past in known.items()}

@@ -130,8 +130,8 @@ def return_to(zone: str, situation: Situation) -> Return:
 
 def _changeover_cost_s(zone: str, situation: Situation) -> float:
     """
-    Return the cost of a start in `zone`: the changeover, the slack that it uses, and the toll. The cost is given as the
-    number of seconds on demand that cost the same.
+    Return the cost of a start in `zone`: the changeover, the slack that it uses, and the toll. The unit is seconds of
+    on-demand, at its price.
     """
     on_demand = situation.job.on_demand_usd_per_hour
     share, toll_s = situation.spot[zone] / on_demand, situation.tolls.get(zone, 0.0) * 3600 / on_demand

@@ -183,8 +183,8 @@ class Attendant:
 
 def decided(sweep_name: str, reason: str) -> str:
     """
-    Return the text that names the sweep as the author of a stop request in a run's ledger. It is used if the sweep
-    itself stops the run, for `reason`. If a user stops the run, the request names the user instead.
+    Return the text that names the sweep in its stop requests, in place of a user's name. `reason` is the reason for the
+    stop.
     """
     return f"sweep {sweep_name}: {reason}"
 
@@ -319,8 +319,8 @@ class Sweeping:
 
     def _begin(self, begin: Begin, left: timedelta | None) -> bool:
         """
-        Begin a trial. Return False if the store or the cloud does not answer now; the next pass of the loop then tries
-        again.
+        Begin a trial. Return False if the store or the cloud does not answer at the moment; the next pass of the loop
+        then tries again.
 
         Raises:
             LedgerDamaged: another process has created a different run in this run's folder.

@@ -137,13 +137,13 @@ class TrialProgress(msgspec.Struct, frozen=True, kw_only=True):
     A trial that has begun. Trials are numbered from 1.
 
     `settled` is True once the trial has ended and costs nothing more. `asked_to_stop` is True if its ledger has a stop
-    request. `judged` is True if the sweep, and not the user, wrote the newest stop request. A trial that was stopped
-    can be continued later. `spared` is then the epoch after which it was continued: comparisons at this epoch or an
-    earlier one do not stop the trial a second time.
+    request. `judged` is True if the newest stop request comes from the sweep, not from the user. A stopped trial can be
+    continued later. `spared` is then its last epoch before that: comparisons at this epoch or an earlier one do not
+    stop the trial again.
 
     `epoch_s` is the training time of an epoch, and `start_s` is the time without training in the first epoch. Both are
-    known once an epoch is completed. `usd_per_hour` is the maximum price of all instances of the trial, and
-    `price_usd_per_hour` is their price in its cheapest launch. `age` is the run time since the trial's run was created.
+    known once an epoch is completed. For all instances of the trial together, `usd_per_hour` is the maximum price, and
+    `price_usd_per_hour` is the price of the cheapest launch. `age` is the run time since the trial's run was created.
     """
 
     number: int
@@ -200,7 +200,7 @@ class Stop(msgspec.Struct, frozen=True):
 
 
 class CarryOn(msgspec.Struct, frozen=True):
-    """The action to continue a trial that the sweep has stopped."""
+    """The action of continuing a trial that the sweep has stopped."""
 
     number: int
 
@@ -514,7 +514,7 @@ def _epochs_trained(trials: int, keep_one_in: int, first: int, epochs: int) -> f
 def _is_done(trial: TrialProgress) -> bool:
     """
     Return True if the trial has trained all of its epochs. Such a trial is never stopped: its weights are final, and
-    the little that it still has to do costs almost nothing.
+    the remaining work costs almost nothing.
     """
     return trial.epochs_total is not None and trial.last_epoch >= trial.epochs_total
 
@@ -593,7 +593,7 @@ def _rest(trial: TrialProgress, need: Need) -> Decimal:
 
 
 def _standing(trial: TrialProgress, trials: Sequence[TrialProgress], metric: str, maximize: bool) -> tuple[int, float]:
-    """Return a key to sort trials by: the more promising a trial is, the lower is its key."""
+    """Return a key to sort trials by: the more promising the trial, the lower the key."""
     sign, epoch = -1 if maximize else 1, trial.last_epoch
     at = [
         each.metrics[metric]

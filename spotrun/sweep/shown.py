@@ -16,11 +16,11 @@ from spotrun.sweep.rungs import SweepPlan, trials_of
 
 def sweep_shown(sweep: NamedSweep) -> SweepShown:
     """
-    Return the current state of the sweep. No process needs to take care of the sweep for this.
+    Return the current state of the sweep, whether or not a process takes care of it.
 
     Raises:
-        SpecInvalid: an older spotrun began the sweep and did not record the sweep's budget.
-        StoreError: the record in the store is not one that a spotrun could have written.
+        SpecInvalid: an older spotrun began the sweep, and did not record its budget. StoreError: the sweep's record in
+        the store is malformed.
     """
     record = sweep.record
     if record.budget_usd is None:

@@ -249,8 +249,8 @@ def _deadline_s(spec: RunSpec, text: str | None) -> float | None:
 
 def _checked(spec_path: Path, asked: RequestedSweep, deadline_s: float | None) -> SweepPlan:
     """
-    Check that the first trial can begin. Show the offerings that suit the trial, and the number of trials. Return the
-    plan of the sweep, to which the current prices are added.
+    Check that the first trial can begin. Show the suitable offerings and the number of trials. Return the sweep's plan
+    with the current prices added.
 
     Raises:
         SpecInvalid, CloudError, StoreError: the first trial could not begin as requested.
@@ -315,8 +315,8 @@ def _found(asked: RequestedSweep) -> NamedSweep | None:
 
 def _was_removed(sweep: NamedSweep, runs: Sequence[OpenRun]) -> bool:
     """
-    Return True if the user has deleted the sweep's runs, so that its name can be used for a new sweep. That is assumed
-    if the sweep has no runs although it began longer than FORGOTTEN_AFTER ago.
+    Return True if the user has deleted the sweep's runs. This is assumed if the sweep has no runs although it began
+    more than FORGOTTEN_AFTER ago. Its name is then free for a new sweep.
     """
     return not runs and datetime.now(UTC) - sweep.record.began_at > FORGOTTEN_AFTER
 
@@ -333,8 +333,8 @@ def _created(
     asked: RequestedSweep, wish: SweepFlags, deadline_s: float | None, in_place_of: NamedSweep | None
 ) -> NamedSweep:
     """
-    Create the sweep by writing its record. `in_place_of` is an earlier sweep of the same name whose runs were deleted;
-    its record is replaced.
+    Create the sweep by writing its record. This replaces the record of `in_place_of`, an earlier sweep of the same name
+    whose runs were deleted.
 
     Raises:
         SpotrunError: another machine has just begun a sweep of this name.

@@ -39,9 +39,8 @@ not kept, and no snapshot is taken during the validation.
 @dataclass(frozen=True)
 class _Before:
     """
-    The state before a validation. It refers to the model's weights without copying them, because a validation should
-    not change weights. `norms` has the norm of each weight, to find out whether a validation has changed them
-    nevertheless.
+    The state before a validation. The model's weights are not copied, because a validation should not change them. In
+    case it does, `norms` has the norm of each weight before the validation.
     """
 
     place: Boundary
@@ -50,8 +49,8 @@ class _Before:
 
     def still_holds(self, module: nn.Module) -> bool:
         """
-        Return whether the weights are still those from before the validation. A callback that averages weights may have
-        replaced them by the averages until the validation ends.
+        Return whether the weights are the same as before the validation. A callback that averages weights may have
+        replaced them by the averages for the time of the validation.
         """
         now = _norms(module)
         return len(now) == len(self.norms) and all(map(torch.equal, self.norms, now))

@@ -149,8 +149,8 @@ class Fit:
     @classmethod
     def begin_anyway(cls, framework: Framework, local: str | None = None) -> Fit:
         """
-        Return the fit, with or without an agent. The order of data and the random numbers are the same in both cases.
-        Without an agent, the training is saved in the folder `local`, if that is given.
+        Return the fit, whether or not there is an agent. The order of data and the random numbers are the same in both
+        cases. Without an agent, the training is saved in the folder `local`, if that is given.
         """
         ranks, agent = _agent_of(framework)
         if agent is None and local is not None:
@@ -160,8 +160,8 @@ class Fit:
     @classmethod
     def under(cls, framework: Framework, ranks: Ranks, agent: session.Agent) -> Fit:
         """
-        Return the fit that uses `agent`, ready to start. If spotrun cannot run this training, end the process before
-        the first step.
+        Return a fit that uses `agent` and is ready to start. If spotrun cannot run this training, end the process
+        before the first step.
         """
         if agent.unfinished:
             unsupported.reject(
@@ -443,8 +443,8 @@ class Fit:
 
     def finish(self) -> None:
         """
-        Take the final snapshot, and report the end of the training to the agent. Only the first call does this. If this
-        process resumed from the final snapshot and trained nothing, it only reports the end.
+        Take the final snapshot, and report the end of the training to the agent. If this process resumed from the final
+        snapshot and trained nothing, only report the end. Further calls have no effect.
         """
         if self._finished:
             return

@@ -74,7 +74,7 @@ class Framework(Protocol):
 
     @property
     def seed(self) -> int:
-        """The seed that the script gave to its generators; 0 if it gave none."""
+        """The seed that the script gave to its random number generators; 0 if it gave none."""
 
     def problems(self) -> Sequence[Problem]:
         """
@@ -96,7 +96,7 @@ class Framework(Protocol):
     @property
     def leaves_gradients(self) -> bool:
         """
-        True if there can be gradients at a boundary that no optimizer has used yet. Snapshots then include the
+        True if, at a boundary, there can be gradients that no optimizer has used yet. Snapshots then include the
         gradients.
         """
 
@@ -110,7 +110,7 @@ class Framework(Protocol):
 
     @property
     def averages(self) -> Mapping[str, nn.Module]:
-        """Modules that hold averages of `module`'s weights. The names must be the same in each process."""
+        """Modules that hold averages of `module`'s weights, by name. The names must be the same in every process."""
 
     @property
     def own_attributes(self) -> frozenset[str]:
@@ -194,9 +194,7 @@ class Framework(Protocol):
 
     @property
     def passes_before(self) -> int:
-        """
-        The number of passes over the training data that this epoch has completed; 0 if an epoch has only one pass.
-        """
+        """The number of completed passes over the training data in this epoch; 0 if an epoch has only one pass."""
 
     @property
     def pass_begins_at(self) -> tuple[int, int]:
@@ -218,8 +216,8 @@ class Framework(Protocol):
 
     def dump_rest(self) -> State:
         """
-        Return the part of the framework's state that `dump` does not contain. It is equal on all ranks, and has the
-        same keys in each call.
+        Return the part of the framework's state that `dump` leaves out. The result is equal on all ranks, and always
+        has the same keys.
         """
 
     def dump_metrics(self) -> State:
@@ -253,8 +251,8 @@ class Framework(Protocol):
 
     def misfit(self) -> str:
         """
-        Return "" if the state given to `load` fits the framework. If a part of the framework has changed so that the
-        state does not fit, name this part.
+        Return the name of a part of the framework that has changed, so that the state given to `load` does not fit; ""
+        if the state fits.
         """
 
     def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
@@ -306,7 +304,10 @@ class Hooks(Protocol):
         """
 
     def loading(self, stage: Stage, epoch: int) -> AbstractContextManager[None]:
-        """Return a context. Within it, the framework makes loaders, perhaps by calling the script's own code."""
+        """
+        Return a context manager for the time in which the framework creates loaders, perhaps by calling the script's
+        code.
+        """
 
     def built(self) -> None:
         """
@@ -324,7 +325,7 @@ class Hooks(Protocol):
 
     def epoch_begins_again(self) -> None:
         """
-        Called before the script's epoch code is rerun. Restores only the Python state. `epoch_begins` will restore the
+        Called before the script's code for an epoch is rerun. Restores the Python state. `epoch_begins` restores all
         other state.
         """
 
@@ -353,8 +354,8 @@ class Hooks(Protocol):
 
     def batch_ends(self, *, boundary: bool, validation_due: bool) -> None:
         """
-        Called when the batch is trained and counted. If `validation_due`, a validation follows. `boundary` says that
-        all gradients have been used by an optimizer.
+        Called when the batch has been trained and counted. `boundary` says that an optimizer has used all gradients,
+        and `validation_due` that a validation follows.
         """
 
     def step_ends(self) -> None:

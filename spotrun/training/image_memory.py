@@ -53,7 +53,7 @@ Bytes: TypeAlias = bytearray | np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class Arrival:
-    """Tracks up to which byte an image has arrived."""
+    """Tracks how many bytes of an image have arrived."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -157,7 +157,7 @@ class ImageMemory:
 
 
 class Received:
-    """An image that another process sends, with the interface of `ImageMemory`."""
+    """An image that arrives from another process, in plain memory. Has the interface of `ImageMemory`."""
 
     def __init__(self, size_bytes: int) -> None:
         self.image: Bytes = bytearray(size_bytes)

@@ -159,8 +159,8 @@ def _held(optimizer: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
 
 class Parts:
     """
-    The description, in a snapshot, of the optimizers of `module`. It consists of what the functions `described` and
-    `by_name` returned when the snapshot was taken.
+    A snapshot's description of the optimizers of `module`. It consists of the results of `described` and `by_name` at
+    the time of the snapshot.
     """
 
     def __init__(self, described: list[State], by_name: list[State | None] | None, module: nn.Module) -> None:
@@ -224,15 +224,15 @@ class Parts:
 
     def has(self, number: int) -> bool:
         """
-        Return whether the snapshot has a description of optimizer `number` that `by_name` made, in addition to the
-        optimizer's `state_dict`. `put` restores what is described.
+        Return True if the snapshot has not only the `state_dict` of optimizer `number` but also a description by
+        `by_name`. `put` restores from that description.
         """
         return self._by_name[number] is not None
 
     def has_whole(self, number: int) -> bool:
         """
-        Return whether the snapshot's description of optimizer `number` contains the whole state of this optimizer and
-        of all optimizers in it. If so, `put` restores the whole state, and `load_state_dict` is not needed.
+        Return True if the snapshot's description of optimizer `number` contains the complete state of this optimizer
+        and of all optimizers in it. `put` then restores everything, without `load_state_dict`.
         """
         saved = self._by_name[number]
         return saved is not None and all(node["whole"] for node in saved.values())
@@ -328,9 +328,9 @@ def _fill(held: Any, value: Any) -> bool:
 
 class Containers:
     """
-    The lists of groups and the states that an optimizer, and the optimizers in it, have before a load. A load replaces
-    these objects by new ones. But one optimizer may share such an object with another, which would then keep the old
-    object. So after the load, `have_again` puts the original objects back.
+    The parameter groups and states that an optimizer and the optimizers inside it have before a load. A load replaces
+    these objects by new ones. If two optimizers share such an object, the other one would keep the old object. So after
+    the load, `have_again` puts the original objects back.
     """
 
     def __init__(self, optimizer: Any) -> None:

@@ -28,11 +28,11 @@ State = dict[str, Any]
 
 class OptimizerStates:
     """
-    The states of all optimizers, in a checkpoint that may still be arriving.
+    The states of all optimizers, which may still be arriving from the agent.
 
     `views` has one state for each optimizer, in the form of the optimizer's `state_dict`. The states' tensors are in
     `memory`, which is freed once `take` has returned them. `parts` describes the optimizers; it is None if an older
-    version saved the snapshot.
+    version of spotrun saved the snapshot.
     """
 
     def __init__(self, views: Sequence[State], memory: Memory, parts: Parts | None = None) -> None:
@@ -45,8 +45,8 @@ class OptimizerStates:
 
     def take(self) -> Sequence[State]:
         """
-        Wait until the states have arrived, and return them. Snapshots contain no functions. So if the groups of an
-        optimizer contain functions of the script, the result lacks them, and `of_living` adds them.
+        Wait until the states have arrived, and return them. The result lacks the functions that the script has in an
+        optimizer's parameter groups, because snapshots contain no functions. `of_living` adds them.
         """
         if self._taken is None:
             self._taken = self._views = self._memory.keep(self._views)
@@ -176,11 +176,10 @@ def _copied(group: State) -> State:
 
 def _complete(optimizer: Optimizer, loaded_groups: list[State], saved: State) -> None:
     """
-    Load the whole state `saved` into an optimizer whose groups were loaded earlier, without its state.
+    Load the whole state `saved` into an optimizer for which only the groups were loaded earlier.
 
-    `loaded_groups` are the groups as they were loaded earlier. The state is loaded together with these groups.
-    Afterwards the optimizer gets its present groups back, because the script may have changed a learning rate or added
-    a group in the meantime.
+    The state is loaded together with `loaded_groups`, the groups as they were loaded. The script may have changed a
+    learning rate or added a group since then, so the optimizer's current groups are put back afterwards.
     """
     groups = optimizer.param_groups
     optimizer.state, optimizer.param_groups = defaultdict(dict), loaded_groups

@@ -46,8 +46,8 @@ class Overlap:
     def pieces(self, plan: ImagePlan) -> list[Piece]:
         """
         Return the pieces of `plan` that are copied while training continues: the large ones to which only optimizers
-        write. If all of them together are small, return an empty list, because then it is just as fast to copy them
-        immediately.
+        write. If their total size is small, return an empty list, because copying them immediately is then just as
+        fast.
         """
         if not self._allowed:
             return []
@@ -102,8 +102,8 @@ def _owned(optimizers: Sequence[Any]) -> Iterator[tuple[int, int]]:
 
 def _is_watched(tensor: Tensor) -> bool:
     """
-    Return whether `tensor` fulfils two conditions: writes to it are counted, and it is in memory that can be copied in
-    the background, which is plain memory or a GPU's memory.
+    Return True if writes to `tensor` are counted and its memory can be copied in the background: plain memory or a
+    GPU's.
     """
     return (tensor.is_cuda or is_plain(tensor)) and not tensor.is_inference()
 

@@ -138,8 +138,8 @@ class Session:
 
     def _leave(self, process: int, listener: threading.Thread) -> None:
         """
-        Stop the other threads when the process exits. If a thread computes while the interpreter shuts down, the
-        process aborts.
+        Stop the other threads when the process exits. If a thread still computed while the interpreter shuts down, the
+        process would abort.
         """
         if os.getpid() != process:
             return

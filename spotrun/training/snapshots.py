@@ -47,8 +47,8 @@ LENIENT = ("hyper_parameters", "datamodule_hyper_parameters")
 @dataclass(frozen=True)
 class Dump:
     """
-    The state of the training at a boundary, and the files in its work folder at that moment. `files` is None if the
-    files of the script are not saved.
+    The state of the training at a boundary, and the files in its work folder at that moment. `files` is None if
+    checkpoints include no files.
     """
 
     state: State
@@ -76,10 +76,7 @@ class _Pending:
     step_before: int
 
     def begin(self) -> None:
-        """
-        Let the copying thread do the remaining work: copy the remaining tensors, then check that all numbers are
-        finite.
-        """
+        """Make the copying thread copy the remaining tensors, and then check that all numbers are finite."""
         self.staged.begin()
         self.finite.begin()
 
@@ -293,17 +290,17 @@ class Snapshots:
         unsupported.reject(self._agent, f"the state holds {problem}", f"leave {problem.where} out of the saved state")
 
     def dump(self, place: Boundary, *, final: bool = False) -> Dump:
-        """Flush the loggers and the script's open files, and return the present state and files."""
+        """Flush the loggers and the script's open files, and return the current state and files."""
         return Dump(self.state(place), self._files.freeze(final=final))
 
     def state(self, place: Boundary) -> State:
         """
-        Return everything that the further training depends on. Report each value that has changed but that snapshots
-        cannot contain. Tensors are not copied.
+        Return all state on which the rest of the training depends. Report each value that has changed but cannot be
+        saved. Tensors are not copied.
 
         Raises:
-            TrainingUnsupported: no resume could rebuild the model as it is now; or the job requires that each resume is
-                exact, and a value that has changed cannot be saved.
+            TrainingUnsupported: the model has changed in a way that a resume could not rebuild; or a value that has
+            changed cannot be saved, and the job requires exact resumes.
         """
         framework, orders = self._framework, self._buckets.dump()
         state = framework.dump()

@@ -45,8 +45,8 @@ class Structure:
 
     def put_back(self, *, training: bool) -> None:
         """
-        Restore model and optimizers. Call this once, after the script's start hooks have run. `training` is False if
-        the checkpoint was made after the last step, so that no step is left.
+        Restore the model and its optimizers. Call this once, after the script's start hooks have run. `training` is
+        False if the checkpoint was made after the last step, so that no step is left.
 
         Raises:
             Misfit: the model or its optimizers differ from the snapshot's.

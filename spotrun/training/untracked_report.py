@@ -29,8 +29,8 @@ HINT = (
 
 class UntrackedReporter:
     """
-    Prints each report to the script's output. Also sends it to the agent, which records it. If `required` is True, a
-    report ends the training.
+    Prints each report to the script's output, and sends it to the agent, which records it. If `required` is True (the
+    job requires exact resumes), a report ends the training.
     """
 
     def __init__(self, agent: Agent, ranks: Ranks, *, required: bool) -> None:

@@ -92,12 +92,13 @@ def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
 
 def put_back(module: nn.Module, weights: Weights) -> None:
     """
-    Give `module` these weights. If a saved weight and the weight in `module` have the same shape and type, the value is
-    copied into the existing memory. If a part of `module` lacks a saved parameter or buffer, the parameter or buffer is
-    added. Missing parts are not added.
+    Load the weights into `module`. If a saved weight and the weight in `module` have the same shape and type, the value
+    is copied into the existing memory. Parameters and buffers that a part of `module` lacks are added, but missing
+    parts are not.
 
     Raises:
-        Misfit: a part is missing, new or different. The module's values are then unchanged, but `prune_again` and
+        Misfit: `module` lacks a part, or has one that is new or different. The module's values are then unchanged, but
+        `prune_again` and
             `share_again` may have changed its structure.
     """
     prune_again(module, weights)
@@ -186,9 +187,8 @@ def share_again(module: nn.Module, weights: Weights) -> None:
 
 def copy_missing(module: nn.Module, weights: Weights) -> None:
     """
-    Add each missing part by copying another part with the same structure, if there is one. For example, a script may
-    make a teacher, or a model of averaged weights, as a copy of its model. The copy gets its own weights later, from
-    `put_back`.
+    Add each missing part, such as a teacher or a model of averaged weights, by copying another part with the same
+    structure, if there is one. `put_back` later loads the part's weights.
     """
     for name, like in copies(weights.modules, kinds_of(module)).items():
         prefix, _, leaf = name.rpartition(".")
@@ -239,8 +239,8 @@ def class_of(kind: str) -> str:
 
 def _title_of(kind: str) -> str:
     """
-    Return the class name in `kind`. Leave out the name of the class's module, because different programs may import
-    the same script under different names.
+    Return the class name in `kind`, without the name of the class's module, because programs may import the same script
+    under different names.
     """
     return class_of(kind).rpartition(".")[2]
 

@@ -103,9 +103,8 @@ class TransformersFramework(TrainerLoop):
     @property
     def leaves_gradients(self) -> bool:
         """
-        True if a pass can leave gradients that are not used in a step yet. That is so if gradients accumulate and the
-        data is a stream. A pass over a stream may end in the middle of a step, and the next pass then adds to the
-        gradients of that step.
+        True if gradients accumulate and the data is a stream. A pass over a stream may end in the middle of a step, and
+        the next pass then adds to the gradients of that step.
         """
         return self.batches == 0 and self._trainer.args.gradient_accumulation_steps > 1
 
@@ -164,7 +163,7 @@ class TransformersFramework(TrainerLoop):
     def dump_rest(self) -> State:
         """
         Return the state that has to be saved in addition to the result of `dump`. This includes attributes that a
-        Trainer class of another library sets, such as sums of metrics that are not logged yet.
+        Trainer class of another library sets, such as sums of metrics that have not been logged yet.
         """
         trainer = self._trainer
         return {

@@ -19,7 +19,9 @@ DIGEST_BYTES = 16
 
 
 class BaseModel:
-    """The base of a PEFT model: the weights that are frozen when training begins. Any other model has no base."""
+    """
+    The base of a PEFT model: the weights that are excluded from training when it begins. Any other model has no base.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         frozen = {name: weight for name, weight in model.named_parameters() if not weight.requires_grad}

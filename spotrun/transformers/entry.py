@@ -39,8 +39,8 @@ def _watch_training(module: ModuleType) -> None:
 
 def _begin_where_the_loader_does(module: ModuleType) -> None:
     """
-    Make the Trainer start spotrun's exact loaders directly at any batch. For every other loader, the Trainer still
-    reads and drops the batches before the position.
+    Keep the Trainer from skipping batches of exact loaders, which begin at the right batch by themselves. From any
+    other loader, the Trainer still reads and drops the batches before the position.
     """
     original = module.skip_first_batches
 

@@ -80,7 +80,7 @@ class Loaders:
 
     @property
     def has_ended(self) -> bool:
-        """True if, according to accelerate, the batch read last is the last of its pass."""
+        """True if, according to accelerate, the newest batch was the last one of its pass."""
         return bool(vars(self._outer).get("end_of_dataloader", False))
 
     def close(self) -> None:

@@ -92,7 +92,7 @@ class TrainerLoop:
         }
 
     def load_place(self, place: Boundary, saved: State) -> None:
-        """Let the Trainer begin at `place`."""
+        """Make the Trainer begin at `place`."""
         self._place = place
         self._last = (saved["grad_norm"], saved["learning_rate"]) if saved["has_stepped"] else None
         self._closes_again = saved["closing"] and place.validation_due

@@ -38,8 +38,8 @@ COUNTS = "trainer_state"
 
 def dump(trainer: Any) -> State:
     """
-    Return the entries that the Trainer adds to a checkpoint besides weights and optimizers: its counts, the scheduler
-    and the scaler.
+    Return the entries that the Trainer adds to a checkpoint in addition to weights and optimizers: its counts, the
+    scheduler and the scaler.
     """
     state = trainer.state
     scheduler, scaler = trainer.lr_scheduler, trainer.accelerator.scaler
@@ -54,7 +54,7 @@ def dump(trainer: Any) -> State:
 
 
 def load_counts(trainer: Any, saved: State) -> None:
-    """Load the step counts, after the Trainer has made its new TrainerState."""
+    """Load the step counts. Call this after the Trainer has created its new TrainerState."""
     for name, value in saved[COUNTS].items():
         setattr(trainer.state, name, value)
 
@@ -130,7 +130,7 @@ def dump_log_folders(trainer: Any) -> list[str | None]:
 
 
 def load_log_folders(trainer: Any, saved: list[str | None]) -> None:
-    """Set the log folders, before the callbacks begin to write into them."""
+    """Set the log folders. Call this before the callbacks write into them."""
     for callback, folder in zip(trainer.callback_handler.callbacks, saved, strict=False):
         if folder is not None and hasattr(callback, LOG_FOLDER):
             setattr(callback, LOG_FOLDER, folder)

@@ -98,7 +98,7 @@ class TrainerTrace:
         return original(*args, **kwargs)
 
     def _on_step_end(self, original: Any, *args: Any, **kwargs: Any) -> None:
-        """Handle the end of a step. The Trainer calls this once more at an epoch's end."""
+        """Handle the end of a step. The Trainer calls this again at the end of an epoch."""
         self._batch_ends()
         original(*args, **kwargs)
         assert self._trace is not None
@@ -118,7 +118,7 @@ class TrainerTrace:
 
 
 def traced_result(process: ProcessTrace, trainer: Any, original: Any, stage: str) -> Any:
-    """Wrap the Trainer's method `original`, so that the results of calls outside a training are recorded."""
+    """Wrap the Trainer's method `original` to record the results of calls outside a training."""
 
     @functools.wraps(original)
     def result(*args: Any, **kwargs: Any) -> Any:

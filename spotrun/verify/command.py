@@ -65,8 +65,8 @@ class CommandVerification(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_command(spec: RunSpec, straight: RehearsalResult) -> bool:
     """
-    Return whether the job is a command that keeps its state in files, so that the verification has to compare files. If
-    `straight` (the run without kills) has the trace of a training, return False, because the steps of that training are
+    Return whether the job is a command that keeps its state in files, which the verification then compares. If
+    `straight` (the run without kills) has the trace of a training, return False: the steps of that training are
     compared instead.
     """
     if straight.has_trace:

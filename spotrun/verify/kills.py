@@ -77,7 +77,8 @@ def kill_steps(steps: int, plan: KillPlan) -> list[int]:
     """
     Return the steps at which a training of `steps` steps is killed, in order.
 
-    Drawn steps are in the last nine tenths of the training, so that most kills have a checkpoint before them.
+    Steps that are drawn at random are in the last nine tenths of the training, so that there is a checkpoint before
+    most kills.
     """
     beyond = [step for step in plan.at if not 1 <= step <= steps]
     if beyond:

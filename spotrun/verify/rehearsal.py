@@ -165,10 +165,7 @@ class Rehearsal:
     # -- kills -------------------------------------------------------------------------------------------------------
 
     def _kill_if_due(self, trace: Trace) -> bool:
-        """
-        If the trainer waits at the step of the next kill, kill the trainer or its instance. Return whether a kill was
-        due.
-        """
+        """If the trainer waits at the step of the next kill, kill the trainer or its instance, and return True."""
         held_at = trace.held_at
         if len(held_at) <= len(self._kills):
             return False
@@ -202,8 +199,8 @@ class Rehearsal:
 
     def _files(self) -> tuple[Folder, dict[str, str]]:
         """
-        Return two things: the files that the script has written; and the files that no checkpoint includes, each path
-        with the reason.
+        Return two things: the files that the script has written; and for each file that no checkpoint includes, the
+        reason.
         """
         last = list(self._ledger.refresh().attempts.values())[-1]
         disk = self._cloud.folder(last.instance_id)

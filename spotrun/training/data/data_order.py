@@ -130,8 +130,8 @@ class ExactDataset(Proxy):
 
 def _reads_without_code(dataset: object) -> bool:
     """
-    Return whether reading a sample from `dataset` is only a look-up, which draws no random numbers. The generators are
-    then not seeded: seeding three generators takes ten microseconds, much longer than a look-up.
+    Return whether reading a sample from `dataset` is only a look-up, which draws no random numbers. Random number
+    generators are then not seeded: seeding all three takes ten microseconds, much longer than a look-up.
     """
     if type(dataset) is TensorDataset:
         return all(type(tensor) is Tensor for tensor in dataset.tensors)
@@ -197,7 +197,9 @@ class ExactOrder:
         return self._order.samples(batches) if self._batched else batches
 
     def indices(self, batch: int) -> Any:
-        """Return the sampler's result for one batch of the current pass, for the trace of `verify-resume`."""
+        """
+        Return the indices that the sampler chose for one batch of the current pass, for the trace of `verify-resume`.
+        """
         return self._order.at(batch)
 
     def _draw(self, key: tuple[object, ...]) -> Drawn:
@@ -239,8 +241,8 @@ def order_generators(loader: object) -> OwnGenerators:
 
 def _untouched() -> Any:
     """
-    Return a context that keeps data loading from changing the training's generators. In a worker, which
-    has its own generators, the context does nothing.
+    Return a context manager that keeps data loading from changing the training's random number generators. In a worker,
+    which has generators of its own, it does nothing.
     """
     return nullcontext() if get_worker_info() is not None else seeds.kept()
 

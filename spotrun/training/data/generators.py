@@ -33,8 +33,8 @@ may have a generator. A longer list is considered data and is not searched.
 
 def kept_by(**roots: object) -> OwnGenerators:
     """
-    Search the attributes of `roots` for generators, then the attributes of the objects found there, `DEPTH` levels
-    deep. Return the generators, except the global ones.
+    Search the attributes of `roots`, and the attributes of the objects in them, `DEPTH` levels deep. Return all random
+    number generators found, except the global ones.
     """
     found: OwnGenerators = {}
     seen: set[int] = set()

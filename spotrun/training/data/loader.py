@@ -221,8 +221,8 @@ class ExactLoader:
 
     def _begin_once(self, stream: streams.Stream, before: _Pass | None, last: tuple[int, ...]) -> _Pass:
         """
-        Begin a pass over data that can be read only once: what was read cannot be read a second time in the same
-        process. A resumed process first reads the batches of all earlier passes, and drops them.
+        Begin a pass over data that each process can read only once. A resumed process first reads and drops the batches
+        of all earlier passes.
         """
         resumed = self._resumed
         if self._resumed is not None:
@@ -309,8 +309,8 @@ class _Pass(Iterator[Any]):
 
 class _StreamPass(_Pass):
     """
-    A pass over a stream. Before each batch is read, the generators are seeded with the batch's number. After the batch
-    is read, their earlier states are restored, because the training uses the same generators.
+    A pass over a stream. Before each batch is read, the global random number generators are seeded with the batch's
+    number. Afterwards their earlier states are restored, because the training uses the same generators.
 
     `holder` is the object that has the stream's state; None if the stream has no state. `states` has the state of
     `holder` after each of the last KEPT_STATES batches. Without a holder, `marks` has the mark (marks.py) of each of

@@ -51,8 +51,8 @@ class Samplers:
     def made_late(self) -> None:
         """
         From now on, save every value of these samplers. Usually only changed values are saved, because a new process
-        makes the samplers with the same first values. But these samplers were made during the training, so a new
-        process may make them with other values.
+        creates the samplers with the same initial values. But these samplers were created during the training, so their
+        initial values may differ in a new process.
         """
         self._first = {}
 
@@ -103,7 +103,8 @@ class Samplers:
 
     def _to_save(self, values: Values) -> Values:
         """
-        Leave out long values that are unchanged since the process began, because a new process has the same values.
+        Return `values` without long values that are unchanged since the process started, because a new process has the
+        same.
         """
         return {n: value for n, value in values.items() if not _is_long(value) or not same(self._first.get(n), value)}
 

@@ -20,8 +20,8 @@ class TrainingData:
     """
     All loaders of one training. The order of their data depends on `seed`.
 
-    `resumed` is None for a fresh start; otherwise it is what the method `state` returned in an earlier process.
-    `is_carried` is passed on to ExactLoader.
+    `resumed` is None for a fresh start; otherwise it is the result of `state` in an earlier process. `is_carried` is an
+    argument for ExactLoader.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class TrainingData:
 
     def _resume_validation(self) -> None:
         """
-        Restore the states of the validation loaders once, as soon as these loaders exist. Usually they exist when
-        training starts. If the current epoch has no validation, the framework makes them later.
+        Restore the states of the validation loaders, once these loaders exist. Usually they exist when training starts.
+        If the current epoch has no validation, the framework creates them later. Further calls have no effect.
         """
         if made := self._validation_streams():
             for stream, state in zip(made, self._resumed_validation, strict=False):
@@ -142,9 +142,7 @@ class TrainingData:
         self._resume_validation()
 
     def state(self, epoch: int, batch: int, *, epoch_ended: bool) -> dict[str, list[Any]]:
-        """
-        Return the state from which the loaders can continue after `batch`. Must not be called during a validation.
-        """
+        """Return the state from which the loaders can continue after `batch`. Do not call this during a validation."""
         return {
             "train": [one.state(epoch, batch, epoch_ended=epoch_ended) for one in self._train_loaders()],
             "validate": [one.state_between() for one in self._validation_streams()] or self._resumed_validation,

@@ -60,7 +60,8 @@ class _Marker:
 
 def _arrive(number: int) -> Any:
     """
-    Report, on the thread that writes the file, that all earlier events are written. Return an empty event to write.
+    Report that all earlier events have been written. Called by the thread that writes the file, which then writes the
+    result, an empty event.
     """
     if number in _waiting:
         _waiting[number].set()

@@ -69,15 +69,15 @@ def _go_on_in(logger: Any, run: Any) -> None:
 
 
 def _is_new(logger: Any) -> bool:
-    """Return whether the logger's MLflow run is still empty."""
+    """Return whether the logger's MLflow run has no data yet."""
     data = logger.experiment.get_run(logger.run_id).data
     return not data.metrics and not data.params
 
 
 def _leave_out(logger: Any, last_steps: Mapping[str, int]) -> None:
     """
-    Make the logger skip values that were logged before the resume: for each metric, all values up to the metric's step
-    in `last_steps`.
+    Make the logger skip values that were logged before the resume: for each metric, all values up to its step in
+    `last_steps`.
     """
     log = logger.log_metrics
 

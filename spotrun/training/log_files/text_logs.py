@@ -50,8 +50,8 @@ def _dump(logger: Any, pattern: str) -> State:
 
 def _extent(path: Path) -> int:
     """
-    Return the length to which the file may later be cut: in bytes, or in rows for a CSV file. When a CSV file gets a
-    new column, every row is rewritten with more bytes, so the number of bytes would no longer be right.
+    Return the length to which a resume can cut the file: in rows for a CSV file, otherwise in bytes. When a CSV file
+    gets a new column, all its rows are rewritten and become longer, so a number of bytes would then be wrong.
     """
     return len(path.read_bytes().splitlines()) if path.name == CSV else path.stat().st_size
 
@@ -72,9 +72,8 @@ def content_of(tensor: torch.Tensor) -> bytes:
 
 def begin(loggers: Loggers, run_uid: str) -> None:
     """
-    On a fresh start, use the logger's version (its folder `version_N`) that an earlier process of the same run began,
-    if there is one. Remove the files in it, because the training starts at its first step and will log everything
-    again.
+    On a fresh start, reuse the version (the folder `version_N`) that an earlier process of the same run may have begun,
+    and remove the files in it. The training starts at its first step, so it will log everything again.
     """
     kinds = _kinds(loggers)
     before = [_begun_before(logger, run_uid) for logger, _ in kinds]

@@ -92,7 +92,7 @@ class Baseline:
 
     def settle(self, walk: Walk) -> None:
         """
-        Record the present state of the trained module: its tensors, and the plain attributes of those parts whose
+        Record the current state of the trained module: its tensors, and the plain attributes of those parts whose
         classes come from libraries.
         """
         for _, _, value in walk.others.values():
@@ -158,7 +158,7 @@ class Baseline:
 
     def before(self, *, probe: bool) -> Before:
         """
-        Return what is known from earlier walks, so that the next walk can skip unchanged objects. With `probe`, long
+        Return the results of earlier walks, so that the next walk can skip unchanged objects. With `probe`, long
         containers are compared item by item.
         """
         for key in list(self._tables):
@@ -206,9 +206,9 @@ def _change(before: dict[str, Any], now: dict[str, Any], holder: object) -> Chan
     """
     Return what has changed between a holder's parts `before` and `now`; None if nothing has.
 
-    A name that is missing in `now` counts as gone only if the attribute no longer exists. For example, an attribute of
-    a library's module counts as a part only while its value is plain. If its value becomes another object, it is no
-    longer in `now`, but the attribute still exists.
+    A part that is missing in `now` counts as gone only if `holder` no longer has an attribute of that name. For
+    example, an attribute of a library's module is a part only while its value is plain. If it gets another value, it is
+    missing in `now`, but it still exists.
     """
     if len(before) == len(now) and all(map(is_, before, now)):
         others = compress(now, map(is_not, before.values(), now.values()))  # usually few

@@ -88,7 +88,7 @@ values are saved.
 
 class Node:
     """
-    An object whose parts may change.
+    A mutable object.
 
     `parts` is a dict if the parts have names (HOLDERS), and a list otherwise; for a mapping, the list has its keys and
     values, alternating. `parts` is None if the walk does not enter the object. `inner` has the parts that may have
@@ -358,7 +358,7 @@ class Walk:
         return parts | {name: vars(module)[name] for name in TENSORS_OF_TORCH if vars(module)[name]}
 
     def _plain_of(self, module: nn.Module) -> dict[str, Any] | None:
-        """Return the public plain attributes of a library's module; None if the class is the script's."""
+        """Return the public plain attributes of a library's module; None if the script defines the module's class."""
         cls = type(module)
         is_plain = self._plain.get(cls)
         if is_plain is None:
@@ -427,7 +427,7 @@ def _of_function(function: FunctionType) -> dict[str, Any]:
 
 
 def _named(kind: str, path: str, parts: Any, still: Set[int]) -> list[tuple[Any, str]]:
-    """Return those of `parts` that can contain further objects, each with its own path."""
+    """Return those of `parts` that can contain further objects, each with its path."""
     if kind in HOLDERS:
         return [
             (part, f"{path}.{name}")

@@ -52,7 +52,7 @@ calls methods of the parts, so the parts must be complete.
 
 
 class _Missing(Exception):
-    """Raised if an object can be neither found nor made in this process."""
+    """Raised if an object can be neither found nor created in this process."""
 
 
 class Restorer:
@@ -60,7 +60,7 @@ class Restorer:
     Restores one image. After the restore, the attribute `lost` has the paths of the values that could not be restored,
     because this process has no object for them.
 
-    The argument `late` has the trained module's present parts, by path.
+    The argument `late` has all parts that the trained module has now, by path.
     """
 
     def __init__(
@@ -414,7 +414,10 @@ def _flag(name: str, number: int) -> Flag:
 
 
 def _enum(name: str) -> type:
-    """Return an enum class that already exists in this process."""
+    """
+    Return the enum class `name` (`module:class`) without importing anything. Raise _Missing if this process does not
+    have it.
+    """
     module, _, qualname = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):

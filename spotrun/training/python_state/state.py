@@ -76,15 +76,15 @@ class PythonState:
 
     def moved(self) -> None:
         """
-        Record the module's tensors once more. Call this after the module was moved to its device, because the move may
+        Record the module's tensors again. Call this after the module has been moved to its device, because the move may
         have replaced its tensors.
         """
         self._baseline.settle(self._walk(None))
 
     def reads(self, loader: Any, stage: Stage, number: int) -> None:
         """
-        Register the loader that is the `number`-th of its stage. The state of its stream or sampler is not part of the
-        Python state, because it is saved with the position in the data.
+        Register loader `number` of a stage. The state of its stream or sampler is not part of the Python state, because
+        it is saved with the position in the data.
         """
         names = ("sampler", "batch_sampler") if is_indexed(loader) else ("dataset",)
         self._stops |= {id(one): one for one in (loader, *(getattr(loader, name, None) for name in names))}
@@ -202,7 +202,9 @@ class PythonState:
 
 
 def _own_within(script: Script, value: Any, path: str, depth: int = DEPTH) -> Iterator[tuple[str, object]]:
-    """Yield `value` if its class is the script's. Else yield the instances of the script's classes inside `value`."""
+    """
+    Yield `value` if the script defines its class. Otherwise yield the instances of the script's classes inside it.
+    """
     if script.owns(type(value)):
         yield path, value
     elif depth and isinstance(value, list | tuple):

@@ -63,8 +63,8 @@ class Surroundings:
 
 def _raw() -> Mapping[Any, Any]:
     """
-    Return all environment variables as the system encodes them. This is faster than reading os.environ, which decodes
-    each variable at each access.
+    Return all environment variables in the system's encoding. This is faster than reading os.environ, which decodes a
+    variable at each access.
     """
     raw: Mapping[Any, Any] = vars(os.environ).get("_data", os.environ)
     return raw

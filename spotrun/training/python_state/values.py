@@ -81,7 +81,7 @@ def decode(encoded: Encoded) -> Any:
     Return the value that was encoded.
 
     Raises:
-        ValueError: an unknown kind.
+        ValueError: `encoded` is of an unknown kind.
     """
     if type(encoded) is not tuple:
         return encoded

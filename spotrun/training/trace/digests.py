@@ -34,7 +34,7 @@ SHOWN_MAX = 80
 
 
 def generators() -> dict[str, Any]:
-    """Return the state of every generator that spotrun seeds."""
+    """Return the state of every random number generator that spotrun seeds."""
     states = {"torch": torch.get_rng_state(), "numpy": np.random.get_state(), "python": random.getstate()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states |= {f"cuda:{n}": state for n, state in enumerate(torch.cuda.get_rng_state_all())}

@@ -119,7 +119,7 @@ def of_this_process() -> ProcessTrace:
 
 def traced(framework: Framework) -> FrameworkTrace | None:
     """
-    Return the trace of a fit that is about to start; None if the environment does not ask for a trace. Call this after
+    Return the trace of a fit that is about to start; None if the environment does not request a trace. Call this after
     the fit has loaded its state.
     """
     if FILE_VARIABLE not in os.environ:

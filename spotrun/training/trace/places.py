@@ -118,8 +118,8 @@ class Places:
 
     def loggers(self, loggers: Iterable[object]) -> None:
         """
-        Make `add` skip each logger whose class comes from a library. Report such a logger as not inspected, unless it
-        belongs to a training framework (ELSEWHERE).
+        Make `add` skip each logger whose class comes from a library. Report these loggers as not inspected, except
+        those of training frameworks (ELSEWHERE).
         """
         for number, logger in enumerate(loggers):
             if not self._script.owns(type(logger)):
@@ -235,7 +235,7 @@ class Places:
             self._waiting.extend((f"{path}.{name}", parts[name]) for name in sorted(parts))
 
     def _state(self, path: str, value: Any) -> None:
-        """Add the state of a generator, a scheduler or an optimizer that the script holds."""
+        """Add the state of a random number generator, a scheduler or an optimizer that the script holds."""
         try:
             state = state_of(value)
         except NotPlain:

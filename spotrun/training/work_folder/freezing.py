@@ -247,8 +247,8 @@ def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[
 
 def _read_between_writes(fd: int) -> tuple[bytes, Stamp]:
     """
-    Return a file's content, and its size and modification time. If the file changes during the read, it is read again,
-    up to TRIES times in all; if it changed each time, the content may not match the size and time.
+    Return a file's content, and its size and modification time. If the file changes while it is read, it is read again,
+    up to TRIES times in total. If it changes each time, the content may not match the size and time.
     """
     data, stamp = bytearray(), Stamp.of(os.fstat(fd))
     for _ in range(TRIES):
