@@ -172,11 +172,11 @@ class FilesWanted:
 class FilesFrozen:
     """
     The files of the work folder as they were between two steps (spotrun/folder/frozen_files.py). They belong to the
-    next snapshot: the field `files` of its `SnapshotTaken` message has the same value as `number` here.
+    next snapshot, whose `SnapshotTaken.files` equals this message's `number`.
 
-    The first file descriptor is a piece of memory that holds the small files and an index of all files. The index
-    begins at `index_at` and has `index_bytes`. `descriptors` is the number of further file descriptors. If there are
-    too many for one message, `MoreFiles` messages follow with the others.
+    The first file descriptor is for memory that holds the small files and an index of all files. The index begins at
+    `index_at` and is `index_bytes` long. `descriptors` is the number of further file descriptors. If there are too many
+    for one message, the others follow in `MoreFiles` messages.
     """
 
     number: int
@@ -198,11 +198,11 @@ class SnapshotTaken:
 
     The image is the state of the training after `batch` batches of epoch `epoch`. If `epoch_ended` is True, it is the
     state after the whole epoch, including the validation and everything else that is done at the end of an epoch. `fit`
-    counts the calls of fit() from 1; `epoch` and `step` are counted over all calls. `files` is the number of the
+    counts the calls of fit() from 1; `epoch` and `step` are counted across all calls. `files` is the number of the
     `FilesFrozen` that belongs to this snapshot.
 
-    `final` is True if this process trains no further step. `stall_s` is how many system seconds training paused for the
-    snapshot. `finite` is False if the loss or a parameter is NaN or infinite.
+    `final` is True if this process will train no further step. `stall_s` is the system time, in seconds, for which
+    training paused for the snapshot. `finite` is False if the loss or a parameter is NaN or infinite.
     """
 
     arena: int
@@ -233,7 +233,7 @@ class NotCarried:
 
 @dataclass(frozen=True, kw_only=True)
 class RoomWanted:
-    """The message that training has paused before its last snapshot, because no arena is free."""
+    """The message that training has paused before its last snapshot, until an arena is free."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,7 +364,7 @@ class SnapshotWanted:
 
 @dataclass(frozen=True, kw_only=True)
 class DrainWanted:
-    """The order to take a final snapshot at the end of the current step, and to train no further step."""
+    """The instruction to take a final snapshot at the end of the current step, and to train no further step."""
 
     reason: str
 

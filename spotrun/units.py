@@ -77,7 +77,7 @@ def shown(value: object, limit: int = 60) -> str:
 
 
 def shown_lines(text: str) -> str:
-    """Return text of several lines, safe to show and uncut."""
+    """Return a text of several lines so that it is safe to show, without cutting it."""
     return "\n".join(shown(line, len(line)) for line in text.split("\n"))
 
 

@@ -73,8 +73,8 @@ def _s3_forgets(rule: Rule, root: str) -> bool:
 
 def gcs_expiries(rules: Iterable[Rule], root: str) -> tuple[str, ...]:
     """
-    Describe the rules of a GCS bucket that delete live objects below `root`. Leave out rules that change the storage
-    class, because GCS can read objects of any class immediately.
+    Describe the rules of a GCS bucket that delete current (not old) versions of objects below `root`. Rules that change
+    the storage class are left out, because GCS can read objects of any class immediately.
     """
     return tuple(f"a rule deletes objects with {dict(_condition(rule))}" for rule in rules if _gcs_deletes(rule, root))
 

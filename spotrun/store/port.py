@@ -72,9 +72,8 @@ class Store(Protocol):
 
     def list(self, prefix: str, after: str = "") -> list[StoredObject]:
         """
-        Return the objects whose keys begin with `prefix` and sort after `after`, in the order of their keys. Leave out
-        objects whose names are not valid keys. Such objects were written by other programs, and a Store cannot read or
-        delete them.
+        Return the objects whose keys begin with `prefix` and sort after `after`, in the order of their keys. Objects
+        whose names are not valid keys are left out: other programs wrote them, and a Store cannot read or delete them.
         """
 
     def folders(self) -> tuple[str, ...]:

@@ -249,10 +249,10 @@ def _from_answer(error: sdk.ClientError, what: str) -> StoreError:
 
 def _is_vague(status: int, code: str) -> bool:
     """
-    Return True if the meaning of an error is not clear. The answer may be damaged, or another server between this
-    machine and the store may have sent it. The real cause may be a missing object, a missing bucket, or a slow
-    connection. If the meaning is not clear, the caller retries, because a retry does less harm than a wrong guess. (If
-    an answer has no error code, botocore uses its HTTP status as the code.)
+    Return True if an error answer may have several causes, such as a missing object, a missing bucket, or a slow
+    connection: the answer may be damaged, or come from a server between this machine and the store. The caller then
+    retries, because a retry does less harm than a wrong guess. (If an answer has no error code, botocore uses its HTTP
+    status as the code.)
     """
     return (status == _NOT_FOUND and code not in _HINTS) or (status == _BAD_REQUEST and code == str(status))
 

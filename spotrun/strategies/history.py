@@ -37,7 +37,7 @@ which the loss happened, its weight is 1.
 
 class Past(msgspec.Struct, frozen=True):
     """
-    The losses of a zone and the seconds for which it was up, in periods that have ended. Both numbers are faded: older
+    The losses of a zone and the seconds for which it had spot, in periods that have ended. In both numbers, older
     periods count less.
     """
 
@@ -60,8 +60,8 @@ class Past(msgspec.Struct, frozen=True):
 
 class ZoneRecord(msgspec.Struct, frozen=True):
     """
-    The losses of a zone, and the seconds for which it was up. Both numbers are faded, as of `at_s`. `up` is True if the
-    zone has had spot ever since `at_s`.
+    The losses of a zone, and the seconds for which it had spot, up to `at_s`. In both numbers, older observations count
+    less. `up` is True if the zone has had spot ever since `at_s`.
     """
 
     at_s: float

@@ -374,8 +374,8 @@ def _left(plan: SweepPlan, trials: Iterable[TrialProgress]) -> Decimal:
 
 def held_usd(trials: Iterable[TrialProgress]) -> Decimal:
     """
-    Return the part of the sweep's budget that these trials take: what the settled ones have cost, and the whole budgets
-    of the others.
+    Return the part of the sweep's budget that is reserved for these trials: the costs of the settled ones, and the
+    whole budgets of the others.
     """
     return sum((each.held_usd for each in trials), ZERO)
 
@@ -428,12 +428,11 @@ def metric_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> str | None:
 
 def unknown_metric(plan: SweepPlan, trials: Sequence[TrialProgress]) -> Unknown | None:
     """
-    Return `Unknown` if trials have to be compared now, but have not logged the metric that the user names. If the user
-    names no metric, `Unknown` means that no trial has logged any loss. Otherwise return None, also if the sweep
-    compares no trials.
+    Return `Unknown` if trials have to be compared now, but no trial has logged the metric that the user named (any
+    loss, if the user named none). Otherwise return None.
 
-    Usually at least two trials have to reach the first comparison before `Unknown` is returned, because the metric of a
-    single trial may be missing for another reason: it became NaN. One trial is enough if it logs a metric with a
+    Usually at least two trials have to reach the first comparison before `Unknown` is returned, because a single trial
+    may lack the metric for another reason: its value became NaN. One trial is enough if it has logged a metric with a
     similar name, because the user has then probably misspelled the name.
     """
     far = [trial for trial in trials if trial.last_epoch >= (plan.grace_epochs or 1)]

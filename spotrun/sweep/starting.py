@@ -97,7 +97,7 @@ def attended(
     the background that takes care of it.
 
     Raises:
-        SpecInvalid: the sweep is not possible as requested; nothing was rented.
+        SpecInvalid: the sweep cannot begin as requested; nothing was rented.
     """
     asked = _asked(spec_path, arguments, wish)
     deadline_s = _deadline_s(asked.wanted.spec, wish.deadline)
@@ -380,8 +380,8 @@ def _carry_on(
     sweep: NamedSweep, runs: Sequence[OpenRun], asked: RequestedSweep, wish: SweepFlags, deadline_s: float | None
 ) -> None:
     """
-    Continue the sweep with the current flags. If `--deadline` has the same value as before, the sweep keeps its earlier
-    deadline. A value such as `8h` is then not counted from now again.
+    Continue the sweep with the current flags. If `--deadline` has the same value as before, such as `8h`, the earlier
+    deadline stays, rather than being computed again from now.
 
     If the sweep has runs that are not known on this machine, the user has to confirm that these runs are their own.
     `--yes` is not enough for that, because anyone with access to the store could have changed the record that names the

@@ -28,8 +28,8 @@ class Counting:
 
     def begins(self) -> None:
         """
-        Compute how far the run's counts are ahead of the framework's. Called at the first batch that the framework
-        trains.
+        Compute the differences between the run's counts and the framework's. Called at the first batch that the
+        framework trains on.
         """
         _ = self._ahead
 

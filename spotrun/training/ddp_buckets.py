@@ -99,8 +99,8 @@ class _Recorder:
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
         """
-        Return a hook that records the gradient of parameter `number`. The hook's `__module__` is this module; spotrun
-        recognises by this that the hook is not one of the script's.
+        Return a hook that records the gradient of parameter `number`. From the hook's `__module__`, which is this
+        module, spotrun recognises that the hook does not belong to the script.
         """
 
         def came(_: Tensor) -> None:

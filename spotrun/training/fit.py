@@ -248,8 +248,8 @@ class Fit:
 
     def _put_back(self) -> None:
         """
-        Restore the state, after the script's start hooks have run. An earlier restore would have two faults: the hooks
-        may overwrite restored values, and parts of the model that the hooks make would not exist yet.
+        Restore the state. Call this after the script's start hooks have run: before that, the hooks could overwrite
+        restored values, and parts of the model that the hooks create would not exist yet.
         """
         self._put_files_back()
         if not self._started:

@@ -45,8 +45,8 @@ class Framework(Protocol):
     """
     One framework's training: reports its position, and saves and restores its state.
 
-    Epochs and batches count from 0. All ranks of a training make the same calls in the same order. A method must not
-    draw random numbers, or change a counter or a weight. Only `load`, and the restore that `load` prepares, may do so.
+    Epochs and batches are counted from 0. All ranks of a training make the same calls in the same order. No method may
+    draw random numbers, or change a counter or a weight, except `load` and the restore that it prepares.
 
     The order of a fit:
 
@@ -55,7 +55,7 @@ class Framework(Protocol):
     3. spotrun calls `open`.
     4. The framework calls `Hooks.built`.
     5. The framework restores its own state, and calls `Hooks.restore`. On a resume, that hook calls `load_metrics`.
-    6. The framework makes its loaders, and calls `Hooks.start`. On a resume, that hook calls `enter`.
+    6. The framework creates its loaders, and calls `Hooks.start`. On a resume, that hook calls `enter`.
     7. At the end, spotrun calls `close`.
     """
 
@@ -198,7 +198,7 @@ class Framework(Protocol):
 
     @property
     def pass_begins_at(self) -> tuple[int, int]:
-        """The epoch and batch at which a pass over the training data starts if the framework begins one now."""
+        """The epoch and batch at which a pass over the training data would start now."""
 
     def restart_pass(self) -> None:
         """
@@ -241,9 +241,9 @@ class Framework(Protocol):
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         """
-        After a resume, run the script's epoch-start hooks again, once for each of the first `epochs` epochs. The reason
-        is that these hooks may make parts of the model and optimizers, which a new process lacks. Their other effects
-        do not matter, because spotrun restores the state afterwards.
+        After a resume, run the script's epoch-start hooks again, once for each of the first `epochs` epochs, because
+        they may create parts of the model and optimizers, which a new process lacks. Their other effects do not matter,
+        because spotrun restores the state afterwards.
 
         `training` is False if nothing is left to train. In that case, the framework has not called the script's hooks
         for the start of training, so call these hooks here first.

@@ -47,9 +47,9 @@ class LateParts:
 
     def misfit(self, modules: Mapping[str, str]) -> str:
         """
-        Describe the late parts because of which a resume would fail. A resume cannot make a new part that has no
-        counterpart, and it cannot remove or exchange a part as a batch has done. Return "" if there are no such parts.
-        `modules` has the kind of each of the model's present parts, by name.
+        Describe the late parts that a resume could not restore: new parts without a counterpart, and parts that a batch
+        has removed or replaced. Return "" if there are none. `modules` has the kind of each part that the model has
+        now, by name.
         """
         if not self._judges:
             return ""

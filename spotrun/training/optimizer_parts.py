@@ -61,8 +61,8 @@ def by_name(optimizers: Sequence[Any], module: nn.Module) -> list[State | None] 
 
 def is_odd(optimizer: Any) -> bool:
     """
-    Return whether torch's own way of saving is not sufficient for `optimizer`: it contains another optimizer, has
-    attributes that torch would not save, or saves itself in its own way.
+    Return True if torch's `state_dict` does not save all of `optimizer`: it contains another optimizer, has attributes
+    that torch would not save, or defines its own way of saving.
     """
     if _is_of_torch(type(optimizer)):
         return False
@@ -305,7 +305,8 @@ def _put(optimizer: Any, saved: State, parameters: Mapping[str, nn.Parameter]) -
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
     """
-    Move a tensor to `device`. A tensor without dimensions is a step count and stays where it is, as in most optimizers.
+    Move a tensor to `device`, unless it has no dimensions: it is then a step count, which most optimizers leave on the
+    CPU.
     """
     return tensor.to(device) if tensor.dim() else tensor
 

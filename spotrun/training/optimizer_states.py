@@ -83,8 +83,8 @@ class OptimizerStates:
 
     def put_back(self, optimizers: Sequence[Optimizer]) -> None:
         """
-        Restore the optimizers once the script's start hooks have run. This undoes the hooks' changes: a hook may have
-        changed or added groups, or replaced an optimizer.
+        Restore the optimizers after the script's start hooks have run. This undoes what the hooks may have done: change
+        or add groups, or replace an optimizer.
 
         Raises:
             Misfit: these are not the optimizers of the snapshot, or one of them cannot load its state.

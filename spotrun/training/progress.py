@@ -16,8 +16,8 @@ PROGRESS_INTERVAL_S = 0.1
 
 class ProgressReporter:
     """
-    Reports the progress of one training to the agent, at most once in PROGRESS_INTERVAL_S. Its methods get an epoch by
-    the framework's count, and report it by the run's count.
+    Reports the progress of one training to the agent, at most once in PROGRESS_INTERVAL_S. Its methods take the
+    framework's epoch number, and report the run's epoch number.
     """
 
     def __init__(

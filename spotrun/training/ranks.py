@@ -126,10 +126,7 @@ class Ranks:
         return mine
 
     def gather(self, value: Json) -> list[Json]:
-        """
-        Collect the `value` of each rank on rank 0. Return all values there, as read from JSON; return an empty list on
-        the other ranks.
-        """
+        """On rank 0, return the `value` of each rank, decoded from JSON. On all other ranks, return an empty list."""
         if self._group is None:
             return [value]
         return [_read(each) for each in self._gathered(_as_bytes(value))]
@@ -204,10 +201,11 @@ def _image_of(own: Any) -> Tensor:
 
 def _state_of(image: Tensor, rank: int) -> Any:
     """
-    Return the state of rank `rank` from the result of its `_image_of`. Its tensors are views into `image`.
+    Return the state of rank `rank`. `image` is the result of `_image_of` on that rank, and the state's tensors are
+    views into it.
 
     Raises:
-        Unsavable: the rank has sent a message that its state contains a value that checkpoints cannot contain.
+        Unsavable: the rank's state contains a value that checkpoints cannot contain.
     """
     state, _ = read_image(image.numpy().data)
     if _UNSAVABLE in state:

@@ -241,8 +241,7 @@ class Snapshots:
 
     def settle(self, *, wait: bool = True) -> None:
         """
-        Finish the newest snapshot, and report it to the agent. Without `wait`, do nothing if the snapshot is not
-        complete.
+        Finish the newest snapshot, and report it to the agent. Without `wait`, do nothing if it is not complete yet.
 
         Call this with `wait` before the next step of an optimizer. If the script has written to the tensors while they
         were copied, the snapshot is discarded, and another one is requested.

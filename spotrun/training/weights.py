@@ -24,7 +24,9 @@ BESIDE = "spotrun_weights"
 
 
 class Misfit(Exception):
-    """Raised if a module's structure differs from the saved structure. The text says where, and `hint` what to do."""
+    """
+    Raised if a module's structure differs from the saved structure. The message says where, and `hint` what to do.
+    """
 
     def __init__(self, text: str, hint: str = "") -> None:
         super().__init__(text)
@@ -118,8 +120,8 @@ def put_back(module: nn.Module, weights: Weights) -> None:
 
 def check_base(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """
-    Compare the digests of the base's weights. The base is the frozen part of a model that is trained through adapters.
-    Checkpoints contain only digests of its weights, so a script must load the same base in each process.
+    Compare the digests of the base's weights. The base is the untrained part of a model that is trained through
+    adapters. Checkpoints contain only digests of its weights, so a script must load the same base in every process.
 
     Raises:
         Misfit: weights of the base have changed.
@@ -231,8 +233,8 @@ def kinds_of(module: nn.Module) -> dict[str, str]:
 
 def class_of(kind: str) -> str:
     """
-    Return the class in `kind`, without the constructor's arguments. Two parts are compared by class only, because a
-    script may change a part's arguments, such as a dropout rate, after it has made the part.
+    Return the class in `kind`, without the constructor's arguments. The arguments are not compared, because a script
+    may change them after it has created the part, such as a dropout rate.
     """
     return kind.partition("(")[0]
 
@@ -246,7 +248,7 @@ def _title_of(kind: str) -> str:
 
 
 def _builds(kinds: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return the structure of each part, as `build_of` does, by the part's name."""
+    """Return the result of `build_of` for each part, by the part's name."""
     found: dict[str, dict[str, str]] = {}
     for name, kind in kinds.items():
         whole = name

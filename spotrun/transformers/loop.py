@@ -198,7 +198,7 @@ class TrainerLoop:
     def _on_batches(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """
         Call `batch_begins` after the Trainer has read the batches of a step. The Trainer reads all of a step's batches
-        before it trains the first one.
+        before it trains on the first one.
         """
         if self._nothing_is_left:
             return NOTHING_TO_READ

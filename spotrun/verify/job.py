@@ -61,8 +61,8 @@ def _calm(
     time_scale: float,
 ) -> RunSpec:
     """
-    Return the job without anything that could end an instance or the run early: the simulated market takes no instances
-    back, and there are no limits of time and cost. So only the kills of the verification end instances.
+    Return a version of the job in which only the verification's kills can end an instance early: the simulated market
+    takes no instances back, and time and cost are not limited.
     """
     return spec.model_copy(
         update={

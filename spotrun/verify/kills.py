@@ -22,8 +22,8 @@ class KillPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
     The kills that the user requests.
 
-    `at` has the steps after which the training is killed. If `at` is empty, `kills` steps are drawn at random with
-    `seed`. One of them is then replaced by a step soon after the best value of a metric. `within` is the maximum
+    The training is killed after the steps in `at`. If `at` is empty, it is killed after `kills` random steps, drawn
+    with `seed`, one of which is replaced by a step soon after the best value of a metric. `within` is the maximum
     duration of each training, in system time.
     """
 
@@ -41,7 +41,7 @@ class PlannedKill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResumedKill(PlannedKill, frozen=True, kw_only=True):
-    """A kill, and the step from which the next trainer continued: 0 if it began from the start."""
+    """A kill, and the step from which the next trainer continued; 0 if it trained from the beginning."""
 
     resumed_from: int
 

@@ -122,8 +122,8 @@ class ExactDataset(Proxy):
 
     def _own(self) -> OwnGenerators:
         """
-        Find the dataset's generators. This is done again at each batch, because a dataset may not create its generators
-        until it reads its first sample.
+        Find the dataset's random number generators. This is done for each batch, because a dataset may create its
+        generators only when it reads the first sample.
         """
         return generators.kept_by(dataset=self._inner)
 
@@ -233,7 +233,7 @@ def notes_for(loader: DataLoader[Any]) -> Notes | None:
 
 
 def order_generators(loader: object) -> OwnGenerators:
-    """Return the generators that determine the order of the data and the seeds of workers."""
+    """Return the random number generators that determine the order of the data and the workers' seeds."""
     if not isinstance(loader, DataLoader):
         return generators.kept_by(loader=loader)
     return generators.kept_by(sampler=loader.sampler, batch_sampler=loader.batch_sampler, loader=loader.generator)
@@ -252,8 +252,8 @@ def exact_copy(loader: DataLoader[Any], seed: int, rank: int, position: Position
     Return a copy of `loader` that can begin at an exact position. `loader` must read a map-style dataset and have a
     length.
 
-    The order of all samples is the same on every rank; each rank's sampler picks this rank's share from it. The seeds
-    with which samples are read differ from rank to rank.
+    All ranks order the samples equally, and each rank's sampler picks the rank's share. The seeds with which samples
+    are read differ from rank to rank.
     """
     order = ExactOrder(loader, seed, rank, position)
     changes: dict[str, Any] = {"batch_sampler" if loader.batch_sampler is not None else "sampler": order}

@@ -49,9 +49,9 @@ def kept_by(**roots: object) -> OwnGenerators:
 
 def kept_by_modules(module: torch.nn.Module) -> OwnGenerators:
     """
-    Return the generators in the attributes of a module and its submodules. Objects in these attributes are not
-    searched: one of them may be the framework's trainer, and from there the search would reach all generators of the
-    process.
+    Return the random number generators that are attributes of a module or its submodules. Other objects in attributes
+    are not searched: one of them may be the framework's trainer, and from there the search would reach all generators
+    of the process.
     """
     return {
         f"{path}.{name}": value

@@ -68,12 +68,12 @@ class ValidationProxy(Proxy):
 
 class ExactLoader:
     """
-    The passes over one loader. A pass is one iteration over the loader. After a resume, a pass may begin in the middle
-    of the data.
+    Gives one loader's batches, in passes. A pass is one iteration over the loader. After a resume, a pass may begin in
+    the middle of the data.
 
-    At the beginning of each pass, `start(self)` is called and returns where this pass begins. Some frameworks iterate
-    over a short loader more than once in an epoch. Such a further pass is called the epoch's next cycle.
-    `is_carried(generator)` is true if checkpoints include the generator.
+    At the beginning of each pass, `start(self)` returns where this pass begins. Some frameworks iterate over a short
+    loader more than once in an epoch. Each of these passes is a cycle. `is_carried(generator)` is true if checkpoints
+    include this random number generator.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ DEPTH = 3
 
 
 class Samplers:
-    """A (batch) sampler and the samplers in its attributes."""
+    """A sampler or batch sampler, and the samplers in its attributes."""
 
     def __init__(self, sampler: Any) -> None:
         self._samplers = dict(_within("sampler", sampler, DEPTH))
@@ -81,7 +81,7 @@ class Samplers:
 
     def drawn(self) -> None:
         """
-        Record the samplers' values right after the order of a pass is drawn.
+        Record the samplers' values immediately after the order of a pass has been drawn.
 
         If this pass continues a pass of an earlier process, hooks of the script may have changed some values between
         the draw and the snapshot. Restore these changed values too.

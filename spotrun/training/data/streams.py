@@ -30,8 +30,8 @@ def has_state(value: object) -> bool:
 
 def is_read_once(loader: object) -> bool:
     """
-    Return whether `loader` can be read only once. That is so if it is an iterator, such as a generator, whose next pass
-    continues where the last one stopped, and if it has no state that could be restored.
+    Return whether `loader` can be read only once: it is an iterator, such as a generator, so its next pass continues
+    where the last one stopped, and it has no state that could be restored.
     """
     data = loader.dataset if isinstance(loader, DataLoader) and not loader.num_workers else loader
     return isinstance(data, Iterator) and not has_state(loader) and not has_state(data)

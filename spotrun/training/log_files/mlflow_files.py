@@ -111,7 +111,7 @@ def _load(folder: Path, state: State) -> None:
 
 def _go_on_in(logger: Any, experiment_id: str, run_id: str) -> None:
     """
-    Let the logger use a saved MLflow run. Delete the run that the logger has just begun, unless the script uses it.
+    Make the logger use a saved MLflow run. Delete the run that the logger has just begun, unless the script uses it.
     """
     opened = _folder(logger)
     if opened.name == run_id:

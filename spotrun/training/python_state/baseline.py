@@ -34,8 +34,8 @@ such a part before it loads the Python state.
 
 class _BaselineObject(NamedTuple):
     """
-    An object with its parts, as it was when it was recorded. The reference in `node` keeps the object alive. Otherwise
-    Python could give its `id`, by which it is found, to another object.
+    An object with its parts, as it was when it was recorded. The reference in `node` keeps the object alive. Objects
+    are looked up by `id`, and Python could give the `id` of a dead object to another one.
     """
 
     node: Node

@@ -55,8 +55,8 @@ def _part_like(made: nn.Module, module: nn.Module, own_parts: OwnParts) -> str |
 
 def _alike(made: nn.Module, part: nn.Module, own_parts: OwnParts) -> bool:
     """
-    Return whether `made` could be a copy of `part`. Their tensors must have the same names and shapes. Each other
-    attribute must be a scalar, or the same object in both modules.
+    Return whether `made` could be a copy of `part`: their tensors have the same names and shapes, and each other
+    attribute is a scalar, or the same object in both modules.
     """
     if {n: t.shape for n, t in _tensors(made).items()} != {n: t.shape for n, t in _tensors(part).items()}:
         return False

@@ -50,7 +50,7 @@ class Budget:
 
 
 def unchanged(value: Any, budget: Budget) -> Unchanged:
-    """Record the present state of `value`, and return a function that later compares `value` with that state."""
+    """Record the current state of `value`, and return a function that later compares `value` with that state."""
     if isinstance(value, Tensor):
         return _tensor(value, budget)
     if isinstance(value, np.ma.MaskedArray):
@@ -156,7 +156,7 @@ def _version(tensor: Tensor) -> int:
 
 
 def _bits(tensor: Tensor) -> bytes:
-    """Return the tensor's bytes. Compared as bytes, NaN equals NaN, and 0.0 differs from -0.0."""
+    """Return the tensor's bytes. In a comparison of bytes, NaN equals NaN, and 0.0 differs from -0.0."""
     return memory_of(tensor.contiguous()).tobytes()
 
 

@@ -396,7 +396,7 @@ def pairs_of(mapping: dict[Any, Any]) -> Collection[tuple[Any, Any]]:
 
 
 def _inner(where: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return the inner modules in reverse order, so that they come off a stack in the order of `named_modules`."""
+    """Return the inner modules in reverse order, so that a stack returns them in the order of `named_modules`."""
     inner = [(f"{where}.{name}", part) for name, part in module._modules.items() if part is not None]
     inner.reverse()
     return inner

@@ -147,8 +147,8 @@ def _or_id(value: Any) -> Any:
 
 def _kept_results(value: Any) -> list[Any]:
     """
-    If `value` is a function with a cache (`lru_cache`), return how many results were added to it. The cached results
-    themselves cannot be read, and a resume cannot restore them.
+    If `value` is a function with a cache (`lru_cache`), return the number of results that the cache has stored. The
+    results themselves cannot be read, and a resume cannot restore them.
     """
     return [value.cache_info().misses] if type(value) is CACHE else []
 

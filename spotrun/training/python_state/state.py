@@ -114,7 +114,7 @@ class PythonState:
 
     def dump(self) -> State:
         """
-        Return the changes since `begins`. Tensors are not copied. Afterwards `news` has the changes that cannot be
+        Return the changes since `begins`. Tensors are not copied. Afterwards, `news` returns the changes that cannot be
         saved.
         """
         probe = self._dumps % PROBE_EVERY == 0
@@ -158,9 +158,9 @@ class PythonState:
 
     def load(self, image: State, *, last: bool) -> None:
         """
-        Restore `image`, which `dump` returned in an earlier process. `last` is True in the second of the two calls of a
-        resume. If this process has no object for a saved value, the value cannot be restored; after the second call,
-        the method `news` returns such values.
+        Restore `image`, which `dump` returned in an earlier process. A resume calls this twice, the second time with
+        `last`. If this process has no object for a saved value, the value cannot be restored; after the second call,
+        `news` returns these values.
 
         Raises:
             CheckpointDamaged: the image is malformed or of an unknown format.

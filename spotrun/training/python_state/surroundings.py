@@ -39,7 +39,8 @@ _SETTINGS: dict[str, Callable[[], Any]] = {
 
 class Surroundings:
     """
-    The environment, working folder and settings at one time. Values of variables may be secrets and are not reported.
+    The environment variables, working folder and library settings at one moment. The variables' values are never
+    reported, because they may be secrets.
     """
 
     def __init__(self) -> None:

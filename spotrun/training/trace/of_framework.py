@@ -81,8 +81,8 @@ class Holds:
 
 class ProcessTrace:
     """
-    The state that all traces in one process share. A process can run several fits, and each has its own trace. Shared
-    are the trace file, and the epoch and step at the end of the last fit.
+    The state that all traces in one process share: the trace file, and the epoch and step at the end of the last fit. A
+    process can run several fits, and each has its own trace.
     """
 
     file: TraceFile

@@ -162,8 +162,9 @@ class Freezer:
 
     def freeze(self, opened: Collection[Opened], *, final: bool = False) -> Frozen:
         """
-        Return the folder's present state. `opened` are the files that are open for writing. `final` is True at the last
-        boundary. These files are then copied immediately, because no later checkpoint could replace a torn copy.
+        Return the folder's current state. `opened` are the files that are open for writing. If `final` is True, this is
+        the last boundary, and these files are copied immediately, because no later checkpoint could replace one in
+        which they are torn.
         """
         frozen = Frozen(self._number)
         self._number += 1
