@@ -116,8 +116,8 @@ class Hello:
 @dataclass(frozen=True, kw_only=True)
 class FitBegins:
     """
-    The message that the script calls fit() again. `fit` is the number of this call, from 1. The trainer then waits for
-    the `Resume` for this call.
+    The message that the script calls fit() again. `fit` is the number of this call, counted from 1. The trainer then
+    waits for the `Resume` for this call.
     """
 
     fit: int
@@ -250,8 +250,8 @@ class EpochEnded:
 @dataclass(frozen=True, kw_only=True)
 class Refused:
     """
-    The message that this training cannot be resumed from the checkpoint, or could not be resumed exactly. After this
-    message, the trainer process ends with an error.
+    The message that this training cannot resume from the checkpoint, or that a later resume of it would not be exact.
+    After this message, the trainer process ends with an error.
     """
 
     reason: str
@@ -384,7 +384,7 @@ class FilesTorn:
     """
     The message that the agent lacks the content of these files. Either the script wrote to a file while the agent was
     still reading it, or the agent never had the file. The trainer has to include copies of these files in the next
-    snapshot. It makes the copies between two steps, when nothing is written.
+    snapshot. It copies them between two steps, when nothing is written.
     """
 
     paths: tuple[str, ...]

@@ -53,7 +53,7 @@ def _s3_when(act: Rule) -> str:
 def s3_older_versions_days(rules: Iterable[Rule], root: str) -> int | None:
     """
     Return the number of days after which a rule deletes the older versions of all objects below `root`; None if no rule
-    does so for all objects.
+    covers all of them.
     """
     days = [rule["NoncurrentVersionExpiration"].get("NoncurrentDays") for rule in rules if _s3_forgets(rule, root)]
     return min(days, default=None)

@@ -120,8 +120,8 @@ class LocalStore:
 
     def _is_behind_a_link(self, folder: Path) -> bool:
         """
-        Return True if `folder` is a link, or is inside a linked folder of the store. The store's own folder may itself
-        be a link; that does not count.
+        Return True if `folder` or a folder above it, up to the store's own folder, is a link. The store's own folder
+        may be a link.
         """
         below = (each for each in (folder, *folder.parents) if self._folder in each.parents)
         return any(each.is_symlink() for each in below)
@@ -237,8 +237,8 @@ def _is_shared(folder: Path) -> bool:
 
 def _files_below(top: Path) -> Iterator[Path]:
     """
-    Yield all files below a folder, apart from temporary ones. If another process removes a folder meanwhile, treat it
-    as empty.
+    Yield all files below a folder, apart from temporary ones. A folder that another process removes in the meantime
+    counts as empty.
     """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(top) as found:
         for item in found:

@@ -63,7 +63,7 @@ class Store(Protocol):
 
     def put_status(self, key: str, data: bytes) -> None:
         """
-        Write an object whole, and replace any object that has this key. The write is not durable: if the machine
+        Write a complete object, and replace any object that has this key. The write is not durable: if the machine
         crashes, the new object may be lost.
         """
 

@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 def through_faults(for_s: float) -> Retrying:
     """
-    Return a rule for retries. It repeats a call that fails with a temporary fault, with random and growing pauses, for
-    up to `for_s` seconds of system time. After that time, it raises the last error.
+    Return a retry policy. It repeats a call that fails with a temporary fault for up to `for_s` seconds of system time,
+    with random and growing pauses. After that, it raises the last error.
     """
     return _until(stop_after_delay(for_s))
 

@@ -71,8 +71,8 @@ class ZoneRecord(msgspec.Struct, frozen=True):
 
     def up_until(self, now_s: float) -> float:
         """
-        Return the faded number of seconds for which the zone was up, as of `now_s`. This number u decays by u' = -u /
-        FADING_S. While the zone is up, it also grows by 1 per second.
+        Return `up_s` (u) as of `now_s`. It decays by u' = -u / FADING_S. While the zone is up, it also grows by 1 per
+        second.
         """
         keep = exp((self.at_s - now_s) / FADING_S)
         return self.up_s * keep + (FADING_S * (1 - keep) if self.up else 0.0)
@@ -165,9 +165,8 @@ def region_of(zone: str) -> str:
     Return the region of a zone: the part of the name that the zones of one region have in common. It is `us-east-1` for
     `us-east-1a` and `us-east-1b`, and `us-central1-` for `us-central1-a` and `us-central1-b`.
 
-    For the name of a pool, such as `us-east-1a/g5.xlarge`, the result also contains the instance type, because the
-    capacities of different types do not depend on each other. If the name of a zone is a single letter, the region has
-    the same name.
+    For the name of a pool, such as `us-east-1a/g5.xlarge`, the result also contains the instance type, because capacity
+    for one type says nothing about another. If the name of a zone is a single letter, the region has the same name.
     """
     place, slash, instance_type = zone.partition("/")
     return f"{place[:-1] or place}{slash}{instance_type}"

@@ -73,8 +73,8 @@ class Strategy(Protocol):
     """
     Chooses where to run for the coming tick.
 
-    A strategy has no state: in equal situations, it makes equal choices. A zone that is chosen must be in
-    `situation.spot`. The choice `situation.running` lets the job stay where it runs.
+    A strategy has no state: in equal situations, it makes equal choices. A zone that it chooses must be in
+    `situation.spot`. To leave the job where it runs, it chooses `situation.running`.
     """
 
     def choose(self, situation: Situation) -> Choice: ...

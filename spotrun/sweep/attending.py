@@ -79,7 +79,7 @@ class _Left(Exception):
 
 
 class Attendant:
-    """The runner of one trial, in a thread of its own, and the state of the trial."""
+    """Runs the runner of one trial in a separate thread, and reads the trial's state."""
 
     def __init__(self, run: OpenRun, sweep_name: str, number: int, params: Mapping[str, str]) -> None:
         assert run.created.budget_usd is not None, "each trial has one"
@@ -146,9 +146,9 @@ class Attendant:
 
     def seen(self) -> TrialProgress:
         """
-        Return the progress of the trial according to its ledger. If an error has ended the thread with the trial's
-        runner, return a progress that says two things: the trial has failed, and it has spent its whole budget. The run
-        has no runner then, and its instances may still spend that money.
+        Return the progress of the trial according to its ledger. If an error has ended the thread of the trial's
+        runner, the result says that the trial has failed and has spent its whole budget, because its instances may
+        still spend that money.
         """
         state = self.run.ledger.state
         changed = self._last is None or state.next_number != self._seen or not self._last.settled
@@ -349,8 +349,8 @@ class Sweeping:
 
     def _record(self, run: OpenRun, number: int) -> None:
         """
-        Record in the sweep that `run` is the run of this trial. If another process has already recorded another run for
-        this trial, end `run`.
+        Record in the sweep that `run` belongs to trial `number`. If another process has already recorded a different
+        run for this trial, end `run`.
 
         Raises:
             SpotrunError: another process has already recorded a run for this trial.
@@ -366,7 +366,7 @@ class Sweeping:
     def _share_setup(self, run: OpenRun) -> None:
         """
         Copy the setup cache of an earlier trial to the run, so that its instance does not repeat the job's `setup`. If
-        both runs are in one bucket, the bucket copies it by itself.
+        both runs are in one bucket, the bucket itself makes the copy.
         """
         if self._wanted.spec.setup is None:
             return

@@ -185,8 +185,8 @@ class Need(msgspec.Struct, frozen=True):
 
 class Begin(msgspec.Struct, frozen=True):
     """
-    The action to begin a trial. Its run may spend `budget_usd`. `work` is its expected training time; None if this is
-    not known.
+    The action of beginning a trial. Its run may spend `budget_usd`. `work` is its expected training time; None if this
+    is not known.
     """
 
     number: int
@@ -299,8 +299,8 @@ def _start_s(epochs: Sequence[Account]) -> float:
 
 def need_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> Need | None:
     """
-    Return what a trial is expected to need. If some trials were measured, take the highest of their figures; otherwise
-    take the figures in the job. Return None if there are neither.
+    Return the expected time and cost of a trial: the highest values that were measured in any trial, or, before that,
+    the values in the job. Return None if there are neither.
     """
     measured = [each for each in trials if each.epoch_s is not None and each.epochs_total]
     if measured:
@@ -475,11 +475,11 @@ def worst(plan: SweepPlan, trials: Sequence[TrialProgress]) -> list[Stop]:
 
 def grace_epochs(plan: SweepPlan, trials: Sequence[TrialProgress]) -> int:
     """
-    Return the number of epochs after which trials are first compared. The later this is, the less a trial suffers from
-    a slow start.
+    Return the number of epochs after which trials are first compared. The later the comparison, the fewer trials are
+    stopped only because they start slowly.
 
-    If the user does not set the number, it is as high as the budget and the time of the sweep are expected to allow.
-    This is estimated from the first trial that was measured.
+    If the user does not set the number, it is as high as the sweep's budget and time are expected to allow, according
+    to the first trial that has been measured.
     """
     if plan.grace_epochs is not None or plan.keep_one_in is None:
         return plan.grace_epochs or 1
@@ -544,8 +544,8 @@ def second_chances(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: 
     """
     Return the stopped trials that can be continued within the sweep's budget and deadline, the most promising first.
 
-    The trials that have trained the most epochs come first. Trials with the same number of epochs are ordered by how
-    well they compared after their last epoch.
+    A trial that has trained more epochs is more promising. Of two trials with the same number of epochs, it is the one
+    that did better in the comparison after its last epoch.
     """
     metric, need = metric_of(plan, trials), need_of(plan, trials)
     free = plan.max_parallel - sum(not each.settled for each in trials)
@@ -610,8 +610,8 @@ def _why(
     metric: str, logged: Sequence[tuple[datetime, int, int, float]], number: int, epoch: int, maximize: bool
 ) -> str:
     """
-    Describe why a trial was stopped after `epoch`: its own value of the metric, its place among the trials that had
-    completed this epoch before it did, and the best value of these trials.
+    Describe why a trial was stopped after `epoch`: its value of the metric, its rank among the trials that had
+    completed this epoch by then, and the best value of these trials.
     """
     at, own = next((at, value) for at, who, ended, value in logged if (who, ended) == (number, epoch))
     after = f"after epoch {epoch}"

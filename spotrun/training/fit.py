@@ -205,9 +205,9 @@ class Fit:
 
     def _machine(self) -> machine.Facts:
         """
-        Return facts about this machine and its software. A checkpoint has the facts of the machine that saved it in its
-        meta, and a resume compares the two. (Checkpoints of spotrun 0.1 have the framework's version under the key
-        `lightning`.)
+        Return facts about this machine and its software. A resume compares them with the facts in the checkpoint's
+        meta, which are about the machine that saved it. (Checkpoints of spotrun 0.1 have the framework's version under
+        the key `lightning`.)
         """
         version = self._framework.version
         return machine.facts() | {"framework": f"{self._framework.name} {version}", "lightning": version}

@@ -67,8 +67,8 @@ class Arrival:
 
     def ends(self) -> None:
         """
-        Record that no more bytes will arrive. From then on, each call of `need` for bytes that have not arrived raises
-        LinkClosed. A call that is already waiting for such bytes raises it too.
+        Record that no more bytes will arrive. Any call of `need` for bytes that have not arrived then raises
+        LinkClosed, even one that is already waiting.
         """
         with self._changed:
             self._lost = True
@@ -89,12 +89,12 @@ class Arrival:
 
 class ImageMemory:
     """
-    A checkpoint in the shared memory `fd`, from byte `start` on. At first only its first `here_bytes` bytes need to be
-    there; the agent fetches the others meanwhile. This object closes `fd`. No process except this one and the agent may
-    use the shared memory.
+    A checkpoint in the shared memory `fd`, from byte `start` on. At first, only `here_bytes` bytes may have arrived;
+    the agent fetches the rest. This object closes `fd`. No process except this one and the agent may use the shared
+    memory.
 
-    `image` is a view for reading. It is private: a write to it would not change the shared memory. Large tensors that
-    `keep` returns are views of the shared memory itself. So if this process forks, the child does not copy them.
+    `image` is a private view for reading: a write to it would not change the shared memory. Large tensors that `keep`
+    returns are views of the shared memory itself, so a fork of this process does not copy them.
     """
 
     def __init__(self, fd: int, size_bytes: int, start: int = 0, here_bytes: int | None = None) -> None:
@@ -144,8 +144,8 @@ class ImageMemory:
 
     def let_go(self) -> None:
         """
-        Free the memory as soon as no view into `image` is left, except the parts with tensors that `keep` returned.
-        `keep` must not be called any more.
+        Free the memory, except the parts with tensors that `keep` returned, as soon as no other view into `image`
+        exists. Do not call `keep` after this.
         """
         lasting = torch.frombuffer(self._lasting, dtype=torch.uint8)
         spare = list(_pages_between(sorted(self._kept), len(lasting)))

@@ -56,11 +56,11 @@ class SnapshotDueEvent(threading.Event):
 
 class LocalFolder(Alone):
     """
-    Takes the place of rank 0's session with an agent. It has two arenas: training continues while the content of one
-    arena is written to disk.
+    Takes the place of rank 0's session with an agent. It has two arenas, so training can continue while one arena's
+    content is written to disk.
 
     Raises:
-        SpotrunError: the folder cannot be written to, or another process saves its training in it.
+        SpotrunError: the folder cannot be written to, or another process is saving its training in it.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -114,7 +114,7 @@ class OptimizerStates:
             self._parts.put(optimizer, number)
 
     def arrive(self) -> None:
-        """Wait for the states. Then load the whole state of each optimizer whose state has not been loaded yet."""
+        """Wait for the states. Then load the whole state of each optimizer for which this is still to be done."""
         if not self._waiting:
             return
         states = self.take()

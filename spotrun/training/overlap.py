@@ -33,9 +33,8 @@ PROBE_EVERY = 32
 
 class Overlap:
     """
-    Decides which tensors of a snapshot are copied while training continues. If the framework does not report when
-    optimizers step (`steps_optimizers`), all tensors are copied while training pauses, because an
-    optimizer could write at any time.
+    Decides which tensors of a snapshot are copied while training continues. If the framework does not report optimizer
+    steps (`steps_optimizers`), an optimizer could write at any time, so all tensors are copied while training pauses.
     """
 
     def __init__(self, framework: Framework) -> None:
@@ -63,7 +62,7 @@ class Overlap:
         return Watch(later, probes=probes)
 
     def give_up(self) -> None:
-        """Stop overlapping, because the script writes between steps."""
+        """From now on, copy all tensors while training pauses, because the script writes between steps."""
         self._allowed = False
         print(
             "spotrun: something writes to weights between optimizer steps; from here on training waits while a "

@@ -186,8 +186,8 @@ def _read(data: Tensor) -> Json:
 
 def _image_of(own: Any) -> Tensor:
     """
-    Return a rank's state in the format of checkpoints. If checkpoints cannot contain a value of the state, return a
-    message instead. The message names the value.
+    Return a rank's state in the format of checkpoints. If it has a value that checkpoints cannot contain, return a
+    message that names the value instead.
     """
     try:
         plan = plan_image({"own": own}, {})

@@ -46,7 +46,9 @@ def _has_accelerator() -> bool:
 
 
 def seed_cpu(seed: int) -> None:
-    """Seed the same generators as `seed_process`, except accelerators'. Data loading calls this once per sample."""
+    """
+    Seed the same generators as `seed_process`, except those of accelerators. Data loading calls this once per sample.
+    """
     torch.default_generator.manual_seed(seed)
     _seed_others(seed)
 

@@ -312,7 +312,7 @@ class Follower:
 
 class Alone(Follower):
     """
-    Replaces a session if there is no agent. Each fit starts fresh, and the run's seed is the same in each process.
+    Replaces the session if there is no agent. Each fit starts fresh, and the run's seed is the same in every process.
     """
 
     def __init__(self) -> None:

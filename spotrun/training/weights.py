@@ -199,8 +199,8 @@ def copy_missing(module: nn.Module, weights: Weights) -> None:
 
 def copies(modules: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """
-    Find existing modules from which missing ones can be copied. A module is missing if it is in `modules` but not in
-    `now`. Return, for each missing module, the name of an existing module with the same structure. A missing module is
+    Find modules from which missing ones can be copied. A module is missing if it is in `modules` but not in `now`. The
+    result maps each missing module's name to the name of a module in `now` with the same structure. A missing module is
     left out if there is no such module, or if it is copied together with a module that contains it.
     """
     there, builds = _builds(now), _builds(modules)
@@ -217,8 +217,8 @@ def copies(modules: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]
 
 def without_copies(modules: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """
-    Return the names of the parts that are missing in `now` and cannot be made by copying, because no other part has the
-    same structure. If such a part contains further parts, only the outer part is listed.
+    Return the names of the parts that are missing in `now` and cannot be copied, because no other part has the same
+    structure. If such a part contains other parts, only the outer part is listed.
     """
     missing = [name for name in modules if name not in now]
     made = copies(modules, now) if missing else {}
@@ -298,8 +298,8 @@ def named(names: list[str]) -> str:
 
 class _Named:
     """
-    All parts and weights of a module, in torch's order. Each is listed once, under its first name. `shared` has the
-    further names.
+    All parts and weights of a module, in torch's order. Each is listed once, under its first name. `shared` has all
+    other names.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -186,8 +186,8 @@ class TrainerLoop:
 
     def _step_end_again(self, of_epoch: Mapping[str, Any]) -> None:
         """
-        Log, save and evaluate after the last batch that was trained before the resume. The snapshot was taken after
-        that batch, but before the Trainer did these things.
+        Log, save and evaluate after the last batch before the snapshot. The earlier process had not done this yet when
+        the snapshot was taken.
         """
         grad_norm, learning_rate = self._last or (None, None)
         names = ("model", "trial", "epoch", "ignore_keys_for_eval", "start_time")

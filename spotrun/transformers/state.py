@@ -87,7 +87,7 @@ def load_wanted(control: Any, saved: State) -> None:
 
 
 def dump_callbacks(trainer: Any, module: ModuleType) -> list[State]:
-    """Return the states of those callbacks that export their state themselves."""
+    """Return the states of the callbacks that can export their own state."""
     return [copy.deepcopy(each.state()["attributes"]) for each in _exportable(trainer, module)]
 
 
@@ -160,5 +160,5 @@ def numbers(logs: Mapping[str, Any]) -> dict[str, float]:
 
 
 def shown(model: nn.Module, without: Mapping[str, str]) -> State:
-    """Return a model's weights, except those in `without`, keyed by their names in `state_dict`."""
+    """Return a model's weights, except those in `without`, by their names in `state_dict`."""
     return {name: weight for name, weight in model.state_dict().items() if name not in without}

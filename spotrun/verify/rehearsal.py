@@ -84,7 +84,7 @@ class RehearsalResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_trace(self) -> bool:
-        """True if a training by a Trainer or a Loop reached its end."""
+        """True if a training by a Trainer or a Loop has completed."""
         return bool(self.trace.ended)
 
     @property

@@ -68,8 +68,8 @@ class SeededSamples:
 
 class ExactDataset(Proxy):
     """
-    A map-style dataset. Before it reads a sample, it seeds the generators with the sample's position in the epoch. In a
-    worker process, it also records in `notes` each change of the worker's copy of the dataset.
+    A map-style dataset. Before it reads a sample, it seeds the random number generators with the sample's position in
+    the epoch. In a worker process, it also records in `notes` each change of the worker's copy of the dataset.
     """
 
     _watch: Watch | None
@@ -189,7 +189,10 @@ class ExactOrder:
 
     @property
     def is_drawn(self) -> bool:
-        """True if the order of the current pass is completely drawn. No generator is needed for it any more then."""
+        """
+        True if the order of the current pass has been drawn completely, so that it needs no random number generator any
+        more.
+        """
         return self._order.is_whole
 
     def samples(self, batches: int) -> int:
@@ -225,9 +228,9 @@ class ExactOrder:
 
 def notes_for(loader: DataLoader[Any]) -> Notes | None:
     """
-    Return shared notes, in which the workers of `loader` record changes of their copies of the dataset. Without such
-    notes, this process would not see the changes. Return None if the loader has no workers: then this process itself
-    reads the dataset.
+    Return shared memory in which the workers of `loader` record changes to their copies of the dataset, because this
+    process cannot see these changes. Return None if the loader has no workers: this process then reads the dataset
+    itself.
     """
     return Notes(loader.num_workers) if loader.num_workers else None
 

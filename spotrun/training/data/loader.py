@@ -385,8 +385,8 @@ def exact_loaders(loaders: Iterable[object]) -> list[ExactLoader]:
 
 def is_indexed(loader: object) -> bool:
     """
-    Return whether `loader` is a DataLoader over a map-style dataset, and iterates as torch's or torchdata's class does
-    (a subclass of the user's may have its own `__iter__`).
+    Return whether `loader` is a DataLoader over a map-style dataset that uses the `__iter__` of torch's or torchdata's
+    class. (The user's subclass may define its own.)
     """
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return False

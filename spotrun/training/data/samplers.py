@@ -94,8 +94,8 @@ class Samplers:
     def state(self, *, next_pass: bool) -> State:
         """
         Return what a resume needs to repeat this pass: the values that the samplers had when it began, and the values
-        that hooks have changed since the draw. With `next_pass`, a resume begins with the next pass instead, so return
-        the present values.
+        that hooks have changed since the draw. With `next_pass`, return the current values, because the resume then
+        begins with the next pass.
         """
         if next_pass:
             return {"before": self._to_save(self._copies()), "since": {}}

@@ -39,11 +39,11 @@ def is_read_once(loader: object) -> bool:
 
 class SeededStream(Proxy):
     """
-    An IterableDataset. Before it reads a sample, it seeds the generators with the pass, the worker and the sample's
-    number.
+    An IterableDataset. Before it reads a sample, it seeds the random number generators with the pass, the worker and
+    the sample's number.
 
-    `place` identifies the present pass. It is in shared memory, so that a worker that serves several passes sees when a
-    new one begins. At the start of each pass, a worker looks whether its copy of the dataset has changed since its
+    `place` identifies the current pass. It is in shared memory, so that a worker that serves several passes sees when a
+    new one begins. At the start of each pass, a worker checks whether its copy of the dataset has changed since its
     first pass, and records changes in `notes`.
     """
 

@@ -41,8 +41,8 @@ def _dump(logger: Any) -> State:
 
 def begin(loggers: Loggers, run_uid: str) -> None:
     """
-    Reuse the MLflow run that an earlier process of the same spotrun run has created, if there is one, instead of
-    creating a second. Called when a training starts without a checkpoint.
+    If an earlier process of the same spotrun run has created an MLflow run, continue it instead of creating a second
+    one. Called when a training starts without a checkpoint.
     """
     for index, logger in enumerate(_ours(loggers)):
         mark = f"{run_uid}/{index}"

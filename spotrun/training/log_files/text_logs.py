@@ -167,8 +167,8 @@ def _columns(path: Path) -> list[str]:
 
 def _names(files: Iterable[str]) -> dict[str, str]:
     """
-    Return a new name for each event file of the snapshot. The old name contains the time at which the file was opened,
-    in whole seconds. A file that is opened now could get the same name, and overwrite the restored file.
+    Return a new name for each event file of the snapshot. An old name contains the time at which the file was opened,
+    in whole seconds, so a file that is opened now could get the same name, and overwrite the restored file.
     """
     names, numbers = {}, Counter[Path]()
     for name in sorted(files):

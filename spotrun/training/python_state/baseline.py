@@ -55,8 +55,8 @@ class Change(NamedTuple):
 
 class Baseline:
     """
-    The objects that existed at the start of training, by `id` and by path. A resumed process makes the same objects. So
-    a path identifies the same object in both processes.
+    The objects that existed at the start of training, by `id` and by path. A resumed process creates the same objects,
+    so a path identifies the same object in both processes.
     """
 
     def __init__(self) -> None:

@@ -30,8 +30,8 @@ attributes.
 
 class Copies:
     """
-    A cache of the parts of which modules are copies. It has the name of the part for each copy, by the copy's `id`. The
-    cache is needed because it takes long to find the part in a large model.
+    Finds the part of a model of which a module is a copy. The part's name is cached, because finding it in a large
+    model takes long.
     """
 
     def __init__(self) -> None:

@@ -101,7 +101,7 @@ class Encoder:
         return {"format": FORMAT, "objects": objects}
 
     def _is_carried_for_itself(self, key: int, node: Node) -> bool:
-        """Return whether the image contains a changed object even if no other changed object refers to it."""
+        """Return True if the image has to contain this changed object even if no other changed object refers to it."""
         if self._baseline.knows(node.value) or key in self._walk.trained_parts:
             return True
         return node.kind in ("nn", "tensor") and self._baseline.path_of(node.value) is not None

@@ -111,8 +111,8 @@ class Node:
 
     def has_same_parts(self) -> bool:
         """
-        Return whether a container still has the same objects as parts as when it was walked. Return True if its parts
-        were not read. Not implemented for objects with named parts.
+        Return whether a container still contains the same objects as at the walk. Return True if the walk did not read
+        its parts. Not implemented for objects with named parts.
         """
         if self.parts is None:
             return True

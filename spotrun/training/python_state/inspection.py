@@ -173,7 +173,8 @@ def _counts_anyway(cls: type) -> bool:
 
 def _is_shadowed(cls: type) -> bool:
     """
-    Return whether instances of `cls` are proxies for another object. Reading their attributes could create that object.
+    Return whether instances of `cls` are proxies for other objects. Reading a proxy's attributes could create the
+    object behind it.
     """
     return any(isinstance(vars(base).get("__dict__"), property) for base in cls.__mro__)
 

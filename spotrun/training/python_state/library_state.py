@@ -19,7 +19,7 @@ _requires_grad = attrgetter("requires_grad")
 
 
 class LibraryModuleState(NamedTuple):
-    """A library's module in its earlier state."""
+    """The earlier state of a library's module."""
 
     module: nn.Module
     attributes: int

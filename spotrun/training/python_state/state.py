@@ -48,9 +48,8 @@ class PythonState:
 
     def __init__(self, framework: Framework, script: Script | None = None, work: str = "") -> None:
         """
-        Create the state of `framework`'s training. It does not include file objects that are open for writing in the
-        folder `work`, because checkpoints include the work folder's files, and the positions in these files,
-        separately.
+        Create the state of `framework`'s training. File objects that are open for writing in the folder `work` are left
+        out, because checkpoints contain the folder's files and the positions in them separately.
         """
         self._framework = framework
         self._script = script or Script.of_this_process()

@@ -38,11 +38,10 @@ def _set_numpy_state(generator: np.random.Generator, state: Any) -> None:
 
 def load_scaler(scaler: torch.amp.GradScaler, state: Any) -> None:
     """
-    Load a gradient scaler's state, and make its tensors immediately.
+    Load a gradient scaler's state, and create its tensors immediately.
 
-    A scaler usually makes its tensors when it first scales a loss. That can be too late after a restore at the end of a
-    pass. The gradients of that pass may still need an optimizer step, which uses the tensors before another loss is
-    scaled.
+    A scaler usually creates its tensors when it first scales a loss. After a resume at the end of a pass, that can be
+    too late: an optimizer step may still have to use the gradients of that pass, and it needs the tensors.
     """
     scaler.load_state_dict(state)
     scaler.scale(torch.zeros((), device=scaler._device))

@@ -53,7 +53,7 @@ class UntrackedObjects:
     def changed(self, *, probe: bool = True) -> Iterator[UntrackedChange]:
         """
         Yield the path and class of each object that has changed. An object is reported only once. Without `probe`,
-        nothing is compared if that would take long.
+        nothing is compared if there are too many facts to do it fast.
         """
         if not probe and self._many > FEW:
             return

@@ -98,7 +98,7 @@ def _digest_of_tensor(tensor: Tensor) -> str:
 
 
 def stable(leaf: Any) -> str:
-    """Return a text for `leaf` that is the same in each process: without memory addresses, and with sorted sets."""
+    """Return a text for `leaf` that is the same in every process: without memory addresses, and with sorted sets."""
     if isinstance(leaf, float):
         return leaf.hex()
     if isinstance(leaf, set | frozenset):

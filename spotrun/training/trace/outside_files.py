@@ -34,8 +34,8 @@ class OutsideFiles:
 
     def written(self) -> tuple[str, ...]:
         """
-        Return the recorded files that still exist. Three kinds are left out, because they differ in each process by
-        design: files in the folders of spotrun's instances, trace files, and Python's caches.
+        Return the recorded files that still exist. Three kinds are left out, because they always differ from process to
+        process: files in the folders of spotrun's instances, trace files, and Python's caches.
         """
         there = {os.path.realpath(path) for path in self._paths.copy() if _is_file(path)}
         return tuple(sorted(path for path in there if self._counts(path)))

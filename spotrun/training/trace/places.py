@@ -377,7 +377,7 @@ def _content(cell: CellType) -> Any:
 
 def of_library(script: Script, callback: object) -> Iterator[tuple[str, str]]:
     """
-    Yield texts for the values in a callback that comes from a library, or whose class inherits from a library's class.
+    Yield descriptions of the values in a callback whose class comes from a library, or inherits from a library's class.
     These values are the state that the callback exports, its models, and its public attributes with plain values.
     """
     if script.owns(type(callback)) and not script.set_by_libraries(type(callback)):

@@ -152,8 +152,7 @@ class Freezer:
 
     def torn(self, paths: Iterable[str]) -> None:
         """
-        Copy the files `paths` immediately at all further boundaries. The agent has found that its copies of these files
-        were torn.
+        From now on, copy the files `paths` immediately at each boundary, because the agent's copies of them were torn.
         """
         self._copied |= set(paths)
         for path in paths:

@@ -32,8 +32,8 @@ class Opened(NamedTuple):
 
 class OpenFiles:
     """
-    Finds the Python file objects that use certain descriptors. A search goes through all objects of the process, which
-    is slow, so the objects found are remembered for the next search.
+    Finds the Python file object for each open descriptor. A search through all objects of the process is slow, so the
+    objects that were found are remembered for the next search.
     """
 
     def __init__(self, work: str) -> None:
@@ -50,8 +50,8 @@ class OpenFiles:
 
     def move(self, positions: Mapping[str, int]) -> None:
         """
-        Set the position in each open file, after the files' content was restored. The position comes from `positions`.
-        For a file that `positions` does not name, set the position to the file's end.
+        Set the position of each open file to its position in `positions`, or to the file's end if it is not in
+        `positions`. Call this after the files' content has been restored.
         """
         opened = list(self._open())
         for each in opened:

@@ -46,8 +46,8 @@ class WorkFiles:
 
     def freeze(self, *, final: bool = False) -> Frozen | None:
         """
-        Freeze the work folder at this boundary. First call `positions` on all ranks: it flushes the files. Return None
-        on ranks other than 0, and if checkpoints include no files (`rule` is None).
+        Freeze the work folder at this boundary. Before this, call `positions` on all ranks, because it flushes the
+        files. Return None on ranks other than 0, and if checkpoints include no files (`rule` is None).
         """
         if self._freezer is None:
             return None
