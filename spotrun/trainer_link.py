@@ -222,9 +222,9 @@ class SnapshotTaken:
 @dataclass(frozen=True, kw_only=True)
 class NotCarried:
     """
-    The message that the snapshot of `step` lacks some state of the script, because a checkpoint's image cannot hold it.
-    `places` names the objects with this state. Each is a pair: the path of the object in the script, and the kind of
-    the object. Each object is reported once in a fit().
+    The message that the snapshot of `step` lacks some state of the script, because checkpoints cannot contain it.
+    `places` has a pair for each object with such state: its path in the script, and its kind. Each object is reported
+    once in a fit().
     """
 
     step: int
@@ -512,8 +512,8 @@ class TrainerLink:
 
     def receive(self, timeout_s: float | None) -> tuple[Message, list[int]] | None:
         """
-        Return the next message and its file descriptors; None if no message came in time. If `timeout_s` is None, wait
-        without a limit; if it is 0, do not wait.
+        Return the next message and its file descriptors; None if no message arrives in time. If `timeout_s` is None,
+        wait without a limit; if it is 0, do not wait.
 
         Raises:
             LinkClosed: the other end is gone.

@@ -44,7 +44,7 @@ _STEPS = re.compile(r"(\d{1,12})\s*steps?", re.ASCII)
 
 class Unreadable(ValueError):
     """
-    A value that cannot be read as its key requires.
+    Raised for a value that is not what its key requires.
 
     `suggestion` is a phrase that says what to write instead ("write 10m"). If only a part of the value is wrong, `at`
     is the path of this part, relative to the key that is being read.
@@ -201,8 +201,8 @@ def _usd_suggestion(text: str) -> str:
 
 def to_the_cent(usd: float | Decimal) -> str:
     """
-    Format dollars to the cent: `$0.27`. An amount below ten cents has two significant digits: `$0.0042`. Only zero is
-    `$0.00`.
+    Format dollars to the cent: `$0.27`. An amount below ten cents is shown with two significant digits, such as
+    `$0.0042`, so only zero is shown as `$0.00`.
     """
     amount = abs(float(usd))
     two_digits = 0 < amount < 0.095

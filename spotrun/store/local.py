@@ -110,8 +110,8 @@ class LocalStore:
 
     def _names(self, prefix: str) -> Iterator[str]:
         """
-        Yield the names of all files in the store that begin with `prefix`, including names that are not valid keys. Do
-        not follow links to folders: files behind them are not part of the store.
+        Yield the names of all files in the store that begin with `prefix`, including names that are not valid keys.
+        Links to folders are not followed: the files behind them are not part of the store.
         """
         top = self._folder / prefix.rpartition("/")[0]
         if not self._is_behind_a_link(top):
@@ -199,7 +199,7 @@ class LocalStore:
 
 def _require_file(path: Path) -> None:
     """
-    Require that the path is a regular file or a folder.
+    Check that the path is a regular file or a folder.
 
     Raises:
         StoreError: the path is a pipe, where a reader would wait for a writer, or a device, which may never end.
@@ -211,11 +211,11 @@ def _require_file(path: Path) -> None:
 
 def _make_folder(folder: Path) -> None:
     """
-    Make a folder and its missing parents. Only the owner can use them, because logs and scripts may contain text that
-    no other user of the machine should read.
+    Create a folder and its missing parents, which only their owner can access, because logs and scripts may contain
+    text that no other user of the machine should read.
 
-    An owner who wants to share a store with a group gives the group the right to write to the store's folder. The group
-    can then also use the folders that are made inside the store.
+    To share a store with a group, its owner gives the group the right to write to the store's folder. The group can
+    then also access the folders that are created in it.
     """
     if folder.is_dir():
         return

@@ -110,8 +110,8 @@ class MarketHistory(msgspec.Struct, frozen=True):
 
     def observed(self, up: Collection[str], now_s: float) -> MarketHistory:
         """
-        Return the history after an observation: exactly the zones in `up` have spot. If these zones also had spot at
-        the previous observation, nothing changes, and the same object is returned.
+        Return the history after the observation that the zones in `up` have spot, and no others. If the same zones had
+        spot at the previous observation, return this object.
         """
         if len(up) == len(self.up) and self.up.issuperset(up):
             return self

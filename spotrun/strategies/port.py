@@ -25,9 +25,9 @@ class Job(msgspec.Struct, frozen=True):
     """
     The properties of a job that do not change while it runs. `deadline_s` is infinite if there is no deadline.
 
-    `changeover_s` is the time at each start that is paid for, but brings no progress. `tick_s` is the time between two
-    decisions. `margin_s` is a part of the slack (the spare time before the deadline) that the safety net never lets a
-    strategy use. This part is needed if the work takes longer than estimated, and for the rework after one loss.
+    `changeover_s` is the paid time without progress at each start. `tick_s` is the time between two decisions.
+    `margin_s` is the part of the slack (the spare time before the deadline) that no strategy may use. The safety net
+    keeps it for work that takes longer than estimated, and for the rework after one loss.
     """
 
     work_s: float

@@ -98,8 +98,8 @@ def _life_s(zone: str, situation: Situation) -> float:
 
 def _price_of_progress(zone: str, situation: Situation) -> float:
     """
-    Return what an hour of progress in `zone` costs, in USD. The changeover and the toll of one start are spread over
-    the expected life of spot there.
+    Return the cost of an hour of progress in `zone`, in USD. The cost of one start (changeover and toll) is spread over
+    the time that spot is expected to last there.
     """
     life_s = _life_s(zone, situation)
     usd = situation.spot[zone] * (1 + situation.job.changeover_s / life_s)

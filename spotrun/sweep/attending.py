@@ -71,11 +71,11 @@ Maximum system seconds to wait for a runner after its run has ended. In this tim
 notifications and removes the run's role.
 """
 LEAVE_WITHIN_S = 30.0
-"""Maximum system seconds to wait until all runners have done their current ticks, when this process stops attending."""
+"""Maximum system seconds to wait for the current ticks of all runners when this process leaves the sweep."""
 
 
 class _Left(Exception):
-    """The exception that ends a runner's thread, because this process stops taking care of the sweep."""
+    """Raised in a runner's thread to end it when this process stops taking care of the sweep."""
 
 
 class Attendant:
@@ -249,8 +249,8 @@ class Sweeping:
         Raises:
             SpecInvalid: no trial logs the metric.
             RunEnded: the sweep was stopped, or no trial is complete.
-            LedgerDamaged, SpotrunError: a trial could not begin (see `_begin`); this process stops attending.
-            KeyboardInterrupt, Signalled: this process stops taking care of the sweep.
+            LedgerDamaged, SpotrunError: a trial could not begin (see `_begin`); this process stops taking care of the
+            sweep. KeyboardInterrupt, Signalled: this process stops taking care of the sweep.
         """
         stopped_by_signal: Interrupt | None = None
         try:

@@ -257,8 +257,8 @@ def trial_of(
     judged: bool = False,
 ) -> TrialProgress:
     """
-    Return the progress of a trial, from the ledger of its run, at run time `now`. `epochs_total` is the number of
-    epochs that the agent reports; None if it is not known. `judged` becomes the attribute `judged` of the result.
+    Return the progress of a trial at run time `now`, from the ledger of its run. `epochs_total` is the number of epochs
+    that the agent reports; None if it is unknown. `judged` is copied to the result.
     """
     created = state.created
 
@@ -343,9 +343,7 @@ def _over(plan: SweepPlan, trials: Sequence[TrialProgress], reason: str) -> Over
 
 
 def _begins(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: timedelta | None) -> tuple[list[Begin], str]:
-    """
-    Return the trials to begin now, and the reason why no more can begin now. The reason is "" if all trials have begun.
-    """
+    """Return the trials to begin now, and the reason why no others can begin now; "" if all trials have begun."""
     if (reason := _all_fail(trials)) is not None:
         return [], reason
     need, begun, found = need_of(plan, trials), list(trials), list[Begin]()
@@ -523,10 +521,10 @@ def _pruned(
     logged: tuple[tuple[int, int, float], ...], keep_one_in: int, grace_epochs: int, maximize: bool
 ) -> dict[int, tuple[int, ...]]:
     """
-    Return the trials that Optuna wants to stop, each with the epochs after which Optuna wants to stop it. A trial that
-    was stopped and then continued is compared again, so there can be several epochs for one trial.
+    Return the trials that Optuna would stop, each with the epochs after which it would do so. A trial that was stopped
+    and then continued is compared again, so a trial can have several such epochs.
 
-    `logged` has what Optuna decides by: the trial number, epoch and value of everything logged, in the order in which
+    Optuna decides from `logged`: the trial number, epoch and value of everything that was logged, in the order in which
     it was logged.
     """
     pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=grace_epochs, reduction_factor=keep_one_in)

@@ -46,7 +46,7 @@ def sweep_shown(sweep: NamedSweep) -> SweepShown:
 
 
 def _params(sweep: NamedSweep) -> list[dict[str, str]]:
-    """Return the parameters of each trial. They follow from the flags in the sweep's record."""
+    """Return the parameters of each trial, computed from the flags in the sweep's record."""
     record = sweep.record
     try:
         grid = read_grid(record.wanted["--grid"])

@@ -13,11 +13,11 @@ from spotrun.training.framework import Framework
 
 class Counting:
     """
-    Epoch and step counts for the `fit`-th fit of its process.
+    Epoch and step counts for fit number `fit` of this process.
 
     `there` is the framework's epoch and step in the snapshot from which the fit resumes. It is None if the fit starts
-    fresh. In a fresh fit(), the script may load one of its own checkpoints before the first batch, and this changes the
-    framework's counts. So call `begins` only after that.
+    fresh. In a fresh fit(), the script may load one of its own checkpoints before the first batch, which changes the
+    framework's counts. So call `begins` only at the first batch.
     """
 
     def __init__(self, framework: Framework, resume: Resume, there: tuple[int, int] | None) -> None:

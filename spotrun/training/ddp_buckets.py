@@ -60,8 +60,8 @@ class DdpBuckets:
     def begin(self, orders: Sequence[Order]) -> None:
         """
         Give each DDP the buckets for its saved order. Call this before the first step. `orders` has the saved orders,
-        one for each DDP; it is empty for a fresh training. If a saved order has another number of parameters than its
-        DDP, the DDP keeps its default buckets.
+        one for each DDP; it is empty for a fresh training. If the number of parameters in a saved order is not that of
+        its DDP, the DDP keeps its default buckets.
 
         Raises:
             NamesMoved: this torch lacks one of PRIVATE_NAMES.

@@ -472,8 +472,8 @@ class Fit:
 
 def _agent_of(framework: Framework) -> tuple[Ranks, session.Agent | None]:
     """
-    Return this process's ranks and its agent. On ranks other than 0, a stand-in takes the place of the agent. If rank 0
-    has no agent, all ranks return None instead of an agent.
+    Return this process's ranks and its agent. On ranks other than 0, the agent is a stand-in. If rank 0 has no agent,
+    the result has None in place of the agent on all ranks.
     """
     ranks = Ranks(framework.rank, framework.ranks)
     ranks.compare()

@@ -119,9 +119,8 @@ class Framework(Protocol):
     @property
     def own_objects(self) -> Sequence[object]:
         """
-        Objects of the framework that training changes. The script's own objects may refer to them. When spotrun saves
-        the script's objects, it does not save these objects with them, because the framework's own checkpoint already
-        contains the part of their state that matters.
+        Objects of the framework that training changes. The script's own objects may refer to them, but are saved
+        without them, because the framework's own checkpoint contains the part of their state that matters.
         """
 
     def roots(self) -> Mapping[str, object]:
@@ -202,8 +201,8 @@ class Framework(Protocol):
 
     def restart_pass(self) -> None:
         """
-        Begin to read the training data again, with a new iterator that starts at `pass_begins_at`. A framework that
-        makes the iterator only when it reads a pass's first batch does nothing here.
+        Begin to read the training data again, with a new iterator that starts at `pass_begins_at`. If the framework
+        creates its iterator only when it reads the first batch of a pass, do nothing.
         """
 
     # --- its state
@@ -229,14 +228,14 @@ class Framework(Protocol):
         """
         Prepare to resume at `place`. The framework uses the arguments later, when it restores itself.
 
-        `state` is what `dump` returned in an earlier process, without OPTIMIZERS. `rest` is what `dump_rest` returned.
-        The framework must copy the weights in `state`, because their memory is freed later. As soon as the framework
-        has made its optimizers, it calls `optimizers` to load their states.
+        `state` and `rest` are the results of `dump`, without OPTIMIZERS, and of `dump_rest` in an earlier process. The
+        framework must copy the weights in `state`, because their memory is freed later. Once it has created its
+        optimizers, it calls `optimizers` to load their states.
 
-        There are two sets of weights. `state[WEIGHTS]` is the result of the module's `state_dict`, which the script may
-        have overridden. `weights` are the module's true weights. The framework restores `state[WEIGHTS]` as usual;
-        after that, and before the first batch, spotrun restores `weights`. `weights` is None if an earlier version of
-        spotrun, which did not save them, made the checkpoint.
+        `state[WEIGHTS]` is the result of the module's `state_dict`, which the script may have overridden; `weights` are
+        the module's true weights. The framework restores `state[WEIGHTS]` as usual; then, before the first batch,
+        spotrun restores `weights`. `weights` is None if the checkpoint comes from an earlier version of spotrun, which
+        did not save them.
         """
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
@@ -280,8 +279,7 @@ class Framework(Protocol):
 
 class Hooks(Protocol):
     """
-    Methods that a framework calls. It calls each after the script's own callbacks and hooks for the same event have
-    run.
+    Methods that a framework calls, each after the script's own callbacks and hooks for the same event.
 
     The calls of an epoch: `epoch_begins`; the calls of each batch; `epoch_closes`; then, after the script's own
     epoch-end hooks, `epoch_ends`.
@@ -292,9 +290,9 @@ class Hooks(Protocol):
 
     If the script has its own training loop, its code for an epoch makes one or more passes over data. The framework
     calls `pass_begins` before the first batch of a pass, and `pass_ends` after its last batch. A resume within a pass
-    first has to run the code that comes before that pass in the epoch. The framework calls `epoch_begins_again` before
-    this code runs, and `epoch_begins` after it. `epoch_begins` then undoes what the code has changed, because it had
-    already run in the earlier process.
+    has to run the code that comes before this pass in the epoch again. The framework calls `epoch_begins_again` before
+    that code runs, and `epoch_begins` after it, which undoes its effects, because they are already part of the
+    snapshot.
     """
 
     def exact(self, loader: Any, stage: Stage) -> Any:
@@ -339,7 +337,7 @@ class Hooks(Protocol):
 
     def pass_ends(self, *, boundary: bool) -> None:
         """
-        Called when the pass has no batch left. With `boundary`, a snapshot is possible here; a training that resumes
+        Called when the pass has no more batches. With `boundary`, a snapshot is possible here; a training that resumes
         from it continues with the script's code after the pass.
         """
 

@@ -74,8 +74,8 @@ class Overlap:
 
 class Watch:
     """
-    Finds out whether the tensors of one snapshot were written to while training continued. With `probes`, the tensors
-    were copied immediately, and each byte is later compared with the copies.
+    Finds out whether anything wrote to the tensors of one snapshot while training continued. With `probes`, the tensors
+    were copied before training continued, and are later compared with the copies, byte by byte.
     """
 
     def __init__(self, pieces: Sequence[Piece], *, probes: bool) -> None:

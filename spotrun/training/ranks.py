@@ -117,7 +117,7 @@ class Ranks:
         return None if found is None else plain.typed(kind, found)
 
     def share_image(self, memory: ImageMemory | None, size_bytes: int) -> Memory | None:
-        """Return rank 0's checkpoint of `size_bytes` on every rank, each in new memory."""
+        """Return rank 0's checkpoint of `size_bytes` on every rank. The other ranks get it in new memory."""
         if self._group is None:
             return memory
         mine = Received(size_bytes) if memory is None else memory

@@ -62,7 +62,7 @@ T = TypeVar("T")
 
 class Session:
     """
-    A trainer's connection to its agent. It has the trainer's arenas and the agent's requests. Each fit() starts with
+    A trainer's connection to its agent, with the trainer's arenas and the agent's requests. Each fit() starts with
     `begin`. `unfinished` is True until that fit() has ended.
     """
 
@@ -168,7 +168,7 @@ class Session:
         return not self.closed.is_set()
 
     def end(self) -> None:
-        """End the fit(). Until the next fit() begins, a loss of the agent does not end this process."""
+        """End the fit(). Until the next fit() begins, this process continues even if the agent is lost."""
         self._over.set()
 
     # --- files
@@ -184,9 +184,7 @@ class Session:
         return "the agent is gone"
 
     def said_of_files(self) -> Committed | FilesTorn | None:
-        """
-        Return the oldest unread message of the agent about the files of a snapshot; None if there is no such message.
-        """
+        """Return the agent's oldest unread message about the files of a snapshot; None if there is none."""
         try:
             return self._files.get_nowait()
         except queue.Empty:

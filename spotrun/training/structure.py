@@ -23,8 +23,9 @@ class Structure:
     The model and the optimizers that the resumed `state` describes. The constructor removes the entries that it uses
     from `state`.
 
-    `described` is what `optimizer_parts.described` returned at the snapshot. A snapshot of an older version has no such
-    description, and no names of its weights. Then only the framework restores the model and the optimizers.
+    `described` is the result of `optimizer_parts.described` at the time of the snapshot. Snapshots of older versions of
+    spotrun have neither this description nor the names of their weights; with them, only the framework restores the
+    model and the optimizers.
 
     Raises:
         Misfit: weights of the model's base differ from the checkpoint's.

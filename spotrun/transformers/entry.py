@@ -16,7 +16,7 @@ AGENT = "SPOTRUN_AGENT"
 def install(module: ModuleType) -> None:
     """
     Make `train()` of each Trainer begin at the position that the agent gives. `module` is transformers.trainer, which
-    was just imported. Idempotent. Without an agent, `train()` stays as it is.
+    has just been imported. Without an agent, do nothing. Idempotent.
     """
     if AGENT not in os.environ or hasattr(module.Trainer.train, "asks_its_agent"):
         return

@@ -60,7 +60,10 @@ def load_counts(trainer: Any, saved: State) -> None:
 
 
 def load_helpers(trainer: Any, saved: State) -> None:
-    """Load the states of the learning-rate scheduler and the gradient scaler, after the Trainer has made them."""
+    """
+    Load the states of the learning-rate scheduler and the gradient scaler. Call this after the Trainer has created
+    them.
+    """
     for state in saved[SCHEDULERS]:
         trainer.lr_scheduler.load_state_dict(state)
     if saved[SCALER] is not None and trainer.accelerator.scaler is not None:

@@ -142,8 +142,8 @@ def compare(
     clean: Clean,
 ) -> CommandVerification:
     """
-    Compare the files that the runs left: `straight` without kills, and `interrupted` with kills. `again` is a second
-    run without kills; None if none was needed.
+    Compare the files that the two runs left behind: `straight` without kills, and `interrupted` with kills. `again` is
+    a second run without kills; None if none was needed.
     """
     files = LeftFiles(straight, interrupted, clean, again)
     found = gathered(files.differences())

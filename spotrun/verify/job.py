@@ -40,7 +40,7 @@ def straight(spec: RunSpec, store: Path) -> RunSpec:
 
 
 def interrupted(spec: RunSpec, store: Path, every: Steps) -> RunSpec:
-    """Return the job for the training with kills. It runs on spot, with a checkpoint after each `every` steps."""
+    """Return the job for the training with kills. It runs on spot, and makes a checkpoint every `every` steps."""
     return _calm(spec, store, "spot", every, time_scale=TIME_SCALE)
 
 

@@ -51,9 +51,9 @@ def planned(steps: int, improved: Sequence[int], plan: KillPlan) -> list[Planned
     Return the kills of a training of `steps` steps, in order. `improved` are the steps at which a callback found a new
     best value of a metric.
 
-    Scripts often write files, such as the best model, when they find a best value. The next instance has these files
-    only if a checkpoint restores them. To test this, one kill ends the instance soon after a best value. This is the
-    last best value after which enough steps remain. If the user names the steps, there is no such kill.
+    At a new best value, scripts often write files, such as the best model. The next instance has these files only if a
+    checkpoint restores them. To test this, one kill ends the instance soon after a best value: the last one after which
+    enough steps remain. If the user names the steps, there is no such kill.
     """
     drawn = kill_steps(steps, plan)
     best = None if plan.at else _after_best(steps, improved)

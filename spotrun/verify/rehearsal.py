@@ -68,7 +68,7 @@ Watch = Callable[[RehearsalProgress], None]
 
 class RehearsalResult(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The result of a training that reached its end: each rank's trace, and the files that the training left.
+    The result of a completed training: each rank's trace, and the files that the training left behind.
 
     `refused` has each file that checkpoints do not include, with the reason. `not_carried` names state of the script
     that changed during the training, but that checkpoints do not contain.
@@ -217,7 +217,7 @@ def _where(trace: Trace) -> str:
 
 def require_steps(rehearsed: RehearsalResult, name: str) -> None:
     """
-    Require a trace with at least one step.
+    Check that the training left a trace with at least one step.
 
     Raises:
         SpotrunError: the training left no trace that could be compared, or trained no step.

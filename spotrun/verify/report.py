@@ -28,7 +28,7 @@ PLAIN_EVERY_S = 10.0
 
 
 def view() -> View[RehearsalProgress]:
-    """Return a view that shows the progress on stderr: one changing line on a terminal, else several lines."""
+    """Return a view that shows the progress on stderr: one changing line on a terminal, otherwise several lines."""
     return LiveView() if sys.stderr.isatty() else PlainView()
 
 

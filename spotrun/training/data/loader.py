@@ -51,7 +51,7 @@ class LoaderProxy(Proxy):
 
 class ValidationProxy(Proxy):
     """
-    An exact copy of a validation loader that does not change the global generators when a pass begins.
+    An exact copy of a validation loader that does not change the global random number generators when a pass begins.
 
     torch's own loader draws a seed from these generators each time it starts workers. With persistent workers, this
     happens once per process, at the first pass. So a training that is resumed in a new process would draw one seed more
@@ -125,8 +125,8 @@ class ExactLoader:
 
     def resume(self, state: dict[str, Any] | None) -> None:
         """
-        Let the next pass continue a pass of an earlier process. `state` is what the method `state` returned during that
-        earlier pass.
+        Make the next pass continue a pass of an earlier process. `state` is the result of the method `state` in that
+        pass.
         """
         if self.order is None:
             self._resumed = StreamPosition(**state) if state else None
@@ -200,10 +200,10 @@ class ExactLoader:
         """
         Begin a pass, and draw its order.
 
-        Before an order is drawn, its generators are seeded. The script may use such a generator elsewhere too: for
-        example, the sampler and the dataset may share one. If the pass continues after a resume, the shared generator
-        already has the state from the checkpoint, and seeding overwrites it. So this method keeps that state, and
-        restores it once the order is drawn.
+        Before an order is drawn, the random number generators that determine it are seeded. The script may also use
+        such a generator elsewhere: the sampler and the dataset may share one. If this pass continues after a resume,
+        the shared generator already has its state from the checkpoint, which seeding overwrites. So this method
+        restores that state once the order has been drawn.
         """
         shared = {path: one for path, one in self._own.items() if self._first and self._is_carried(one)}
         before = generators.states(shared)

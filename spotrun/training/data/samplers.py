@@ -217,9 +217,9 @@ def same(one: Any, other: Any) -> bool:
 
 class Drawn:
     """
-    The order of a pass: the indices of each batch. Most orders are drawn completely at the beginning. A sampler may
-    also yield indices without end. Then the order is drawn in parts, and the generators' states at the end of each part
-    are kept to draw the next part.
+    The order of a pass: the indices of each batch. Most orders are drawn completely at the beginning. The order of a
+    sampler that yields indices without end is drawn in parts. The states of the random number generators at the end of
+    each part are kept, to draw the next part.
     """
 
     def __init__(self, indices: Iterator[Any]) -> None:

@@ -124,7 +124,7 @@ def _go_on_in(logger: Any, experiment_id: str, run_id: str) -> None:
 
 
 def _is_new(folder: Path) -> bool:
-    """Return whether the MLflow run in `folder` is still empty."""
+    """Return whether the MLflow run in `folder` has no data yet."""
     return not any(path.is_file() for name in FOLDERS[:2] for path in (folder / name).rglob("*"))
 
 

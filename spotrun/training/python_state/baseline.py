@@ -44,9 +44,9 @@ class _BaselineObject(NamedTuple):
 
 class Change(NamedTuple):
     """
-    The content that a snapshot saves for a changed object. If the parts of the object have names, this is only the
-    parts that have changed (`parts`), and the names of the parts that are gone (`gone`). For any other object, it is
-    the whole content.
+    The content that a snapshot saves for a changed object. For an object whose parts have names, it is the parts that
+    have changed (`parts`), and the names of those that are gone (`gone`). For any other object, it is the whole
+    content.
     """
 
     parts: dict[str, Any]
@@ -119,8 +119,8 @@ class Baseline:
 
     def _resting(self) -> Iterator[UnchangedCandidate]:
         """
-        Yield the recorded objects that later walks can skip for as long as they do not change. A snapshot does not
-        contain a skipped object, but refers to it by its path. So only objects that have a path can be skipped.
+        Yield the recorded objects that later walks can skip as long as they do not change. A snapshot does not contain
+        a skipped object, but refers to it by its path, so only objects with a path can be skipped.
         """
         for key, (node, compare) in self._known.items():
             if key in self._paths and key in self._earlier:

@@ -202,8 +202,8 @@ class Walk:
 
     def _registered(self, where: str, tensors: Mapping[str, Tensor | None]) -> tuple[tuple[str, bool], ...]:
         """
-        Record tensors that snapshots contain as weights. For each tensor, return its name and whether it requires
-        gradients.
+        Record a module's tensors, which snapshots contain as weights. For each tensor, return its name and whether it
+        requires gradients.
         """
         flags = []
         for name, tensor in tensors.items():
@@ -231,8 +231,8 @@ class Walk:
 
     def structure(self) -> Iterator[int]:
         """
-        Yield the `id`s of the objects that make up the structure of modules outside the trained module. These are the
-        modules of libraries' classes, and each module's dicts of tensors and inner modules.
+        Yield the `id`s of the objects that define the structure of torch modules outside the trained module: the
+        modules whose classes come from libraries, and every module's dicts of tensors and inner modules.
         """
         for key, node in self.nodes.items():
             if node.kind == "nn" and key not in self.trained_parts:

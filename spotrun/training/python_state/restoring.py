@@ -111,8 +111,8 @@ class Restorer:
 
     def _place(self, number: int, kind: str, path: str, known: bool, content: Any) -> Any:
         """
-        Find or create the object for entry `number` of the image, and return it. It is filled later. Return None in two
-        cases: the object cannot be filled later, so it is created only once its parts exist; or this process cannot
+        Find or create the object for entry `number` of the image, and return it. Its content is restored later. Return
+        None if that is not possible, so that the object is created only once its parts exist, or if this process cannot
         create it at all.
         """
         if kind in _BUILT:
@@ -203,8 +203,8 @@ class Restorer:
 
     def _contents(self) -> dict[int, Any]:
         """
-        Return the parts of each object, before any object is filled. If one part of a container is missing, the
-        container counts as missing too.
+        Return the parts of each object, before the content of any object is restored. If one part of a container is
+        missing, the container counts as missing too.
         """
         holders = {n: item for n, item in enumerate(self._objects) if item[0] in HOLDERS}
         others = {n: item for n, item in enumerate(self._objects) if item[0] not in HOLDERS and item[0] not in _BUILT}
@@ -229,9 +229,9 @@ class Restorer:
 
     def _lacks_a_part(self, number: int) -> bool:
         """
-        Return whether a part is missing for object `number`, a new instance of a class of the script. If a part is
-        missing, the instance is not created, because the script's own code could never have made it without that part.
-        (An instance that exists already is filled without the missing part.)
+        Return True if object `number` must not be created. It is a new instance of one of the script's classes, and one
+        of its parts is missing: the script's own code could not have created it without that part. (An existing
+        instance is restored without the missing part.)
         """
         try:
             for encoded in self._objects[number][3]["parts"].values():
@@ -403,8 +403,8 @@ def _member(name: str, member: str) -> Enum:
 
 def _flag(name: str, number: int) -> Flag:
     """
-    Return a flag by its number. The flag may be a combination of several members. A combination has no name, and Python
-    makes it only when it is first used.
+    Return the flag with this number. It may be a combination of several members, which has no name, and which Python
+    creates only when it is first used.
     """
     found = _enum(name)
     if Flag not in found.__mro__:

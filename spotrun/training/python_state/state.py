@@ -41,9 +41,9 @@ class PythonState:
     The state that the script keeps in Python objects.
 
     Call the methods in this order: `begins`; `moved`; `reads` for each loader; `starts`; then `dump` at each snapshot.
-    On a resume, call `load` twice. The first time is when the loaders exist, before their workers start, so that the
-    workers start with the restored state. The second time is after `starts`, because the script's start hooks make new
-    objects, which have to be restored too.
+    On a resume, call `load` twice: once when the loaders exist but their workers have not started, so that the workers
+    start with the restored state; and once after `starts`, because the script's start hooks create new objects, which
+    have to be restored too.
     """
 
     def __init__(self, framework: Framework, script: Script | None = None, work: str = "") -> None:

@@ -42,14 +42,14 @@ class UnchangedCandidate(NamedTuple):
 
 
 class UnchangedObjects:
-    """The small objects of an earlier walk that have not changed, and in which nothing has changed."""
+    """The small objects of an earlier walk that have not changed, and that contain no changed object."""
 
     def __init__(self, found: Iterable[UnchangedCandidate] = ()) -> None:
         self._blocks = [block for kind, each in _by_kind(found) for block in _blocks(kind, each)]
         self._keys = self._that_hold_no_others()
 
     def now(self) -> Set[int]:
-        """Return the `id` of each unchanged object. An object that has changed once is never in the result again."""
+        """Return the `id` of each unchanged object. An object that has changed once is never returned again."""
         if all(block.rests() for block in self._blocks):
             return self._keys
         self._blocks = [block if block.rests() else block.without_changed() for block in self._blocks]

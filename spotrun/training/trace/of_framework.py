@@ -212,8 +212,8 @@ class FrameworkTrace:
 
     def ended(self) -> None:
         """
-        Record the end of training. The record includes the states of the random generators. Call this only when the
-        generators have the states with which the script continues after the training.
+        Record the end of training, including the states of the random number generators. So call this only when these
+        have the states with which the script continues after the training.
         """
         here, module = self._here, self._here.module
         self.process.ended_at = self._epoch, self._step

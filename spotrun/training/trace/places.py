@@ -293,7 +293,7 @@ class Places:
         self._attributes_beside(path, value)
 
     def _attributes_beside(self, path: str, value: Any) -> None:
-        """Add the attributes that a container has besides its items, if the script defines its class."""
+        """If the script defines a container's class, add the container's attributes (its items are added elsewhere)."""
         parts = attributes_of(value) if self._script.owns(type(value)) else {}
         self._waiting.extend((f"{path}.{name}", parts[name]) for name in sorted(parts))
 

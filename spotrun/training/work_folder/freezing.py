@@ -45,7 +45,7 @@ paths that cannot be saved. (The agent's own limit for stored files is lower.)
 
 
 class Frozen:
-    """The state of a work folder at a boundary. It uses memory and open files until it is sent or closed."""
+    """The state of a work folder at a boundary. It holds memory and open files until it is sent or closed."""
 
     def __init__(self, number: int, memory: int | None = None) -> None:
         self.number = number
