@@ -81,9 +81,7 @@ class LinkClosed(Exception):
 
 
 class LinkLost(Exception):
-    """
-    The environment of this process names an agent, but no agent can be reached at that address. `hint` says what to do.
-    """
+    """Raised if the environment names an agent's address, but no agent can be reached there. `hint` says what to do."""
 
     def __init__(self, reason: str, hint: str) -> None:
         super().__init__(reason)

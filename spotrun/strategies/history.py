@@ -128,12 +128,12 @@ class MarketHistory(msgspec.Struct, frozen=True):
 
     def expected_life_s(self, zone: str, now_s: float, horizon_s: float) -> float:
         """
-        Return how many more seconds spot in `zone` is expected to last. If it lasts longer than `horizon_s`, only
-        `horizon_s` counts.
+        Return how many more seconds spot in `zone` is expected to last. A life of more than `horizon_s` counts as
+        `horizon_s`.
 
-        The hazard of the zone is unknown, and has a Gamma prior. After n losses in u seconds up, the remaining life of
-        spot then has a Lomax distribution. This distribution is heavy-tailed: the longer spot has lasted, the longer it
-        is expected to last.
+        The hazard of the zone is unknown, and has a Gamma prior. After n losses in u seconds with spot, the remaining
+        life of spot therefore has a Lomax distribution, which is heavy-tailed: the longer spot has lasted, the longer
+        it is expected to last.
 
         The estimate takes the region into account in two ways. First, the hazard is assumed to be inversely
         proportional to the number of zones in the region that have spot: this zone and k others. Second, the m losses

@@ -22,13 +22,13 @@ MOVE_SHARE = 0.25
 
 class Reserve(msgspec.Struct, frozen=True):
     """
-    Waits for spot while the slack exceeds the reserve, and then switches to on-demand. At that time there is still
-    slack, which the strategy needs for a later return to spot. Must be wrapped in a SafetyNet.
+    Waits for spot while the slack exceeds the reserve, and then switches to on-demand. The remaining slack is needed
+    for a later return to spot. Must be wrapped in a SafetyNet.
 
     With work left C, changeover d and margin m, the reserve is r = RESERVE_CHANGEOVERS * d + RESERVE_SHARE * C + m.
     Dynamic programming over a semi-Markov market gives a threshold of this form for the slack s. The threshold rises
-    with the work left. It hardly depends on the time since the start, on the price, or on how long there has been no
-    spot.
+    with the work left, but hardly depends on the time since the start, on the price, or on how long spot has been
+    unavailable.
 
     In the rules below:
 
@@ -69,9 +69,9 @@ class Reserve(msgspec.Struct, frozen=True):
 
 def _worth_their_toll(situation: Situation) -> dict[str, float]:
     """
-    Return the prices of those spot zones in which an hour of progress costs less than on demand. The comparison
-    includes the toll: the cost of sending the checkpoint to a zone outside the bucket's region. The zone in which the
-    job runs is always in the result, because its toll is paid already.
+    Return the prices of the spot zones in which an hour of progress, toll included, costs less than on demand. (The
+    toll is the cost of sending the checkpoint to a zone outside the bucket's region.) The zone in which the job runs is
+    always in the result, because its toll has already been paid.
     """
     return {
         zone: usd
@@ -84,7 +84,7 @@ def _worth_their_toll(situation: Situation) -> dict[str, float]:
 
 def reserve_s(situation: Situation) -> float:
     """
-    Return the seconds of slack below which waiting for spot costs more than it saves. They include the margin of the
+    Return the slack, in seconds, below which waiting for spot costs more than it saves. It includes the margin of the
     safety net, which must not be spent on waiting or on changeovers.
     """
     job = situation.job

@@ -111,7 +111,7 @@ class Attendant:
         self._thread.start()
 
     def carry_on(self) -> None:
-        """Reopen the run of this trial. The sweep had stopped the run."""
+        """Reopen this trial's run, which the sweep had stopped."""
         self.join(END_WITHIN_S)
         before = self.run.first_sha256
         self.run = OpenRun(self.run.uri, writer("runner"))
@@ -243,8 +243,7 @@ class Sweeping:
 
     def attend(self, *, background: bool) -> bool:
         """
-        Take care of the sweep until it is over. Return False if the user wants a process in the background to take
-        over.
+        Take care of the sweep until it is over. Return False if the user wants a background process to take over.
 
         Raises:
             SpecInvalid: no trial logs the metric.
@@ -411,9 +410,8 @@ class Sweeping:
 
     def _take_up_the_last(self) -> None:
         """
-        Stop a run whose creation was interrupted: this process was creating the run when the sweep was stopped. First
-        record the run as the trial's run, and start its runner. Do nothing if there is no such run, or if its entry 0
-        was not written.
+        Stop the run that this process was creating when the sweep was stopped. Before that, record it as the trial's
+        run, and start its runner. Do nothing if there is no such run, or if its entry 0 was not written.
         """
         new, number = self._new, len(self._attendants) + 1
         if new is None or new.created.name != self._sweep.record.run_name(number):
@@ -430,8 +428,8 @@ class Sweeping:
 
     def _is_stopped_elsewhere(self, *, at_once: bool) -> bool:
         """
-        Return True if another command has stopped the sweep. The sweep's record shows this. It is read only every
-        RECORD_EVERY_S, unless `at_once` is True.
+        Return True if another command has stopped the sweep, according to the sweep's record. The record is read every
+        RECORD_EVERY_S, or immediately if `at_once` is True.
         """
         if self._stopping or (not at_once and time.monotonic() - self._looked_s < RECORD_EVERY_S):
             return False

@@ -319,10 +319,10 @@ def need_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> Need | None:
 
 def next_actions(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: timedelta | None = None) -> list[Action]:
     """
-    Return the actions to do now. `trials` are the trials that have begun. `time_left` is the run time until the
+    Return the actions to take now. `trials` are the trials that have begun. `time_left` is the run time until the
     deadline; None if there is no deadline.
 
-    At the deadline, all trials that run are stopped. If the sweep has ended, the last action is `Over`.
+    At the deadline, all running trials are stopped. If the sweep has ended, the last action is `Over`.
     """
     running = [each for each in trials if each.outcome == "running"]
     if time_left is not None and time_left <= timedelta():
@@ -561,7 +561,7 @@ def second_chances(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: 
 
 
 def _waiting(trials: Iterable[TrialProgress]) -> list[TrialProgress]:
-    """Return the trials that the sweep has stopped, and that cost nothing more."""
+    """Return the trials that the sweep has stopped and that are settled."""
     return [each for each in trials if each.settled and each.outcome == "stopped" and each.judged]
 
 

@@ -124,7 +124,7 @@ def attended(
 
 
 def _attended(sweeping: Sweeping, *, background: bool) -> Outcome | None:
-    """Take care of the sweep. Return None if a process in the background takes care of it from now on."""
+    """Take care of the sweep. Return None if a background process is to take over."""
     try:
         is_over = sweeping.attend(background=background)
     except SpotrunError as error:
@@ -182,9 +182,9 @@ def _default_name(spec: RunSpec) -> str:
 
 def _keep_one_in(factor: float) -> int | None:
     """
-    Return n, where one trial in n continues at each comparison. Return None if the user wants no comparisons.
+    Return n if one trial in n continues at each comparison, or None if the user wants no comparisons.
 
-    The flag was called `--stop-worst` in earlier versions. Its value was the fraction of trials to stop, and such a
+    In earlier versions, the flag was called `--stop-worst`, and its value was the fraction of trials to stop. Such a
     value is still accepted: 0.67 stops two trials in three, so n is 3.
 
     Raises:

@@ -276,8 +276,8 @@ class Fit:
 
     def _load_averages(self, own: State) -> None:
         """
-        Restore those averages of weights that exist already. An average that the script makes only during a batch does
-        not exist yet, and is not restored here. `PythonState` reports to the user what cannot be restored.
+        Restore the averages of weights that already exist. An average that the script creates during a batch does not
+        exist yet, and is not restored here. `PythonState` reports to the user what cannot be restored.
         """
         averages = self._framework.averages
         older = dict(zip(averages, own.get("callbacks", ()), strict=False))  # an older snapshot has a list

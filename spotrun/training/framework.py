@@ -130,7 +130,7 @@ class Framework(Protocol):
         """
 
     def lost(self) -> Sequence[UntrackedChange]:
-        """Return the changes that checkpoints do not contain, as far as the framework knows of any."""
+        """Return the changes of which the framework knows that checkpoints do not contain them."""
 
     @property
     def loggers(self) -> Sequence[Any]:
@@ -255,9 +255,7 @@ class Framework(Protocol):
         """
 
     def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
-        """
-        Train with `optimizers` from now on. If the framework cannot do this, `misfit` returns the reason from then on.
-        """
+        """Train with `optimizers` from now on. If the framework cannot do this, `misfit` then returns the reason."""
 
     def load_metrics(self, metrics: State) -> None:
         """Restore an earlier result of `dump_metrics` of the same rank."""
@@ -331,8 +329,8 @@ class Hooks(Protocol):
 
     def pass_begins(self) -> None:
         """
-        Called when a pass begins. The pass's loader is one that `exact` returned, `Framework.loaders` includes it, and
-        no batch has been read from it yet.
+        Called when a pass begins, before its first batch is read. Its loader is a result of `exact`, and
+        `Framework.loaders` includes it.
         """
 
     def pass_ends(self, *, boundary: bool) -> None:

@@ -106,8 +106,8 @@ class ImageMemory:
 
     def map_beside(self) -> None:
         """
-        Map all pages in another thread, as they arrive. Otherwise the copying thread would have a page fault at every
-        sixteenth page, and spend a third of its time on these faults.
+        Map all pages in another thread, as they arrive. Without this, the copying thread would spend a third of its
+        time on page faults, one for every sixteen pages.
         """
         memory = torch.frombuffer(self._private, dtype=torch.uint8)
         threading.Thread(target=_map, args=(memory, self.arrival), name="spotrun-map", daemon=True).start()

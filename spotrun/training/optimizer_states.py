@@ -55,12 +55,11 @@ class OptimizerStates:
 
     def load(self, optimizers: Sequence[Optimizer]) -> None:
         """
-        Load the states of those `optimizers` whose classes are torch's. Their groups are loaded now. The state of each
-        optimizer is loaded only when code first reads it.
+        Load the states of those `optimizers` whose classes are torch's. Their parameter groups are loaded immediately,
+        but each optimizer's state only when code first reads it.
 
-        Other optimizers are not loaded here, but in `put_back`, because the code of their classes may need the whole
-        state at once. If the optimizers do not have the classes and parameters of the snapshot yet, none of them is
-        loaded here.
+        All other optimizers are loaded in `put_back`, because the code of their classes may need the whole state at
+        once. If the optimizers do not yet have the classes and parameters of the snapshot, none of them is loaded here.
         """
         for optimizer, _, _ in self._waiting:
             optimizer.state = defaultdict(dict)  # another optimizer takes its place

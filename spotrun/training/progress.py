@@ -72,7 +72,7 @@ class ProgressReporter:
 
 
 def finite_metrics(framework: Framework) -> dict[str, float]:
-    """Return the newest metrics, without those that are not finite numbers, which JSON cannot hold."""
+    """Return the newest metrics, without those that are not finite numbers, because JSON cannot contain these."""
     values = {name: _number(value) for name, value in framework.metrics().items()}
     return {name: value for name, value in values.items() if value is not None}
 

@@ -79,9 +79,8 @@ def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
 
 def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
     """
-    Return all weights of a snapshot. They are in two parts of it: `shown` is what the script's `state_dict()` returned,
-    and the other part is the entry BESIDE. Neither part contains the weights of the base (see `check_base`), so these
-    are taken from `module`.
+    Return all weights of a snapshot. Some are in `shown`, the result of the script's `state_dict()`, and the others in
+    the entry BESIDE. Neither contains the weights of the base (see `check_base`), so these are taken from `module`.
     """
     living = dict(module.named_parameters())
     own = {name: living[name] for name in beside.get("base", ()) if name in living} | beside["own"]
@@ -382,7 +381,7 @@ def _put_in_order(module: nn.Module, names: Iterable[str]) -> None:
 
 @torch.no_grad()
 def put_buffer(module: nn.Module, name: str, value: Tensor) -> None:
-    """Copy `value` into the existing buffer if shape and type are equal; otherwise make a new buffer."""
+    """Copy `value` into the existing buffer if shape and type are equal; otherwise create a new buffer."""
     owner, leaf = _owner(module, name)
     now = owner._buffers.get(leaf)
     if now is not None and (now.shape, now.dtype) == (value.shape, value.dtype):

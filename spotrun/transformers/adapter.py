@@ -41,9 +41,9 @@ def _is_ours(thing: object) -> bool:
 
 def _holder(given: Any) -> object:
     """
-    Return the object whose state has to be saved because the script passed `given` to the Trainer. If `given` is a
-    method, that is the method's object. If it is a plain function, return None: a function can change only variables of
-    its module, and these are saved anyway. Otherwise return `given` itself.
+    Return the object whose state has to be saved because the script passed `given` to the Trainer: for a method, the
+    method's object; for any other object, `given` itself. For a plain function, return None, because it can change only
+    variables of its module, which are saved anyway.
     """
     held = getattr(given, "__self__", given)
     return None if isinstance(held, FunctionType | ModuleType) else held

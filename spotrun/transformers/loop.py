@@ -80,7 +80,7 @@ class TrainerLoop:
         return self._metrics
 
     def dump_place(self) -> State:
-        """Return the parts of the position that a `Boundary` does not hold."""
+        """Return the parts of the position that a `Boundary` does not contain."""
         grad_norm, learning_rate = self._last or (None, None)
         return {
             "closing": self._closing,

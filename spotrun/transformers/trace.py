@@ -29,8 +29,8 @@ def begin(framework: Framework, trainer: Any) -> TrainerTrace | None:
 
 class TrainerTrace:
     """
-    Traces one training. Once the training has ended, make three calls in this order: `close` of this trace, `close` of
-    the framework, and `ended` of this trace.
+    Traces one training. Once the training has ended, call `close` of this trace, then `close` of the framework, and
+    then `ended` of this trace.
     """
 
     def __init__(self, framework: Framework, trainer: Any) -> None:

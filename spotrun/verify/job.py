@@ -32,8 +32,8 @@ RESTARTS_MAX = 1000
 
 def straight(spec: RunSpec, store: Path) -> RunSpec:
     """
-    Return the job for the training without interruptions. It runs on demand, with a run time that passes as fast as the
-    system time. The interval between checkpoints is so long that none is due.
+    Return the job for the training without interruptions. It runs on demand, with run time passing as fast as system
+    time. The interval between checkpoints is so long that none becomes due.
     """
     every = SELDOM_OF_COMMANDS if spec.train.state else SELDOM
     return _calm(spec, store, "on-demand", every, time_scale=1.0)
@@ -47,7 +47,7 @@ def interrupted(spec: RunSpec, store: Path, every: Steps) -> RunSpec:
 def interrupted_command(spec: RunSpec, store: Path, every_s: float) -> RunSpec:
     """
     Return the job for the command with kills. It runs on spot, with a checkpoint every `every_s` seconds of system
-    time. If the command's files are changing when a checkpoint is due, that checkpoint is not taken.
+    time. A checkpoint that is due while the command's files are changing is skipped.
     """
     return _calm(spec, store, "spot", timedelta(seconds=every_s * TIME_SCALE), time_scale=TIME_SCALE)
 

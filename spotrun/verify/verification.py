@@ -24,7 +24,10 @@ from spotrun.verify.sandbox import Sandbox
 
 
 class Digests(msgspec.Struct, frozen=True, kw_only=True):
-    """The sha256 of all weights, of all optimizer states and of all generators at the end."""
+    """
+    The sha256 of all weights, of all optimizer states, and of the states of all random number generators, at the end of
+    a training.
+    """
 
     weights: str
     optimizer: str
@@ -67,11 +70,11 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
 def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Verification | CommandVerification:
     """
-    Train twice, once without kills and once with them, and find the differences. If the job is a training, each step is
-    compared. If the job is a command, the files that it leaves are compared.
+    Train twice, once without kills and once with them, and find the differences. For a training, compare each step. For
+    a command, compare the files that it leaves behind.
 
     If all steps and weights are the same but something else differs, the job may not be deterministic. So train a third
-    time, again without kills. A value or file that differs between the two uninterrupted trainings is then ignored.
+    time, without kills, and ignore each value or file that differs between the two uninterrupted trainings.
 
     Raises:
         SpecInvalid: `plan.at` names a step that the training does not have, or names steps for a command.

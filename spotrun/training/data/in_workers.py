@@ -85,7 +85,7 @@ def _text(places: list[str]) -> bytes:
 
 class Watch:
     """
-    Finds changes of one worker's dataset. The object is created in the training process, but used only in the worker.
+    Finds changes to one worker's dataset. This object is created in the training process, but used only in the worker.
     """
 
     def __init__(self, dataset: Any, notes: Notes) -> None:

@@ -62,7 +62,7 @@ class Samplers:
                 set_epoch(epoch)
 
     def resume(self, state: State) -> None:
-        """Let the next pass repeat the pass in which `state` was saved."""
+        """Make the next pass repeat the pass in which `state` was saved."""
         self._resumed = state
 
     def begin(self, key: object) -> None:

@@ -199,9 +199,7 @@ def _files(logger: Any, pattern: str) -> dict[str, Path]:
 
 
 def _kinds(loggers: Loggers) -> list[tuple[Any, str]]:
-    """
-    Return the loggers of a known kind that write to local files. With each, return the pattern of its files' names.
-    """
+    """Return the loggers of known kinds that write to local files, each with the pattern of its files' names."""
     known = ((logger, _pattern(logger)) for logger in loggers)
     return [(logger, pattern) for logger, pattern in known if pattern and "://" not in str(logger.root_dir)]
 

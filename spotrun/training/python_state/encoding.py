@@ -135,8 +135,8 @@ class Encoder:
 
     def _lost_in(self, node: Node) -> UntrackedChange | None:
         """
-        Return the reason why this object cannot be saved, or None if it can. The object and its parts are checked; the
-        parts' own parts are not.
+        Return the reason why this object cannot be saved, or None if it can. Only the object and its direct parts are
+        checked.
         """
         value = node.value
         if node.is_closed:
@@ -305,7 +305,9 @@ def _is_factory(value: object) -> bool:
 
 
 def _packed(parts: list[Any]) -> Tensor | None:
-    """Return the numbers as a tensor if all are floats, or all are ints that fit into 64 bits; else None."""
+    """
+    Return the numbers as a tensor if all are floats, or all are ints that fit into 64 bits; otherwise return None.
+    """
     if len(parts) < PACKED_FROM:
         return None
     kinds = set(map(type, parts))

@@ -34,7 +34,7 @@ A function that returns whether a value is unchanged. Its argument `probe` says 
 
 
 class Budget:
-    """The number of bytes that a probe may still compare whole."""
+    """The number of bytes that a probe may still compare completely."""
 
     def __init__(self) -> None:
         self._left = WHOLE_BYTES

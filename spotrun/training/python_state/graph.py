@@ -140,8 +140,8 @@ class Walk:
     The objects that one walk finds, by `id`. `nodes` are the objects that the walk enters.
 
     `others` are the objects that the walk does not enter. They include `stops`, the objects that the caller excludes.
-    To save time, the path of an object is stored in two parts, which are joined only when the path is needed. The first
-    walk has no `before`, and treats every container of more than TABLE_ITEMS items as a table.
+    To save time, an object's path is stored in two parts, which are joined only when the path is needed. `before` is
+    None for the first walk, which treats every container of more than TABLE_ITEMS items as a table.
     """
 
     def __init__(self, script: Script, stops: Mapping[int, object], before: Before | None) -> None:

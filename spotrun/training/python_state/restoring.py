@@ -112,8 +112,8 @@ class Restorer:
     def _place(self, number: int, kind: str, path: str, known: bool, content: Any) -> Any:
         """
         Find or create the object for entry `number` of the image, and return it. Its content is restored later. Return
-        None if that is not possible, so that the object is created only once its parts exist, or if this process cannot
-        create it at all.
+        None if its content cannot be restored later (it is then created once its parts exist), or if this process
+        cannot create it at all.
         """
         if kind in _BUILT:
             return None
@@ -337,7 +337,7 @@ class Restorer:
 
 
 def _fill_holder(kind: str, holder: Any, parts: dict[str, Any], gone: tuple[str, ...]) -> None:
-    """Fill a holder without calling its class's `__setattr__`, which may be the script's code."""
+    """Restore a holder's parts without calling its class's `__setattr__`, which may be the script's code."""
     if kind == "nn" and FLAGS in parts:
         _set_flags(holder, parts.pop(FLAGS))
     own = {name: part for name, part in parts.items() if not is_name_of_python(name)}

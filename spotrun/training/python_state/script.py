@@ -82,8 +82,8 @@ class Script:
 
     def find(self, name: str) -> type | None:
         """
-        Return the class of this name if one of the script's modules has it; else None. Imports nothing and calls
-        nothing.
+        Return the class of this name if one of the script's modules has it; otherwise return None. Import nothing, and
+        call nothing.
         """
         module, _, qualname = name.partition(":")
         found: Any = self.modules.get(module)

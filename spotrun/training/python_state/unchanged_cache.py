@@ -115,7 +115,7 @@ def _is_small_tensor(tensor: Tensor) -> bool:
 
 
 def _inside(node: Node) -> set[int]:
-    """Return the keys of the objects inside `node` that may change."""
+    """Return the keys of the mutable objects inside `node`."""
     return {id(part) for part, _ in node.inner if not is_scalar(part)}
 
 
@@ -137,8 +137,8 @@ def _look_at_arrays(values: list[Any]) -> Look:
 
 def _look_at_tensors(values: list[Any]) -> Look:
     """
-    Return a function that reads the bytes of the tensors through views of their memory. The views are made here, only
-    once, because making a view takes longer than comparing the bytes.
+    Return a function that reads the bytes of the tensors through views of their memory. The views are created here,
+    once, because creating a view takes longer than comparing the bytes.
     """
     memories: list[Any] = [memory_of(value.detach()) for value in values]
 

@@ -134,10 +134,9 @@ class FrameworkTrace:
     """
     The trace of one fit.
 
-    The trace counts epochs and steps across all fits of a process, but a framework may count from 0 again in each fit.
-    So the trace adds an offset to the framework's epoch and step. The offset is the trace's epoch and step at the end
-    of the last fit, minus `counted`. `counted` is the framework's own epoch and step at the start of this fit, before a
-    checkpoint was loaded.
+    The trace counts epochs and steps across all fits of a process, but a framework may count from 0 in each fit. So the
+    trace adds an offset to the framework's epoch and step: its own epoch and step at the end of the last fit, minus
+    `counted`, the framework's epoch and step at the start of this fit, before a checkpoint was loaded.
     """
 
     def __init__(self, framework: Framework, counted: tuple[int, int] = (0, 0)) -> None:

@@ -335,8 +335,8 @@ class Places:
 
     def _pickled(self, path: str, value: object) -> bool:
         """
-        Add a digest of the object's pickle, and return True. Return False if the object has no pickle, or one that is
-        too long to read.
+        Add a digest of the object's pickle, and return True. Return False if the object cannot be pickled, or its
+        pickle is too long to read.
         """
         stream = _Short()
         try:

@@ -60,7 +60,7 @@ class Frozen:
         self._index_bytes = 0
 
     def add(self, data: bytes) -> int:
-        """Append `data` to the folder's memory, and return at which byte it starts."""
+        """Append `data` to the folder's memory, and return the offset at which it starts."""
         start, written = self._at, 0
         while written < len(data):
             written += os.pwrite(self._memory, data[written:], start + written)
@@ -233,10 +233,10 @@ class Freezer:
 
 def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[str]) -> dict[str, FileVersion]:
     """
-    Return those files for which size and modification time are enough to detect any later change. There are two kinds
-    of files for which they are not enough. If a file was written within the last TICK_NS, another write might leave its
-    modification time unchanged. The files `updated` may be written through a memory mapping, and such a write may
-    change the modification time only later.
+    Return those files for which any later change can be detected from size and modification time. This is not possible
+    for two kinds of files. If a file was written within the last TICK_NS, another write might leave its modification
+    time unchanged. The files `updated` may be written through a memory mapping, and such a write may change the
+    modification time only later.
     """
     return {
         path: seen

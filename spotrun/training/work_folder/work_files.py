@@ -40,7 +40,7 @@ class WorkFiles:
             self._freezer = Freezer(self.folder, remembered(Path(rule.before)), all_but(rule.exclude))
 
     def positions(self) -> dict[str, int]:
-        """Flush the files that this process writes, and return the position in each file, by path."""
+        """Flush the files to which this process writes, and return its position in each file, by the file's path."""
         self._flushed = [] if self._open is None else self._open.flush()
         return positions_of(self._flushed)
 
