@@ -1,8 +1,9 @@
 """
 Defines the messages that the agent and its trainer exchange on a socket.
 
-It is a Unix stream socket. Its path is in the environment variable `SPOTRUN_AGENT`, which all child processes inherit.
-So a training finds its agent even if other programs started the training. A message is one JSON object on a line.
+The socket is a Unix stream socket. Its path is in the environment variable `SPOTRUN_AGENT`, which all child processes
+inherit. So a training finds its agent even if other programs started the training. A message is one JSON object on a
+line.
 
 File descriptors are sent together with a message (SCM_RIGHTS): the descriptors of arenas, and the descriptor of a
 checkpoint to resume from. The line of the message says how many descriptors belong to it. A receiver needs this number

@@ -120,7 +120,7 @@ class LocalStore:
 
     def _is_behind_a_link(self, folder: Path) -> bool:
         """
-        Return True if `folder` or a folder above it, up to the store's own folder, is a link. The store's own folder
+        Return True if `folder`, or a folder between it and the store's own folder, is a link. The store's own folder
         may be a link.
         """
         below = (each for each in (folder, *folder.parents) if self._folder in each.parents)

@@ -39,9 +39,9 @@ class Reserve(msgspec.Struct, frozen=True):
 
         idle        spot if any is available; else wait while s >= r, else on-demand
         on demand   back to spot if  L (1 - p) > d (p + v (1 - p)):  spot saves more during its life than the changeover
-                    costs. A second of the changeover costs its price p, and the slack that it uses
-        on spot     move if the price per second of progress, p (1 + d / L), is lower in another zone, and the
-                    difference over MOVE_SHARE * L exceeds the changeover's cost, which is computed in the same way
+                    costs. Each second of the changeover costs its price p, plus the slack that it uses
+        on spot     to another zone if the price per second of progress, p (1 + d / L), is lower there, and the saving
+                    over MOVE_SHARE * L exceeds the cost of the changeover, computed as above
     """
 
     def choose(self, situation: Situation) -> Choice:
@@ -110,7 +110,7 @@ class Return(msgspec.Struct, frozen=True):
     """
     The figures that decide whether a job returns from on-demand to spot. `life_s` is how long spot is expected to last.
     `saved_s` is the money that spot saves in this time, and `cost_s` is the cost of the changeover, including the slack
-    that it uses. The unit of both is seconds of on-demand, at its price.
+    that it uses. Both are in seconds: the time on demand that costs the same.
     """
 
     life_s: float
@@ -130,8 +130,8 @@ def return_to(zone: str, situation: Situation) -> Return:
 
 def _changeover_cost_s(zone: str, situation: Situation) -> float:
     """
-    Return the cost of a start in `zone`: the changeover, the slack that it uses, and the toll. The unit is seconds of
-    on-demand, at its price.
+    Return the cost of a start in `zone`, including the slack that the changeover uses, and the toll. The cost is in
+    seconds: the time on demand that costs the same.
     """
     on_demand = situation.job.on_demand_usd_per_hour
     share, toll_s = situation.spot[zone] / on_demand, situation.tolls.get(zone, 0.0) * 3600 / on_demand

@@ -1,4 +1,4 @@
-"""Keeps a strategy from missing the deadline: replaces each choice that could make the job late by on-demand."""
+"""Keeps a strategy from missing the deadline: if its choice could make the job late, chooses on-demand instead."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class SafetyNet(msgspec.Struct, frozen=True):
 
 def slack_needed(choice: Choice, situation: Situation) -> float:
     """
-    Return the minimum slack, in seconds, with which `choice` is safe: if the choice is to wait, or if spot is then lost
-    at the worst moment, on-demand can still be started in time.
+    Return the minimum slack, in seconds, with which `choice` is safe: on-demand can still be started in time after a
+    wait, or after spot is lost at the worst moment.
     """
     job = situation.job
     next_loss_s = job.tick_s if choice is None else 0.0 if choice == situation.running else job.changeover_s

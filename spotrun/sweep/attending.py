@@ -248,8 +248,9 @@ class Sweeping:
         Raises:
             SpecInvalid: no trial logs the metric.
             RunEnded: the sweep was stopped, or no trial is complete.
-            LedgerDamaged, SpotrunError: a trial could not begin (see `_begin`); this process stops taking care of the
-            sweep. KeyboardInterrupt, Signalled: this process stops taking care of the sweep.
+            LedgerDamaged, SpotrunError: a trial could not begin (see `_begin`), so this process stops taking care of
+                the sweep.
+            KeyboardInterrupt, Signalled: this process stops taking care of the sweep.
         """
         stopped_by_signal: Interrupt | None = None
         try:

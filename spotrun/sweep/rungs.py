@@ -100,7 +100,7 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     `keep_one_in` is n if, at each comparison, one trial in n continues: with 2, the worse half of the trials is
     stopped. If it is None, no trial is stopped. The first comparison is after `grace_epochs` epochs. If that is None,
-    the first comparison is as late as the budget and `time`, the sweep's time from beginning to deadline, allow. If
+    it is as late as the budget and `time` allow. `time` is the time from the sweep's beginning to its deadline. If
     `resume_stopped` is True, money that is left after all trials have begun is used to continue stopped trials. If
     `metric` is None, trials are compared by the logged metric that looks most like a loss.
 

@@ -19,8 +19,8 @@ def sweep_shown(sweep: NamedSweep) -> SweepShown:
     Return the current state of the sweep, whether or not a process takes care of it.
 
     Raises:
-        SpecInvalid: an older spotrun began the sweep, and did not record its budget. StoreError: the sweep's record in
-        the store is malformed.
+        SpecInvalid: an older spotrun began the sweep, and did not record its budget.
+        StoreError: the sweep's record in the store is malformed.
     """
     record = sweep.record
     if record.budget_usd is None:

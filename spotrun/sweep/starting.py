@@ -200,7 +200,8 @@ def _keep_one_in(factor: float) -> int | None:
             return keep
     raise SpecInvalid(
         f"--reduction-factor {factor:g} is neither 0 nor a whole number of at least 2",
-        hint="at each comparison, 2 keeps the better half of the trials, 3 the best third, 4 the best quarter; 0 all",
+        hint="at each comparison, 2 keeps the better half of the trials, 3 the best third, 4 the best quarter; "
+        "0 keeps all trials",
     )
 
 

@@ -472,8 +472,8 @@ class Fit:
 
 def _agent_of(framework: Framework) -> tuple[Ranks, session.Agent | None]:
     """
-    Return this process's ranks and its agent. On ranks other than 0, the agent is a stand-in. If rank 0 has no agent,
-    the result has None in place of the agent on all ranks.
+    Return this process's ranks and its agent, which is a stand-in on ranks other than 0. If rank 0 has no agent, the
+    agent is None on all ranks.
     """
     ranks = Ranks(framework.rank, framework.ranks)
     ranks.compare()

@@ -288,9 +288,9 @@ class Hooks(Protocol):
 
     If the script has its own training loop, its code for an epoch makes one or more passes over data. The framework
     calls `pass_begins` before the first batch of a pass, and `pass_ends` after its last batch. A resume within a pass
-    has to run the code that comes before this pass in the epoch again. The framework calls `epoch_begins_again` before
-    that code runs, and `epoch_begins` after it, which undoes its effects, because they are already part of the
-    snapshot.
+    has to rerun the code that comes before this pass in the epoch. The framework calls `epoch_begins_again` before that
+    code, and `epoch_begins` after it. `epoch_begins` undoes the effects of the code, because they are already part of
+    the snapshot.
     """
 
     def exact(self, loader: Any, stage: Stage) -> Any:

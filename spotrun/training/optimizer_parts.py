@@ -330,8 +330,8 @@ def _fill(held: Any, value: Any) -> bool:
 class Containers:
     """
     The parameter groups and states that an optimizer and the optimizers inside it have before a load. A load replaces
-    these objects by new ones. If two optimizers share such an object, the other one would keep the old object. So after
-    the load, `have_again` puts the original objects back.
+    these objects by new ones. If another optimizer shares such an object, it would keep the old one. So after the load,
+    `have_again` puts the original objects back.
     """
 
     def __init__(self, optimizer: Any) -> None:

@@ -1,4 +1,4 @@
-"""Finds the names that spotrun uses from another package but that its installed release lacks."""
+"""Finds the names that spotrun uses from another package, and that the package's installed release lacks."""
 
 from __future__ import annotations
 

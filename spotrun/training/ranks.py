@@ -65,7 +65,7 @@ class Ranks:
 
         Raises:
             RanksUnrelated: a process does not know the secret; or a process connected too late, to ranks of another
-            attempt, or of a later incarnation of the same attempt.
+                attempt, or of a later incarnation of the same attempt.
         """
         if self._group is None:
             return
@@ -147,8 +147,8 @@ class Ranks:
 
     def _everywhere(self, mine: bytes, group: Any) -> list[bytes]:
         """
-        Send the bytes `mine` to all ranks. Return the bytes of each rank, in the order of ranks. All must have the same
-        length.
+        Send the bytes `mine` to all ranks. Return the bytes of each rank, in the order of ranks. Each rank must send
+        the same number of bytes.
         """
         boxes = [torch.empty(len(mine), dtype=torch.uint8) for _ in range(self.size)]
         distributed.all_gather(boxes, torch.frombuffer(bytearray(mine), dtype=torch.uint8), group=group)

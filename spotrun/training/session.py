@@ -138,8 +138,8 @@ class Session:
 
     def _leave(self, process: int, listener: threading.Thread) -> None:
         """
-        Stop the other threads when the process exits. If a thread still computed while the interpreter shuts down, the
-        process would abort.
+        Stop the other threads when the process exits. A thread that is still computing while the interpreter shuts down
+        would abort the process.
         """
         if os.getpid() != process:
             return

@@ -299,7 +299,7 @@ class Snapshots:
 
         Raises:
             TrainingUnsupported: the model has changed in a way that a resume could not rebuild; or a value that has
-            changed cannot be saved, and the job requires exact resumes.
+                changed cannot be saved, and the job requires exact resumes.
         """
         framework, orders = self._framework, self._buckets.dump()
         state = framework.dump()

@@ -99,8 +99,7 @@ def put_back(module: nn.Module, weights: Weights) -> None:
 
     Raises:
         Misfit: `module` lacks a part, or has one that is new or different. The module's values are then unchanged, but
-        `prune_again` and
-            `share_again` may have changed its structure.
+            `prune_again` and `share_again` may have changed its structure.
     """
     prune_again(module, weights)
     share_again(module, weights)

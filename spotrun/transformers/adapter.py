@@ -115,8 +115,8 @@ class TransformersFramework(TrainerLoop):
     @property
     def own_objects(self) -> Sequence[object]:
         """
-        The Trainer, its arguments, its accelerator, its callbacks and the model's configs. An object whose class the
-        script defines is left out. If the script defines the class of the Trainer, `roots` has the Trainer.
+        The Trainer, its arguments, its accelerator, its callbacks and the model's configs. Objects whose classes the
+        script defines are left out. (A Trainer of such a class is in `roots`.)
         """
         trainer = self._trainer
         held = [trainer, trainer.args, trainer.accelerator, *trainer.callback_handler.callbacks]

@@ -1,6 +1,6 @@
 """
-Replaces `Trainer.train` by a function that runs it in a `Fit`, so that it can resume. Subclasses of Trainer resume too,
-because their `train` calls Trainer's.
+Replaces `Trainer.train` by a function that runs it in a `Fit`, so that trainings can resume. Subclasses of Trainer
+resume too, because their `train` calls Trainer's.
 """
 
 from __future__ import annotations

@@ -101,7 +101,9 @@ def verify_command(
 
 
 def waits(plan: KillPlan, every_s: float) -> list[float]:
-    """Return a random delay for each kill, in seconds of system time. It begins at the commit before the kill."""
+    """
+    Return a random delay for each kill, in seconds of system time. Each delay begins at the commit before its kill.
+    """
     rng = random.Random(plan.seed)
     return [rng.uniform(0, every_s) for _ in range(plan.kills)]
 

@@ -3,7 +3,7 @@ Saves and restores the attributes of samplers, and draws the order of a pass fro
 
 A sampler may keep values from one pass to the next: it may count its passes, change its batch size, or get new weights
 from one of the script's hooks. To repeat a pass, for example at a resume, the sampler needs the values from the
-beginning of that pass. So a snapshot includes those of these values that have changed since the process started.
+beginning of that pass. So a snapshot includes each such value that has changed since the process started.
 """
 
 from __future__ import annotations

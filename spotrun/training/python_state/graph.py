@@ -91,8 +91,8 @@ class Node:
     A mutable object.
 
     `parts` is a dict if the parts have names (HOLDERS), and a list otherwise; for a mapping, the list has its keys and
-    values, alternating. `parts` is None if the walk does not enter the object. `inner` has the parts that may have
-    parts themselves, each with its path. Parts whose `id` is in `still` are unchanged, and are left out.
+    values, alternating. `parts` is None if the walk does not enter the object. `inner` has those parts that can contain
+    objects, each with its path. Parts whose `id` is in `still` are unchanged, and are left out.
     """
 
     __slots__ = ("inner", "kind", "parts", "path", "value")

@@ -3,8 +3,7 @@ Detects changes to objects of libraries and of Python itself that checkpoints do
 advances, an open file, a connection, a library's environment.
 
 Each object is compared by facts that can be read without calling its code (inspection.py). A change that alters no such
-fact goes unnoticed. If the traffic of a connection cannot be counted, the connection is always reported as
-changed.
+fact goes unnoticed. A connection whose traffic cannot be counted is always reported as changed.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class UntrackedObjects:
     def changed(self, *, probe: bool = True) -> Iterator[UntrackedChange]:
         """
         Yield the path and class of each object that has changed. An object is reported only once. Without `probe`,
-        nothing is compared if there are too many facts to do it fast.
+        nothing is compared if there are too many facts for a fast comparison.
         """
         if not probe and self._many > FEW:
             return
