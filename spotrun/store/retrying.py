@@ -40,8 +40,8 @@ def persist(act: Callable[[], T]) -> T:
 
 def _passes(error: BaseException) -> bool:
     """
-    Return True if the fault may soon pass by itself. An expired login or a full store needs an action of the user, so
-    these two faults are reported immediately.
+    Return True if the fault may soon pass by itself. Only the user can fix an expired login or a full store, so these
+    two faults are reported immediately.
     """
     return isinstance(error, StoreUnavailable) and not isinstance(error, LoginExpired | WritesRefused)
 

@@ -32,7 +32,7 @@ class LibraryModuleState(NamedTuple):
 
     @classmethod
     def of(cls, module: nn.Module, names: Sequence[str]) -> LibraryModuleState:
-        """Record a module. `names` are the attributes to compare."""
+        """Record a module's current state. `names` are the attributes to compare."""
         get = itemgetter(*names) if names else _nothing
         attributes = vars(module)
         parameters = [parameter for parameter in module._parameters.values() if parameter is not None]

@@ -211,7 +211,7 @@ class FrameworkTrace:
 
     def ended(self) -> None:
         """
-        Record the end of training, including the states of the random number generators. So call this only when these
+        Record the end of training, including the states of the random number generators. So call this only once they
         have the states with which the script continues after the training.
         """
         here, module = self._here, self._here.module
