@@ -1,13 +1,14 @@
 """
-Defines how the agent and the trainer that it started communicate: by messages on a socket.
+Defines the messages that the agent and its trainer exchange on a socket.
 
-The path of the Unix stream socket is in the environment variable `SPOTRUN_AGENT`. All child processes inherit it, so a
-training finds its agent even if other programs started the training. A message is one JSON object on a line.
+The socket is a Unix stream socket. Its path is in the environment variable `SPOTRUN_AGENT`, which all child processes
+inherit. So a training finds its agent even if other programs started the training. A message is one JSON object on a
+line.
 
 File descriptors are sent together with a message (SCM_RIGHTS): the descriptors of arenas, and the descriptor of a
 checkpoint to resume from. The line of the message says how many descriptors belong to it. A receiver needs this number
-because one read may return parts of several messages, together with the descriptors of all of them. The code of the
-trainer's side needs only the standard library.
+because one read may return parts of several messages, together with the descriptors of all of them. On the trainer's
+side, the code needs only the standard library.
 
     trainer                                   agent
     (connects)                  <-            Welcome | TurnedAway
@@ -76,15 +77,12 @@ _CHUNK_BYTES = 1 << 16
 
 class LinkClosed(Exception):
     """
-    The exception for a link whose other end is gone, or does not speak this protocol. Nothing more can be sent or
-    received.
+    Raised if the other end of a link is gone, or does not speak this protocol. Nothing more can be sent or received.
     """
 
 
 class LinkLost(Exception):
-    """
-    The environment of this process names an agent, but no agent can be reached at that address. `hint` says what to do.
-    """
+    """Raised if the environment names an agent's address, but no agent can be reached there. `hint` says what to do."""
 
     def __init__(self, reason: str, hint: str) -> None:
         super().__init__(reason)
@@ -117,8 +115,8 @@ class Hello:
 @dataclass(frozen=True, kw_only=True)
 class FitBegins:
     """
-    The message that the script calls fit() again. `fit` is the number of this call, from 1. The trainer then waits for
-    the `Resume` for this call.
+    The message that the script calls fit() again. `fit` is the number of this call, counted from 1. The trainer then
+    waits for the `Resume` for this call.
     """
 
     fit: int
@@ -127,7 +125,8 @@ class FitBegins:
 @dataclass(frozen=True, kw_only=True)
 class ArenasWanted:
     """
-    The trainer's request for arenas of `size_bytes`, the size of a snapshot. It is sent again if the state has grown.
+    The trainer's request for arenas of `size_bytes`, the size of a snapshot. The trainer sends it again if the state
+    has grown.
     """
 
     size_bytes: int
@@ -136,11 +135,11 @@ class ArenasWanted:
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """
-    The position of the training. `epoch` is the number of the current epoch, counted from 0. It has `batches` batches,
-    of which `batch` are done. `step` is Lightning's `global_step`.
+    The position of the training. `epoch` is the number of the current epoch, counted from 0. Of its `batches` batches,
+    `batch` are done. `step` is Lightning's `global_step`.
 
     `epochs` is `max_epochs`. `epochs` and `batches` are 0 if they are unknown. Metrics that are not finite are left
-    out. `data_s` is how many system seconds this process has spent so far on waiting for training data. `samples`
+    out. `data_s` is the system time, in seconds, that this process has spent waiting for training data. `samples`
     counts the samples of this epoch so far, over all processes of the training; it is 0 if unknown.
     """
 
@@ -172,11 +171,11 @@ class FilesWanted:
 class FilesFrozen:
     """
     The files of the work folder as they were between two steps (spotrun/folder/frozen_files.py). They belong to the
-    next snapshot: the field `files` of its `SnapshotTaken` message has the same value as `number` here.
+    next snapshot, whose `SnapshotTaken.files` equals this message's `number`.
 
-    The first file descriptor is a piece of memory that holds the small files and an index of all files. The index
-    begins at `index_at` and has `index_bytes`. `descriptors` is the number of further file descriptors. If there are
-    too many for one message, `MoreFiles` messages follow with the others.
+    The first file descriptor is for memory that holds the small files and an index of all files. The index begins at
+    `index_at` and is `index_bytes` long. `descriptors` is the number of further file descriptors. If there are too many
+    for one message, the others follow in `MoreFiles` messages.
     """
 
     number: int
@@ -198,11 +197,11 @@ class SnapshotTaken:
 
     The image is the state of the training after `batch` batches of epoch `epoch`. If `epoch_ended` is True, it is the
     state after the whole epoch, including the validation and everything else that is done at the end of an epoch. `fit`
-    counts the calls of fit() from 1; `epoch` and `step` are counted over all calls. `files` is the number of the
+    counts the calls of fit() from 1; `epoch` and `step` are counted across all calls. `files` is the number of the
     `FilesFrozen` that belongs to this snapshot.
 
-    `final` is True if this process trains no further step. `stall_s` is how many system seconds training paused for the
-    snapshot. `finite` is False if the loss or a parameter is NaN or infinite.
+    `final` is True if this process will train no further step. `stall_s` is the system time, in seconds, for which
+    training paused for the snapshot. `finite` is False if the loss or a parameter is NaN or infinite.
     """
 
     arena: int
@@ -222,9 +221,9 @@ class SnapshotTaken:
 @dataclass(frozen=True, kw_only=True)
 class NotCarried:
     """
-    The message that the snapshot of `step` lacks some state of the script, because a checkpoint's image cannot hold it.
-    `places` names the objects with this state. Each is a pair: the path of the object in the script, and the kind of
-    the object. Each object is reported once in a fit().
+    The message that the snapshot of `step` lacks some state of the script, because checkpoints cannot contain it.
+    `places` has a pair for each object with such state: its path in the script, and its kind. Each object is reported
+    once in a fit().
     """
 
     step: int
@@ -233,7 +232,7 @@ class NotCarried:
 
 @dataclass(frozen=True, kw_only=True)
 class RoomWanted:
-    """The message that training has paused before its last snapshot, because no arena is free."""
+    """The message that training has paused before its last snapshot, until an arena is free."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,8 +249,8 @@ class EpochEnded:
 @dataclass(frozen=True, kw_only=True)
 class Refused:
     """
-    The message that this training cannot be resumed from the checkpoint, or could not be resumed exactly. After this
-    message, the trainer process ends with an error.
+    The message that this training cannot resume from the checkpoint, or that a later resume of it would not be exact.
+    After this message, the trainer process ends with an error.
     """
 
     reason: str
@@ -261,8 +260,8 @@ class Refused:
 @dataclass(frozen=True, kw_only=True)
 class Finished:
     """
-    The message that `fit()` is done, and that the final snapshot was taken. `resumed` is True if an earlier process
-    took the final snapshot, and this process resumed from it and therefore trained no step.
+    The message that `fit()` is done and the final snapshot was taken. `resumed` is True if an earlier process took the
+    final snapshot. This process then resumed from it, and trained no step.
     """
 
     step: int
@@ -273,9 +272,10 @@ class Finished:
 @dataclass(frozen=True, kw_only=True)
 class FilesRule:
     """
-    The rule that defines which files belong to a checkpoint. These are the files below `work` that the script has
-    written or changed, and that match no pattern of `exclude`. The file `before` lists the files as they were before
-    the script wrote any. `put_back` is True if the checkpoint to resume from has files, which the agent has to restore.
+    The rule that defines which files belong to a checkpoint: the files below `work` that the script has written or
+    changed, and that match no pattern of `exclude`. `before` is the path of a file that lists the work folder's files
+    at the script's start. `put_back` is True if the checkpoint to resume from contains files, which the agent has to
+    restore.
     """
 
     work: str
@@ -289,15 +289,14 @@ class Resume:
     """
     The message that says where training begins: at a checkpoint, or from scratch.
 
-    If there is a checkpoint, `size_bytes` is greater than 0, and a file descriptor comes with the message. The
-    descriptor is that of the memory that holds the checkpoint's image, from offset `start` on. The agent may still be
-    fetching the image: only its first `here_bytes` bytes are in the memory yet. From the second `fit` on, the image is
-    always complete.
+    If there is a checkpoint, `size_bytes` is greater than 0, and the message comes with a file descriptor of the memory
+    that holds the checkpoint's image, from offset `start` on. The agent may still be fetching the image: only its first
+    `here_bytes` bytes have arrived. From the second `fit` on, the image is always complete.
 
-    `seed` must be the same in every attempt of a run. If `every_steps` is given, the trainer takes a snapshot each time
-    this many optimizer steps are done. If `files` is None, no files belong to checkpoints. `epoch` and `step` are
-    counted over all calls of fit(). A fit() that begins from scratch continues the counts from the end of the previous
-    fit(). If `exact` is True, training ends with an error as soon as state has changed that an image cannot hold.
+    `seed` must be the same in every attempt of a run. If `every_steps` is given, the trainer takes a snapshot after
+    every `every_steps` optimizer steps. If `files` is None, checkpoints contain no files. `epoch` and `step` are
+    counted across all calls of fit(): a fit() that begins from scratch continues the counts of the previous fit(). If
+    `exact` is True, training ends with an error as soon as state changes that a checkpoint cannot contain.
     """
 
     size_bytes: int
@@ -364,7 +363,7 @@ class SnapshotWanted:
 
 @dataclass(frozen=True, kw_only=True)
 class DrainWanted:
-    """The order to take a final snapshot at the end of the current step, and to train no further step."""
+    """The instruction to take a final snapshot at the end of the current step, and to train no further step."""
 
     reason: str
 
@@ -384,7 +383,7 @@ class FilesTorn:
     """
     The message that the agent lacks the content of these files. Either the script wrote to a file while the agent was
     still reading it, or the agent never had the file. The trainer has to include copies of these files in the next
-    snapshot. It makes the copies between two steps, when nothing is written.
+    snapshot. It copies them between two steps, when nothing is written.
     """
 
     paths: tuple[str, ...]
@@ -393,12 +392,12 @@ class FilesTorn:
 @dataclass(frozen=True, kw_only=True)
 class Figures:
     """
-    The cost and progress of the run according to its ledger, for the script's own loggers. The agent sends these
-    figures with the first step, after each commit and after each epoch.
+    The cost and progress of the run according to its ledger, for the script's own loggers. The agent sends them at the
+    first step, after each commit and after each epoch.
 
     `lost_s` is the run time without productive training. `attempt` counts from 1. `epochs` is the number of completed
-    epochs; the newest of them could still be lost before the next commit. `usd_per_epoch` is None until the first epoch
-    is completed.
+    epochs. If the machine is lost before the next commit, the newest of them is lost too. `usd_per_epoch` is None until
+    the first epoch is completed.
     """
 
     cost_usd: float
@@ -512,8 +511,8 @@ class TrainerLink:
 
     def receive(self, timeout_s: float | None) -> tuple[Message, list[int]] | None:
         """
-        Return the next message and its file descriptors; None if no message came in time. If `timeout_s` is None, wait
-        without a limit; if it is 0, do not wait.
+        Return the next message and its file descriptors; None if no message arrives in time. If `timeout_s` is None,
+        wait without a limit; if it is 0, do not wait.
 
         Raises:
             LinkClosed: the other end is gone.
@@ -586,7 +585,7 @@ def from_environment() -> TrainerLink | None:
     were no agent.
 
     Raises:
-        LinkLost: no agent listens at the address in `SPOTRUN_AGENT`, or the agent turns this process away.
+        LinkLost: no agent listens at the address in `SPOTRUN_AGENT`, or the agent refuses this process.
     """
     address = os.environ.get(AGENT, "")
     if not address or address.startswith(TAKEN):

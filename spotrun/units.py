@@ -1,5 +1,6 @@
 """
-Parses and formats the short notations of a spec and of flags: `1h30m`, dollars `2.50`, amounts `4+`, `500 steps`.
+Parses and formats the short notations of specs and flags: durations (`1h30m`), dollars (`2.50`), amounts (`4+`),
+intervals (`500 steps`).
 
 Each `parse_*` function takes the value of a YAML key or of a flag (text or a number), and returns a typed value. If it
 cannot read the value, it raises `Unreadable`, which says what to write instead.
@@ -43,7 +44,7 @@ _STEPS = re.compile(r"(\d{1,12})\s*steps?", re.ASCII)
 
 class Unreadable(ValueError):
     """
-    A value that cannot be read as its key requires.
+    Raised for a value that is not what its key requires.
 
     `suggestion` is a phrase that says what to write instead ("write 10m"). If only a part of the value is wrong, `at`
     is the path of this part, relative to the key that is being read.
@@ -58,9 +59,9 @@ class Unreadable(ValueError):
 
 def bounded(seconds: float) -> timedelta:
     """
-    Convert seconds that were computed from stored figures to a duration. Cut it to the range from 0 to `LONGEST`, the
-    duration of the longest job. This is needed because training code may have written the figures. Even if each figure
-    is within its bounds, a product of two figures can exceed what a `timedelta` can represent.
+    Convert seconds to a duration, limited to the range from 0 to `LONGEST`, the duration of the longest job. This is
+    needed for seconds that were computed from numbers of a training script: even if each number is within its bounds,
+    the product of two can be too large for a `timedelta`.
     """
     return timedelta(seconds=min(max(0.0, seconds), LONGEST.total_seconds()))
 
@@ -76,7 +77,7 @@ def shown(value: object, limit: int = 60) -> str:
 
 
 def shown_lines(text: str) -> str:
-    """Return text of several lines, safe to show and uncut."""
+    """Return a text of several lines so that it is safe to show, without cutting it."""
     return "\n".join(shown(line, len(line)) for line in text.split("\n"))
 
 
@@ -137,7 +138,8 @@ def _duration_suggestion(text: str) -> str:
 
 def _spelled_duration(text: str) -> str | None:
     """
-    Convert `10 min`, `1 hour and 30 minutes` or `2 weeks` to our notation; None if the text cannot be interpreted.
+    Convert `10 min`, `1 hour and 30 minutes` or `2 weeks` to the notation of `parse_duration`; None if the text cannot
+    be interpreted.
     """
     parts = re.findall(r"(\d{1,9}(?:\.\d{1,6})?)\s*([a-z]+)", text[:80])
     rest = re.sub(r"(\d{1,9}(?:\.\d{1,6})?)\s*([a-z]+)|\band\b|[,\s]", "", text[:80])
@@ -171,7 +173,7 @@ def to_the_second(duration: timedelta) -> str:
 
 
 def parse_usd(value: object) -> Decimal:
-    """Parse dollars above zero, as a number or as text: `2.50`."""
+    """Parse an amount in dollars that is greater than zero, a number or a text: `2.50`."""
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
         raise Unreadable("must be a number of US dollars", "write it like 2.50")
     text = format(value, "f") if isinstance(value, Decimal) else str(value)
@@ -199,8 +201,8 @@ def _usd_suggestion(text: str) -> str:
 
 def to_the_cent(usd: float | Decimal) -> str:
     """
-    Format dollars to the cent: `$0.27`. An amount below ten cents has two significant digits: `$0.0042`. Only zero is
-    `$0.00`.
+    Format dollars to the cent: `$0.27`. An amount below ten cents is shown with two significant digits, such as
+    `$0.0042`, so only zero is shown as `$0.00`.
     """
     amount = abs(float(usd))
     two_digits = 0 < amount < 0.095

@@ -2,8 +2,8 @@
 Finds the lifecycle rules of a bucket that would remove the objects of a run. The rules are read from the cloud's answer
 to a request.
 
-A rule is found if it can affect any object below the store's prefix. It is also found if it applies only to some of
-these objects, such as those in one folder, or only large ones.
+A rule counts even if it applies to only some of the objects below the store's prefix, such as those in one folder, or
+only large ones.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _s3_when(act: Rule) -> str:
 def s3_older_versions_days(rules: Iterable[Rule], root: str) -> int | None:
     """
     Return the number of days after which a rule deletes the older versions of all objects below `root`; None if no rule
-    does so for all objects.
+    covers all of them.
     """
     days = [rule["NoncurrentVersionExpiration"].get("NoncurrentDays") for rule in rules if _s3_forgets(rule, root)]
     return min(days, default=None)
@@ -73,8 +73,8 @@ def _s3_forgets(rule: Rule, root: str) -> bool:
 
 def gcs_expiries(rules: Iterable[Rule], root: str) -> tuple[str, ...]:
     """
-    Describe the rules of a GCS bucket that delete live objects below `root`. Leave out rules that change the storage
-    class, because GCS can read objects of any class immediately.
+    Describe the rules of a GCS bucket that delete current (not old) versions of objects below `root`. Rules that change
+    the storage class are left out, because GCS can read objects of any class immediately.
     """
     return tuple(f"a rule deletes objects with {dict(_condition(rule))}" for rule in rules if _gcs_deletes(rule, root))
 

@@ -110,8 +110,8 @@ class LocalStore:
 
     def _names(self, prefix: str) -> Iterator[str]:
         """
-        Yield the names of all files in the store that begin with `prefix`, including names that are not valid keys. Do
-        not follow links to folders: files behind them are not part of the store.
+        Yield the names of all files in the store that begin with `prefix`, including names that are not valid keys.
+        Links to folders are not followed: the files behind them are not part of the store.
         """
         top = self._folder / prefix.rpartition("/")[0]
         if not self._is_behind_a_link(top):
@@ -120,8 +120,8 @@ class LocalStore:
 
     def _is_behind_a_link(self, folder: Path) -> bool:
         """
-        Return True if `folder` is a link, or is inside a linked folder of the store. The store's own folder may itself
-        be a link; that does not count.
+        Return True if `folder`, or a folder between it and the store's own folder, is a link. The store's own folder
+        may be a link.
         """
         below = (each for each in (folder, *folder.parents) if self._folder in each.parents)
         return any(each.is_symlink() for each in below)
@@ -155,7 +155,7 @@ class LocalStore:
                     hint=f"{fix}; the runs in it then continue by themselves",
                 ) from error
             raise StoreUnavailable(
-                f"{key}: {error.strerror or error}", hint="check the disk that has the folder in checkpoint.uri"
+                f"{key}: {error.strerror or error}", hint="check the disk on which the folder in checkpoint.uri lies"
             ) from error
 
     @contextlib.contextmanager
@@ -199,7 +199,7 @@ class LocalStore:
 
 def _require_file(path: Path) -> None:
     """
-    Require that the path is a regular file or a folder.
+    Check that the path is a regular file or a folder.
 
     Raises:
         StoreError: the path is a pipe, where a reader would wait for a writer, or a device, which may never end.
@@ -211,11 +211,11 @@ def _require_file(path: Path) -> None:
 
 def _make_folder(folder: Path) -> None:
     """
-    Make a folder and its missing parents. Only the owner can use them, because logs and scripts may contain text that
-    no other user of the machine should read.
+    Create a folder and its missing parents, which only their owner can access, because logs and scripts may contain
+    text that no other user of the machine should read.
 
-    An owner who wants to share a store with a group gives the group the right to write to the store's folder. The group
-    can then also use the folders that are made inside the store.
+    To share a store with a group, its owner gives the group the right to write to the store's folder. The group can
+    then also access the folders that are created in it.
     """
     if folder.is_dir():
         return
@@ -228,8 +228,8 @@ def _make_folder(folder: Path) -> None:
 
 def _is_shared(folder: Path) -> bool:
     """
-    Return True if the owner has let a group write to `folder`. A folder to which all users can write, such as /tmp, is
-    not shared in this sense.
+    Return True if the owner has let a group write to `folder`. A folder to which all users can write, such as /tmp,
+    does not count as shared.
     """
     mode = folder.stat().st_mode
     return bool(mode & stat.S_IWGRP) and not mode & stat.S_IWOTH
@@ -237,8 +237,8 @@ def _is_shared(folder: Path) -> bool:
 
 def _files_below(top: Path) -> Iterator[Path]:
     """
-    Yield all files below a folder, apart from temporary ones. If another process removes a folder meanwhile, treat it
-    as empty.
+    Yield all files below a folder, apart from temporary ones. A folder that another process removes in the meantime
+    counts as empty.
     """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(top) as found:
         for item in found:

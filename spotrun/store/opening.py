@@ -12,10 +12,10 @@ from spotrun.store.port import Store
 def open_store(uri: str) -> Store:
     """
     Open the store at `uri`: s3://bucket/prefix, gs://bucket/prefix, or a local folder (a path, or a file:// address).
-    If the local folder is missing, the first write makes it.
+    If the local folder does not exist, the first write creates it.
 
     Raises:
-        StoreError: `uri` is another kind of address, or the cloud's SDK or credentials are missing.
+        StoreError: `uri` is none of these, or the cloud's SDK or credentials are missing.
     """
     place = address.parse(uri)
     if isinstance(place, str):

@@ -1,8 +1,8 @@
 """
 The object store: the only thing that all programs of a run share.
 
-A store is opened on a folder or on a bucket's prefix. Keys are relative to it, and `/` separates their parts.
-`opening.py` chooses the driver for an address.
+A store is opened on a folder or on a bucket's prefix. Keys are relative to this folder or prefix, with `/` between
+their parts. `opening.py` chooses the driver for an address.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ class Store(Protocol):
     """
     Named bytes that many processes on many machines read and write.
 
-    If a write returns, the object is durable and whole. If a write raises an error, the object may have been written or
-    not. A read sees every write that returned before the read began. Each part of a key consists of `[A-Za-z0-9._-]`
-    and does not begin with a dot.
+    When a write returns, the object is durable and complete. If it raises an error, the object may or may not have been
+    written. A read sees every write that returned before the read began. Each part of a key consists of
+    `[A-Za-z0-9._-]` and does not begin with a dot.
 
     Every failure of a store is raised as a StoreError:
 
-        ObjectMissing      no object of that name        -> an answer, not a fault
+        ObjectMissing      no object with that key       -> an answer, not a fault
         StoreUnavailable   temporary fault, or unknown   -> retry until a deadline
         WritesRefused      full, or read-only            -> tell the user immediately, and wait
-        StoreError         not allowed, not there        -> tell the user
+        StoreError         no permission, no such bucket -> tell the user
     """
 
     uri: str
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """
-        Create an object, unless an object with this key exists.
+        Create an object if no object with this key exists.
 
         Returns:
             True: this call created the object.
-            False: an object of that name exists already, perhaps from an earlier try of this writer.
+            False: an object with this key exists already, perhaps from an earlier try of the same writer.
         """
 
     def put(self, key: str, data: bytes | memoryview) -> bool:
         """
-        Write an object whole and durably. Replace any object that has this key.
+        Write a complete object durably. Replace any object that has this key.
 
         Returns:
             True: the store computed a checksum of everything that it stored, and it matches `data`.
@@ -63,7 +63,7 @@ class Store(Protocol):
 
     def put_status(self, key: str, data: bytes) -> None:
         """
-        Write an object whole, and replace any object that has this key. The write is not durable: if the machine
+        Write a complete object, and replace any object that has this key. The write is not durable: if the machine
         crashes, the new object may be lost.
         """
 
@@ -72,9 +72,8 @@ class Store(Protocol):
 
     def list(self, prefix: str, after: str = "") -> list[StoredObject]:
         """
-        Return the objects whose keys begin with `prefix` and sort after `after`, in the order of their keys. Leave out
-        objects whose names are not valid keys. Such objects were written by other programs, and a Store cannot read or
-        delete them.
+        Return the objects whose keys begin with `prefix` and sort after `after`, in the order of their keys. Objects
+        whose names are not valid keys are left out: other programs wrote them, and a Store cannot read or delete them.
         """
 
     def folders(self) -> tuple[str, ...]:
@@ -119,8 +118,8 @@ class InPieces(Protocol):
 
     def pieces(self, key: str, size_bytes: int) -> Iterator[bytes]:
         """
-        Yield the first `size_bytes` of an object in order, or the whole object if it is shorter. If this ends with an
-        error, the pieces that were yielded before may be wrong.
+        Yield the first `size_bytes` of an object in order, or the whole object if it is shorter. If an error ends this,
+        the pieces yielded before it may be wrong.
         """
 
 
@@ -147,10 +146,10 @@ class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
     """
     The facts that a store reports about itself.
 
-    `expiries` describes the store's rules that would delete or archive objects below its prefix. `region` is None if
-    the store has no regions. `free_bytes` is None if its space has no limit.
+    `expiries` describes the store's own rules that would delete or archive objects below its prefix. `region` is None
+    if the store has no regions. `free_bytes` is None if its space has no limit.
 
-    `versioned` is True if the store keeps old versions: the objects that were overwritten or deleted. Old versions cost
+    `versioned` is True if the store keeps old versions of objects that were overwritten or deleted. Old versions cost
     money. `older_versions_days` is the age at which a rule of the store deletes all old versions; None if no such rule
     is known.
     """

@@ -1,4 +1,4 @@
-"""Counts this process's requests to buckets as clouds bill them: if a request is retried, each attempt counts."""
+"""Counts this process's requests to buckets as clouds bill them: each retry of a request counts as another request."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 def through_faults(for_s: float) -> Retrying:
     """
-    Return a rule for retries. It repeats a call that fails with a temporary fault, with random and growing pauses, for
-    up to `for_s` seconds of system time. After that time, it raises the last error.
+    Return a retry policy. It repeats a call that fails with a temporary fault for up to `for_s` seconds of system time,
+    with random and growing pauses. After that, it raises the last error.
     """
     return _until(stop_after_delay(for_s))
 
@@ -33,15 +33,15 @@ def persist(act: Callable[[], T]) -> T:
     total, because a user is waiting for the result.
 
     Raises:
-        StoreUnavailable: the fault did not pass.
+        StoreUnavailable: the fault persists.
     """
     return _until(stop_after_attempt(TRIES))(act)
 
 
 def _passes(error: BaseException) -> bool:
     """
-    Return True if the fault may pass soon without any action of the user. An expired login or a full store does not
-    become usable by itself, so these two faults are reported to the user immediately.
+    Return True if the fault may soon pass by itself. Only the user can fix an expired login or a full store, so these
+    two faults are reported immediately.
     """
     return isinstance(error, StoreUnavailable) and not isinstance(error, LoginExpired | WritesRefused)
 

@@ -1,15 +1,15 @@
 """
-A store in an S3 bucket, below a prefix. `AWS_ENDPOINT_URL` or `AWS_ENDPOINT_URL_S3` name an S3 server other than
+A store in an S3 bucket, below a prefix. `AWS_ENDPOINT_URL` or `AWS_ENDPOINT_URL_S3` selects an S3 server other than
 Amazon's.
 
-All requests go through boto3. It sends the payload from its place in memory, and needs 0.5 s of processor time per GB
-that is put. `obstore.fsspec` was tried too, and has these drawbacks:
+All requests go through boto3. It sends payloads without copying them, and needs 0.5 s of processor time to upload a GB.
+`obstore.fsspec` was tried too, and has these drawbacks:
 - It takes 1.1 s per GB.
 - It raises the same FileNotFoundError for a missing bucket and for a missing object. A restore has to tell them apart:
   if an object is missing, it tries an older checkpoint; if the bucket is missing, it must not do so.
-- For any other error, the code is only inside a text.
+- For any other error, the error code is available only as part of the message.
 - It does not report the checksum that S3 computed.
-- It finds its credentials by other rules than the AWS tools.
+- It does not look for credentials in the same places as the AWS tools.
 """
 
 from __future__ import annotations
@@ -204,8 +204,8 @@ class S3Store(BucketStore):
 
 class _Body:
     """
-    The payload of a request as a file object. urllib3 asks for 16 KiB in each read, but would send as much as it gets.
-    So `read` ignores the requested size and returns a much larger piece, without copying it.
+    The payload of a request as a file object. urllib3 requests 16 KiB per read, but sends whatever it gets. So `read`
+    ignores the requested size and returns a much larger piece, without copying it.
     """
 
     def __init__(self, data: bytes | memoryview) -> None:
@@ -249,10 +249,10 @@ def _from_answer(error: sdk.ClientError, what: str) -> StoreError:
 
 def _is_vague(status: int, code: str) -> bool:
     """
-    Return True if the meaning of an error is not clear. The answer may be damaged, or another server between this
-    machine and the store may have sent it. The real cause may be a missing object, a missing bucket, or a slow
-    connection. If the meaning is not clear, the caller retries, because a retry does less harm than a wrong guess. (If
-    an answer has no error code, botocore uses its HTTP status as the code.)
+    Return True if an error answer may have several causes, such as a missing object, a missing bucket, or a slow
+    connection: the answer may be damaged, or come from a server between this machine and the store. The caller then
+    retries, because a retry does less harm than a wrong guess. (If an answer has no error code, botocore uses its HTTP
+    status as the code.)
     """
     return (status == _NOT_FOUND and code not in _HINTS) or (status == _BAD_REQUEST and code == str(status))
 

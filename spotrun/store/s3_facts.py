@@ -74,8 +74,8 @@ def _ask(question: Any, name: str, bucket: str) -> dict[str, Any] | UnknownFact:
 
 def answered(error: ClientError) -> str:
     """
-    Describe an answer with an error, for example `S3 answered 403 AccessDenied`. If the answer has no error code, show
-    only its HTTP status. (For such an answer, botocore uses the status as the code, or leaves out the code.)
+    Describe the error in S3's answer, for example `S3 answered 403 AccessDenied`. If the answer has no error code, show
+    only its HTTP status. (In that case, botocore gives the status as the code, or no code.)
     """
     status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     code = str(error.response.get("Error", {}).get("Code", ""))

@@ -11,8 +11,8 @@ from spotrun.strategies.safety_net import SafetyNet
 
 def listed_first(situation: Situation) -> Choice:
     """
-    Choose spot in the zone where the job already runs, or else in the first zone that has spot. Tools that try the
-    zones of a list in order choose in this way. Return None if no zone has spot.
+    Choose spot in the zone where the job already runs, or else in the first zone that has spot. Return None if no zone
+    has spot. Tools with an ordered list of zones choose in this way.
     """
     if situation.running in situation.spot:
         return situation.running
@@ -27,7 +27,7 @@ class OnDemandOnly(msgspec.Struct, frozen=True):
 
 
 class SpotOnly(msgspec.Struct, frozen=True):
-    """Runs only on spot. If there is no spot for too long, the job is late."""
+    """Runs only on spot. If spot is unavailable for too long, the job misses its deadline."""
 
     def choose(self, situation: Situation) -> Choice:
         return listed_first(situation)

@@ -1,11 +1,10 @@
 """
 Estimates how long spot capacity in a zone will last. The estimate is based on a record of each zone: how long the zone
-has had spot capacity, and how often that capacity has ended. An observation counts less and less as it gets older: it
-fades.
+has had spot capacity, and how often it has lost that capacity. Observations fade: the older, the less they count.
 
 Capacity depends more on the region than on the zone. In the first half of the 2023 V100 trace, spot in us-west-2a
 lasted 1.7 h while no other zone of the region had spot, 4.4 h while one other zone had it, and 6.3 h while two had it.
-(For these averages, a spell of more than 8 h counts as 8 h.) Other zones behave similarly. So the estimate for a zone
+(In these averages, a period of more than 8 h counts as 8 h.) Other zones behave similarly. So the estimate for a zone
 uses three things: the record of the zone, the losses of the whole region, and the number of other zones of the region
 that have spot now.
 """
@@ -38,7 +37,7 @@ which the loss happened, its weight is 1.
 
 class Past(msgspec.Struct, frozen=True):
     """
-    The losses of a zone and the seconds for which it was up, in periods that have ended. Both numbers are faded: older
+    The losses of a zone and the seconds for which it had spot, in periods that have ended. In both numbers, older
     periods count less.
     """
 
@@ -48,8 +47,8 @@ class Past(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, *, lost: bool, up_s: float, ago_s: float) -> Past:
         """
-        Return what one period adds to the past of a zone. The period ended `ago_s` seconds ago. The zone was up for
-        `up_s` seconds of it, and then lost spot if `lost` is True. The seconds and the loss fade in the same way as in
+        Return the `Past` of a zone with a single period, which ended `ago_s` seconds ago. In this period, the zone had
+        spot for `up_s` seconds, and then lost it if `lost` is True. The seconds and the loss fade in the same way as in
         a ZoneRecord.
         """
         keep = exp(-ago_s / FADING_S)
@@ -61,8 +60,8 @@ class Past(msgspec.Struct, frozen=True):
 
 class ZoneRecord(msgspec.Struct, frozen=True):
     """
-    The losses of a zone, and the seconds for which it was up. Both numbers are faded, as of `at_s`. `up` is True if the
-    zone has had spot ever since `at_s`.
+    The losses of a zone, and the seconds for which it had spot, up to `at_s`. In both numbers, older observations count
+    less. `up` is True if the zone has had spot ever since `at_s`.
     """
 
     at_s: float
@@ -72,8 +71,8 @@ class ZoneRecord(msgspec.Struct, frozen=True):
 
     def up_until(self, now_s: float) -> float:
         """
-        Return the faded number of seconds for which the zone was up, as of `now_s`. This number u decays by u' = -u /
-        FADING_S. While the zone is up, it also grows by 1 per second.
+        Return `up_s` (u) as of `now_s`. It decays by u' = -u / FADING_S. While the zone is up, it also grows by 1 per
+        second.
         """
         keep = exp((self.at_s - now_s) / FADING_S)
         return self.up_s * keep + (FADING_S * (1 - keep) if self.up else 0.0)
@@ -86,11 +85,11 @@ class ZoneRecord(msgspec.Struct, frozen=True):
 
 class MarketHistory(msgspec.Struct, frozen=True):
     """
-    All observations of the market, summed up in one record per zone. `now_s` must not go back from one call to the
+    All observations of the market, summarized in one record per zone. `now_s` must not decrease from one call to the
     next.
 
-    `told` has a factor for each zone: how often spot is lost there according to the cloud, relative to LOSSES_PRIOR.
-    The factor is 1 for a zone about which the cloud says nothing.
+    `told` is how often spot is lost in each zone according to the cloud, as a multiple of LOSSES_PRIOR. It is 1 for a
+    zone about which the cloud says nothing.
     """
 
     records: dict[str, ZoneRecord] = {}
@@ -102,8 +101,8 @@ class MarketHistory(msgspec.Struct, frozen=True):
         cls, pasts: Mapping[str, Past], now_s: float, up: Collection[str] = (), told: dict[str, float] | None = None
     ) -> MarketHistory:
         """
-        Return the history as of `now_s`. `pasts` has the past of each zone. `up` are the zones that are assumed to have
-        spot now.
+        Return the history as of `now_s`. `pasts` has the `Past` of each zone. `up` are the zones that are assumed to
+        have spot now.
         """
         known = {zone: pasts.get(zone, Past()) for zone in {*pasts, *up}}
         records = {zone: ZoneRecord(now_s, zone in up, past.losses, past.up_s) for zone, past in known.items()}
@@ -111,8 +110,8 @@ class MarketHistory(msgspec.Struct, frozen=True):
 
     def observed(self, up: Collection[str], now_s: float) -> MarketHistory:
         """
-        Return the history after an observation: exactly the zones in `up` have spot. If these zones also had spot at
-        the previous observation, nothing changes, and the same object is returned.
+        Return the history after the observation that the zones in `up` have spot, and no others. If the same zones had
+        spot at the previous observation, return this object.
         """
         if len(up) == len(self.up) and self.up.issuperset(up):
             return self
@@ -129,12 +128,12 @@ class MarketHistory(msgspec.Struct, frozen=True):
 
     def expected_life_s(self, zone: str, now_s: float, horizon_s: float) -> float:
         """
-        Return how many more seconds spot in `zone` is expected to last. If it lasts longer than `horizon_s`, only
-        `horizon_s` counts.
+        Return how many more seconds spot in `zone` is expected to last. A life of more than `horizon_s` counts as
+        `horizon_s`.
 
-        The hazard of the zone is unknown, and has a Gamma prior. After n losses in u seconds up, the remaining life of
-        spot then has a Lomax distribution. This distribution is heavy-tailed: the longer spot has lasted, the longer it
-        is expected to last.
+        The hazard of the zone is unknown, and has a Gamma prior. After n losses in u seconds with spot, the remaining
+        life of spot therefore has a Lomax distribution, which is heavy-tailed: the longer spot has lasted, the longer
+        it is expected to last.
 
         The estimate takes the region into account in two ways. First, the hazard is assumed to be inversely
         proportional to the number of zones in the region that have spot: this zone and k others. Second, the m losses
@@ -166,9 +165,8 @@ def region_of(zone: str) -> str:
     Return the region of a zone: the part of the name that the zones of one region have in common. It is `us-east-1` for
     `us-east-1a` and `us-east-1b`, and `us-central1-` for `us-central1-a` and `us-central1-b`.
 
-    For the name of a pool, such as `us-east-1a/g5.xlarge`, the result also contains the instance type, because the
-    capacities of different types do not depend on each other. If the name of a zone is a single letter, the region has
-    the same name.
+    For the name of a pool, such as `us-east-1a/g5.xlarge`, the result also contains the instance type, because capacity
+    for one type says nothing about another. If the name of a zone is a single letter, the region has the same name.
     """
     place, slash, instance_type = zone.partition("/")
     return f"{place[:-1] or place}{slash}{instance_type}"

@@ -12,8 +12,8 @@ from spotrun.strategies.port import ON_DEMAND, Choice, Situation
 
 class Patient(msgspec.Struct, frozen=True):
     """
-    Takes the cheapest spot and stays there. Switches to on-demand once there has been no spot for `on_demand_after_s`.
-    After `return_after_s` on demand, switches back to spot if there is any.
+    Takes the cheapest spot and stays there. Switches to on-demand once no zone has had spot for `on_demand_after_s`.
+    After `return_after_s` on demand, switches back to spot if any zone has it.
 
     If `on_demand_after_s` is 0, it switches to on-demand immediately; if it is `inf`, never. If `return_after_s` is
     None, it never switches back.
@@ -29,8 +29,8 @@ class Patient(msgspec.Struct, frozen=True):
 
     def place(self, running: Choice, since_s: float, spot: str | None) -> Choice:
         """
-        Choose where to run next. The job has been in the state `running` for `since_s`. `spot` is the best zone that
-        has spot; None if there is none.
+        Choose where to run next. For `since_s` seconds, the job has run on `running`, or has waited if that is None.
+        `spot` is the best zone that has spot; None if there is none.
         """
         if running == ON_DEMAND:
             return spot if spot is not None and self.returns(since_s) else ON_DEMAND

@@ -1,4 +1,4 @@
-"""The interface of a strategy: what it is given, and what it returns. Everything here is pure."""
+"""The interface of a strategy: its inputs and its result. All functions here are pure."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Job(msgspec.Struct, frozen=True):
     """
     The properties of a job that do not change while it runs. `deadline_s` is infinite if there is no deadline.
 
-    `changeover_s` is the time at each start that is paid for, but brings no progress. `tick_s` is the time between two
-    decisions. `margin_s` is a part of the slack (the spare time before the deadline) that the safety net never lets a
-    strategy use. This part is needed if the work takes longer than estimated, and for the rework after one loss.
+    `changeover_s` is the paid time without progress at each start. `tick_s` is the time between two decisions.
+    `margin_s` is the part of the slack (the spare time before the deadline) that no strategy may use. The safety net
+    keeps it for work that takes longer than estimated, and for the rework after one loss.
     """
 
     work_s: float
@@ -40,14 +40,14 @@ class Job(msgspec.Struct, frozen=True):
 
 class Situation(msgspec.Struct):
     """
-    The facts on which a strategy decides, as of the start of a tick.
+    The facts on which a strategy bases its decision, as of the start of a tick.
 
     `running` is where the job runs; None after a loss. `since_s` is how long it has run there. During a changeover,
     `settled` is False and `since_s` is negative. `spot` has the zones that have spot capacity in the coming tick, each
     with its price in USD per hour. The zones are in the cloud's order.
 
-    `tolls` has zones outside the bucket's region. A start there costs extra, because the checkpoint has to be sent from
-    one region to another. The toll of a zone is this extra cost of one start, in USD.
+    `tolls` has the toll of each zone outside the bucket's region, in USD: the extra cost of one start there, because
+    the checkpoint has to be sent from one region to another.
     """
 
     job: Job
@@ -73,8 +73,8 @@ class Strategy(Protocol):
     """
     Chooses where to run for the coming tick.
 
-    A strategy has no state: in equal situations, it makes equal choices. A zone that is chosen must be in
-    `situation.spot`. The choice `situation.running` lets the job stay where it runs.
+    A strategy has no state: in equal situations, it makes equal choices. A zone that it chooses must be in
+    `situation.spot`. To leave the job where it runs, it chooses `situation.running`.
     """
 
     def choose(self, situation: Situation) -> Choice: ...

@@ -1,6 +1,6 @@
 """
-spotrun's own strategy. Slack is the time until the deadline that the remaining work does not need. The strategy keeps a
-reserve of slack, which is larger if more work is left. It compares zones by the cost of an hour of progress.
+spotrun's own strategy. It keeps a reserve of slack: the time until the deadline minus the time that the remaining work
+takes. The more work is left, the larger the reserve. Zones are compared by the cost of an hour of progress.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ MOVE_SHARE = 0.25
 
 class Reserve(msgspec.Struct, frozen=True):
     """
-    Waits for spot while the slack exceeds the reserve, and then switches to on-demand. At that time there is still
-    slack, which the strategy needs for a later return to spot. Must be wrapped in a SafetyNet.
+    Waits for spot while the slack exceeds the reserve, and then switches to on-demand. The remaining slack is needed
+    for a later return to spot. Must be wrapped in a SafetyNet.
 
     With work left C, changeover d and margin m, the reserve is r = RESERVE_CHANGEOVERS * d + RESERVE_SHARE * C + m.
     Dynamic programming over a semi-Markov market gives a threshold of this form for the slack s. The threshold rises
-    with the work left. It hardly depends on the time since the start, on the price, or on how long there has been no
-    spot.
+    with the work left, but hardly depends on the time since the start, on the price, or on how long spot has been
+    unavailable.
 
     In the rules below:
 
@@ -39,9 +39,9 @@ class Reserve(msgspec.Struct, frozen=True):
 
         idle        spot if any is available; else wait while s >= r, else on-demand
         on demand   back to spot if  L (1 - p) > d (p + v (1 - p)):  spot saves more during its life than the changeover
-                    costs. A second of the changeover costs its price p, and the slack that it uses
-        on spot     move if the price per second of progress, p (1 + d / L), is lower in another zone, and the
-                    difference over MOVE_SHARE * L exceeds the changeover's cost, which is computed in the same way
+                    costs. Each second of the changeover costs its price p, plus the slack that it uses
+        on spot     to another zone if the price per second of progress, p (1 + d / L), is lower there, and the saving
+                    over MOVE_SHARE * L exceeds the cost of the changeover, computed as above
     """
 
     def choose(self, situation: Situation) -> Choice:
@@ -69,9 +69,9 @@ class Reserve(msgspec.Struct, frozen=True):
 
 def _worth_their_toll(situation: Situation) -> dict[str, float]:
     """
-    Return the prices of those spot zones in which an hour of progress costs less than on demand. The comparison
-    includes the toll: the cost of sending the checkpoint to a zone outside the bucket's region. The zone in which the
-    job runs is always in the result, because its toll is paid already.
+    Return the prices of the spot zones in which an hour of progress, toll included, costs less than on demand. (The
+    toll is the cost of sending the checkpoint to a zone outside the bucket's region.) The zone in which the job runs is
+    always in the result, because its toll has already been paid.
     """
     return {
         zone: usd
@@ -84,7 +84,7 @@ def _worth_their_toll(situation: Situation) -> dict[str, float]:
 
 def reserve_s(situation: Situation) -> float:
     """
-    Return the seconds of slack below which waiting for spot costs more than it saves. They include the margin of the
+    Return the slack, in seconds, below which waiting for spot costs more than it saves. It includes the margin of the
     safety net, which must not be spent on waiting or on changeovers.
     """
     job = situation.job
@@ -98,8 +98,8 @@ def _life_s(zone: str, situation: Situation) -> float:
 
 def _price_of_progress(zone: str, situation: Situation) -> float:
     """
-    Return what an hour of progress in `zone` costs, in USD. The changeover and the toll of one start are spread over
-    the expected life of spot there.
+    Return the cost of an hour of progress in `zone`, in USD. The cost of one start (changeover and toll) is spread over
+    the time that spot is expected to last there.
     """
     life_s = _life_s(zone, situation)
     usd = situation.spot[zone] * (1 + situation.job.changeover_s / life_s)
@@ -110,7 +110,7 @@ class Return(msgspec.Struct, frozen=True):
     """
     The figures that decide whether a job returns from on-demand to spot. `life_s` is how long spot is expected to last.
     `saved_s` is the money that spot saves in this time, and `cost_s` is the cost of the changeover, including the slack
-    that it uses. Both amounts are given as the number of seconds on demand that cost the same.
+    that it uses. Both are in seconds: the time on demand that costs the same.
     """
 
     life_s: float
@@ -130,8 +130,8 @@ def return_to(zone: str, situation: Situation) -> Return:
 
 def _changeover_cost_s(zone: str, situation: Situation) -> float:
     """
-    Return the cost of a start in `zone`: the changeover, the slack that it uses, and the toll. The cost is given as the
-    number of seconds on demand that cost the same.
+    Return the cost of a start in `zone`, including the slack that the changeover uses, and the toll. The cost is in
+    seconds: the time on demand that costs the same.
     """
     on_demand = situation.job.on_demand_usd_per_hour
     share, toll_s = situation.spot[zone] / on_demand, situation.tolls.get(zone, 0.0) * 3600 / on_demand
@@ -141,9 +141,8 @@ def _changeover_cost_s(zone: str, situation: Situation) -> float:
 
 def _may_pay_to_move(here: str, situation: Situation) -> bool:
     """
-    Return False if it is certain that no move to another zone pays. The check assumes that spot in the cheapest other
-    zone lasts forever. If a move would not pay even then, the expected lives of spot in the zones, which take longer to
-    compute, are not needed.
+    Return False if it is certain that no move to another zone pays: it would not pay even if spot in the cheapest other
+    zone lasted forever. This check is fast. It saves computing how long spot is expected to last in each zone.
     """
     cheapest = min(usd for zone, usd in situation.spot.items() if zone != here)
     gain = _price_of_progress(here, situation) - cheapest

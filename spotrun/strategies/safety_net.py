@@ -1,4 +1,4 @@
-"""Keeps a strategy from being late. A choice of the strategy that could make the job late is replaced by on-demand."""
+"""Keeps a strategy from missing the deadline: if its choice could make the job late, chooses on-demand instead."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ ROUNDING_S = 1e-6
 
 class SafetyNet(msgspec.Struct, frozen=True):
     """
-    Keeps another strategy within its deadline.
+    Keeps another strategy from missing the job's deadline.
 
-    s = time left - work left is the slack, d a changeover, g a tick, and m the margin (for work that was
-    underestimated, and for rework).
+    s is the slack (time left - work left), d the time of a changeover, g that of a tick, and m the margin for rework
+    and for work that was underestimated.
 
         choice               needs             because afterwards
         wait for a tick      s >= d + g + m    on-demand can still be started
@@ -22,14 +22,14 @@ class SafetyNet(msgspec.Struct, frozen=True):
         stay on spot         s >= d + m        spot may be lost now, and on-demand needs a changeover
 
     While a job makes progress at the estimated speed, its slack stays the same. A start on spot needs s >= 2 d + m, and
-    its changeover uses d of that. So s >= d + m is left, as the third condition requires. The third condition is broken
-    only if the work or a changeover takes longer than estimated. Whenever nothing runs, s >= d holds, which is enough
-    to start on demand. In any market, a job is therefore never late if it could finish in time by running on demand
-    from its start.
+    its changeover uses up d. So s >= d + m remains, as staying on spot requires. Only if the work or a changeover takes
+    longer than estimated can the slack become less than that. Whenever nothing runs, s >= d holds, which is enough to
+    start on demand. So in any market, a job is never late if it could finish in time by running on demand from its
+    start.
 
-    In place of the first condition, strategies usually have another rule: start on demand as soon as R < C + 2d + g,
-    where R is the time left and C is the work left. That rule reserves one more d, so that a strategy can try spot once
-    more after a wait.
+    Instead of the first condition, other strategies usually start on demand as soon as R < C + 2d + g, where R is the
+    time left and C is the work left. This rule reserves time for one more changeover, so that a strategy can try spot
+    again after a wait.
     """
 
     inner: Strategy
@@ -41,8 +41,8 @@ class SafetyNet(msgspec.Struct, frozen=True):
 
 def slack_needed(choice: Choice, situation: Situation) -> float:
     """
-    Return the minimum slack, in seconds, with which `choice` is safe. With this slack, on-demand can still be started
-    in time after the wait, or after a loss of spot at the worst moment.
+    Return the minimum slack, in seconds, with which `choice` is safe: on-demand can still be started in time after a
+    wait, or after spot is lost at the worst moment.
     """
     job = situation.job
     next_loss_s = job.tick_s if choice is None else 0.0 if choice == situation.running else job.changeover_s

@@ -1,8 +1,7 @@
 """
-Takes care of a sweep. This process has one thread for the runner of each run, and a loop that begins and stops the
-runs.
+Takes care of a sweep, in one process: each run's runner has a thread, and a loop starts and stops the runs.
 
-The state of a trial is read from the ledger of its run. So another process can take over the sweep at any time.
+The state of each trial is read from the ledger of its run. So another process can take over the sweep at any time.
 """
 
 from __future__ import annotations
@@ -72,15 +71,15 @@ Maximum system seconds to wait for a runner after its run has ended. In this tim
 notifications and removes the run's role.
 """
 LEAVE_WITHIN_S = 30.0
-"""Maximum system seconds to wait until all runners have done their current ticks, when this process stops attending."""
+"""Maximum system seconds to wait for the current ticks of all runners when this process leaves the sweep."""
 
 
 class _Left(Exception):
-    """The exception that ends a runner's thread, because this process stops taking care of the sweep."""
+    """Raised in a runner's thread to end it when this process stops taking care of the sweep."""
 
 
 class Attendant:
-    """The runner of one trial, in a thread of its own, and the state of the trial."""
+    """Runs the runner of one trial in a separate thread, and reads the trial's state."""
 
     def __init__(self, run: OpenRun, sweep_name: str, number: int, params: Mapping[str, str]) -> None:
         assert run.created.budget_usd is not None, "each trial has one"
@@ -103,8 +102,8 @@ class Attendant:
 
     def start(self) -> None:
         """
-        Start a thread that takes care of the run. Do nothing if such a thread is running already, or if the trial has
-        ended and costs nothing more.
+        Start a thread that takes care of the run. Do nothing if such a thread is already running or the trial is
+        settled.
         """
         if self.seen().settled or self.attends:
             return
@@ -112,7 +111,7 @@ class Attendant:
         self._thread.start()
 
     def carry_on(self) -> None:
-        """Reopen the run of this trial. The sweep had stopped the run."""
+        """Reopen this trial's run, which the sweep had stopped."""
         self.join(END_WITHIN_S)
         before = self.run.first_sha256
         self.run = OpenRun(self.run.uri, writer("runner"))
@@ -147,9 +146,9 @@ class Attendant:
 
     def seen(self) -> TrialProgress:
         """
-        Return the progress of the trial according to its ledger. If an error has ended the thread with the trial's
-        runner, return a progress that says two things: the trial has failed, and it has spent its whole budget. The run
-        has no runner then, and its instances may still spend that money.
+        Return the progress of the trial according to its ledger. If an error has ended the thread of the trial's
+        runner, the result says that the trial has failed and has spent its whole budget, because its instances may
+        still spend that money.
         """
         state = self.run.ledger.state
         changed = self._last is None or state.next_number != self._seen or not self._last.settled
@@ -184,8 +183,8 @@ class Attendant:
 
 def decided(sweep_name: str, reason: str) -> str:
     """
-    Return the text that names the sweep as the author of a stop request in a run's ledger. It is used if the sweep
-    itself stops the run, for `reason`. If a user stops the run, the request names the user instead.
+    Return the text that names the sweep in its stop requests, in place of a user's name. `reason` is the reason for the
+    stop.
     """
     return f"sweep {sweep_name}: {reason}"
 
@@ -240,17 +239,17 @@ class Sweeping:
         ended = self._over.reason if self._over is not None else "it was asked to stop" if self._stopping else None
         return SweepShown(self._record_name, self._wanted.plan, trials, tuple(self._wanted.params), simulated, ended)
 
-    # -- attending ----------------------------------------------------------------------------------------------------
+    # -- the main loop ------------------------------------------------------------------------------------------------
 
     def attend(self, *, background: bool) -> bool:
         """
-        Take care of the sweep until it is over. Return False if the user wants a process in the background to take
-        over.
+        Take care of the sweep until it is over. Return False if the user wants a background process to take over.
 
         Raises:
             SpecInvalid: no trial logs the metric.
             RunEnded: the sweep was stopped, or no trial is complete.
-            LedgerDamaged, SpotrunError: a trial could not begin (see `_begin`); this process stops attending.
+            LedgerDamaged, SpotrunError: a trial could not begin (see `_begin`), so this process stops taking care of
+                the sweep.
             KeyboardInterrupt, Signalled: this process stops taking care of the sweep.
         """
         stopped_by_signal: Interrupt | None = None
@@ -320,8 +319,8 @@ class Sweeping:
 
     def _begin(self, begin: Begin, left: timedelta | None) -> bool:
         """
-        Begin a trial. Return False if the store or the cloud does not answer now; the next pass of the loop then tries
-        again.
+        Begin a trial. Return False if the store or the cloud does not answer at the moment; the next pass of the loop
+        then tries again.
 
         Raises:
             LedgerDamaged: another process has created a different run in this run's folder.
@@ -350,8 +349,8 @@ class Sweeping:
 
     def _record(self, run: OpenRun, number: int) -> None:
         """
-        Record in the sweep that `run` is the run of this trial. If another process has already recorded another run for
-        this trial, end `run`.
+        Record in the sweep that `run` belongs to trial `number`. If another process has already recorded a different
+        run for this trial, end `run`.
 
         Raises:
             SpotrunError: another process has already recorded a run for this trial.
@@ -367,7 +366,7 @@ class Sweeping:
     def _share_setup(self, run: OpenRun) -> None:
         """
         Copy the setup cache of an earlier trial to the run, so that its instance does not repeat the job's `setup`. If
-        both runs are in one bucket, the bucket copies it by itself.
+        both runs are in one bucket, the bucket itself makes the copy.
         """
         if self._wanted.spec.setup is None:
             return
@@ -394,7 +393,7 @@ class Sweeping:
         what = f"the metric {unknown.metric!r}" if unknown.metric else "a loss"
         otherwise = "" if unknown.metric else ", or with --reduction-factor 0, which compares no trials"
         self._failed = SpecInvalid(
-            f"no trial has logged {what} by the end of epoch {unknown.epoch}; each {said}",
+            f"no trial has logged {what} by the end of epoch {unknown.epoch}; each trial {said}",
             hint=f"repeat the command with {meant}{otherwise}; if a validation runs only every N epochs, "
             "with --grace-epochs N",
         )
@@ -412,9 +411,8 @@ class Sweeping:
 
     def _take_up_the_last(self) -> None:
         """
-        Stop a run whose creation was interrupted: this process was creating the run when the sweep was stopped. First
-        record the run as the trial's run, and start its runner. Do nothing if there is no such run, or if its entry 0
-        was not written.
+        Stop the run that this process was creating when the sweep was stopped. Before that, record it as the trial's
+        run, and start its runner. Do nothing if there is no such run, or if its entry 0 was not written.
         """
         new, number = self._new, len(self._attendants) + 1
         if new is None or new.created.name != self._sweep.record.run_name(number):
@@ -431,8 +429,8 @@ class Sweeping:
 
     def _is_stopped_elsewhere(self, *, at_once: bool) -> bool:
         """
-        Return True if another command has stopped the sweep. The sweep's record shows this. It is read only every
-        RECORD_EVERY_S, unless `at_once` is True.
+        Return True if another command has stopped the sweep, according to the sweep's record. The record is read every
+        RECORD_EVERY_S, or immediately if `at_once` is True.
         """
         if self._stopping or (not at_once and time.monotonic() - self._looked_s < RECORD_EVERY_S):
             return False

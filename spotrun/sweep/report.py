@@ -67,7 +67,7 @@ class SweepShown(msgspec.Struct, frozen=True):
 
     @property
     def ranked(self) -> list[TrialShown]:
-        """The trials from the best to the worst. Trials without a value come last."""
+        """The trials, the best one first. Trials without a value come last."""
         sign = -1 if self.plan.maximize else 1
         worst = float("inf")
         return sorted(self.trials, key=lambda each: worst if (v := self.value(each)) is None else sign * v)

@@ -1,22 +1,23 @@
 """
-Decides the next steps of a sweep: which trials begin and with what budgets, which trials stop, and why no more begin.
+Decides the next steps of a sweep: which trials begin and with what budgets, which trials stop, and why no further trial
+begins.
 
-    held = what each settled trial has cost + the whole budget of each unsettled trial
+    held = the costs of all settled trials + the whole budgets of all unsettled trials
     left = the sweep's budget - held             the maximum budget of the next trial
 
 A trial is settled once it has ended and costs nothing more. No run costs more than its budget, so the sweep never costs
 more than its budget.
 
 Optuna chooses the trials' parameters, and decides which trials are the worst so far (`ask`, `report`, `should_prune`).
-For each decision, spotrun makes a new Optuna study from the runs' ledgers, so no other state is kept.
+For each decision, spotrun creates a new Optuna study from the runs' ledgers, so no other state is kept.
 
 Once all trials have begun, the rest of the budget can be used to continue trials that were stopped, the most promising
 first.
 
 Bad trials are stopped early by *halving*: at each comparison, only the best trials continue. A trial is compared when
 it has logged the metric after its first `grace_epochs` epochs, after `keep_one_in` times as many epochs, and so on. It
-is compared with the trials that have also come that far, and continues if it is among the best 1/`keep_one_in` of them.
-The halving is asynchronous: no trial waits for another.
+is compared with the trials that have also trained that many epochs, and continues if it is among the best
+1/`keep_one_in` of them. The halving is asynchronous: no trial waits for another.
 
 Times are wall-clock times, because the clocks of trials may run at different speeds.
 """
@@ -99,12 +100,13 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     `keep_one_in` is n if, at each comparison, one trial in n continues: with 2, the worse half of the trials is
     stopped. If it is None, no trial is stopped. The first comparison is after `grace_epochs` epochs. If that is None,
-    it is as late as the budget and `time` allow. `time` is the time from the sweep's beginning to its deadline.
-    `resume_stopped` is True if money that is left after all trials have begun is used to continue trials that were
-    stopped. If `metric` is None, trials are compared by the logged metric that looks most like a loss.
+    it is as late as the budget and `time` allow. `time` is the time from the sweep's beginning to its deadline. If
+    `resume_stopped` is True, money that is left after all trials have begun is used to continue stopped trials. If
+    `metric` is None, trials are compared by the logged metric that looks most like a loss.
 
     `most_usd` is the job's budget for one run. `least_usd` is the minimum budget with which a run can begin. `work` is
-    a trial's training time, if the job states it. `usd_per_hour` is the maximum price of all instances of a trial.
+    a trial's training time, if the job states it. `usd_per_hour` is the maximum price per hour of a trial, for all its
+    instances together.
     """
 
     trials: int
@@ -135,13 +137,13 @@ class TrialProgress(msgspec.Struct, frozen=True, kw_only=True):
     A trial that has begun. Trials are numbered from 1.
 
     `settled` is True once the trial has ended and costs nothing more. `asked_to_stop` is True if its ledger has a stop
-    request. `judged` is True if the sweep, and not the user, wrote the newest stop request. A trial that was stopped
-    can be continued later. `spared` is then the epoch after which it was continued: comparisons at this epoch or an
-    earlier one do not stop the trial a second time.
+    request. `judged` is True if the newest stop request comes from the sweep, not from the user. A stopped trial can be
+    continued later. `spared` is then its last epoch before that: comparisons at this epoch or an earlier one do not
+    stop the trial again.
 
     `epoch_s` is the training time of an epoch, and `start_s` is the time without training in the first epoch. Both are
-    known once an epoch is completed. `usd_per_hour` is the maximum price of all instances of the trial, and
-    `price_usd_per_hour` is their price in its cheapest launch. `age` is the run time since the trial's run was created.
+    known once an epoch is completed. For all instances of the trial together, `usd_per_hour` is the maximum price, and
+    `price_usd_per_hour` is the price of the cheapest launch. `age` is the run time since the trial's run was created.
     """
 
     number: int
@@ -172,8 +174,8 @@ class TrialProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 class Need(msgspec.Struct, frozen=True):
     """
-    The expected need of a whole trial. `work` is its training time. `time` includes the start, from the launch to the
-    first step.
+    The expected time and dollars of a whole trial. `work` is its training time. `time` also includes the time from the
+    launch to the first step.
     """
 
     work: timedelta
@@ -183,8 +185,8 @@ class Need(msgspec.Struct, frozen=True):
 
 class Begin(msgspec.Struct, frozen=True):
     """
-    The action to begin a trial. Its run may spend `budget_usd`. `work` is its expected training time; None if this is
-    not known.
+    The action of beginning a trial. Its run may spend `budget_usd`. `work` is its expected training time; None if this
+    is not known.
     """
 
     number: int
@@ -198,15 +200,15 @@ class Stop(msgspec.Struct, frozen=True):
 
 
 class CarryOn(msgspec.Struct, frozen=True):
-    """The action to continue a trial that the sweep has stopped."""
+    """The action of continuing a trial that the sweep has stopped."""
 
     number: int
 
 
 class Over(msgspec.Struct, frozen=True):
     """
-    The result that the sweep has ended: no trial runs, and no more trials begin. `reason` says why no more begin; "" if
-    all have begun.
+    States that the sweep has ended: no trial runs, and none will begin. `reason` says why the remaining trials do not
+    begin; "" if all have begun.
     """
 
     reason: str
@@ -214,8 +216,9 @@ class Over(msgspec.Struct, frozen=True):
 
 class Unknown(msgspec.Struct, frozen=True):
     """
-    The result that trials cannot be compared, because no trial logs the metric. `metric` is the metric that the user
-    named; "" if any metric that looks like a loss would have been enough. `known` are the metrics that the trials log.
+    States that trials cannot be compared, because no trial logs the metric. `metric` is the metric that the user named;
+    "" if the user named none, and no trial logs one that looks like a loss. `known` are the metrics that the trials
+    log.
     """
 
     metric: str
@@ -254,8 +257,8 @@ def trial_of(
     judged: bool = False,
 ) -> TrialProgress:
     """
-    Return the progress of a trial, from the ledger of its run, at run time `now`. `epochs_total` is the number of
-    epochs that the agent reports; None if it is not known. `judged` becomes the attribute `judged` of the result.
+    Return the progress of a trial at run time `now`, from the ledger of its run. `epochs_total` is the number of epochs
+    that the agent reports; None if it is unknown. `judged` is copied to the result.
     """
     created = state.created
 
@@ -296,8 +299,8 @@ def _start_s(epochs: Sequence[Account]) -> float:
 
 def need_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> Need | None:
     """
-    Return what a trial is expected to need. If some trials were measured, take the highest of their figures; otherwise
-    take the figures in the job. Return None if there are neither.
+    Return the expected time and cost of a trial: the highest values that were measured in any trial, or, before that,
+    the values in the job. Return None if there are neither.
     """
     measured = [each for each in trials if each.epoch_s is not None and each.epochs_total]
     if measured:
@@ -311,15 +314,15 @@ def need_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> Need | None:
     return Need(timedelta(seconds=work_s), timedelta(seconds=work_s + start_s), hours * price)
 
 
-# -- what to do ------------------------------------------------------------------------------------------------------
+# -- the next actions ------------------------------------------------------------------------------------------------
 
 
 def next_actions(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: timedelta | None = None) -> list[Action]:
     """
-    Return the actions to do now. `trials` are the trials that have begun. `time_left` is the run time until the
+    Return the actions to take now. `trials` are the trials that have begun. `time_left` is the run time until the
     deadline; None if there is no deadline.
 
-    At the deadline, all trials that run are stopped. If the sweep has ended, the last action is `Over`.
+    At the deadline, all running trials are stopped. If the sweep has ended, the last action is `Over`.
     """
     running = [each for each in trials if each.outcome == "running"]
     if time_left is not None and time_left <= timedelta():
@@ -340,9 +343,7 @@ def _over(plan: SweepPlan, trials: Sequence[TrialProgress], reason: str) -> Over
 
 
 def _begins(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: timedelta | None) -> tuple[list[Begin], str]:
-    """
-    Return the trials to begin now, and the reason why no more can begin now. The reason is "" if all trials have begun.
-    """
+    """Return the trials to begin now, and the reason why no others can begin now; "" if all trials have begun."""
     if (reason := _all_fail(trials)) is not None:
         return [], reason
     need, begun, found = need_of(plan, trials), list(trials), list[Begin]()
@@ -371,8 +372,8 @@ def _left(plan: SweepPlan, trials: Iterable[TrialProgress]) -> Decimal:
 
 def held_usd(trials: Iterable[TrialProgress]) -> Decimal:
     """
-    Return the part of the sweep's budget that these trials take: what the settled ones have cost, and the whole budgets
-    of the others.
+    Return the part of the sweep's budget that is reserved for these trials: the costs of the settled ones, and the
+    whole budgets of the others.
     """
     return sum((each.held_usd for each in trials), ZERO)
 
@@ -384,9 +385,9 @@ def _share(plan: SweepPlan, need: Need | None, left: Decimal, wanted_by: int, to
     `left` is divided equally among the next `wanted_by` trials. If each of them would get too little, it is divided
     among fewer trials.
 
-    Once `need` is known (the expected cost of a trial), it limits this budget: to `AMPLE` times the need, or to an
-    equal share of `left` among all `to_begin` trials that have not begun, if that share is larger. The share counts
-    only up to `GENEROUS` times the need.
+    Once `need` is known (the expected cost of a trial), the budget is at most `AMPLE` times the need. If `left` is
+    enough to give all `to_begin` trials more than that, the budget is at most an equal share of `left`, but never more
+    than `GENEROUS` times the need.
     """
     least = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
     if plan.most_usd is not None:
@@ -425,12 +426,11 @@ def metric_of(plan: SweepPlan, trials: Iterable[TrialProgress]) -> str | None:
 
 def unknown_metric(plan: SweepPlan, trials: Sequence[TrialProgress]) -> Unknown | None:
     """
-    Return `Unknown` if trials have to be compared now, but have not logged the metric that the user names. If the user
-    names no metric, `Unknown` means that no trial has logged any loss. Otherwise return None, also if the sweep
-    compares no trials.
+    Return `Unknown` if trials have to be compared now, but no trial has logged the metric that the user named (any
+    loss, if the user named none). Otherwise return None.
 
-    Usually at least two trials have to reach the first comparison before `Unknown` is returned, because the metric of a
-    single trial may be missing for another reason: it became NaN. One trial is enough if it logs a metric with a
+    Usually at least two trials have to reach the first comparison before `Unknown` is returned, because a single trial
+    may lack the metric for another reason: its value became NaN. One trial is enough if it has logged a metric with a
     similar name, because the user has then probably misspelled the name.
     """
     far = [trial for trial in trials if trial.last_epoch >= (plan.grace_epochs or 1)]
@@ -473,11 +473,11 @@ def worst(plan: SweepPlan, trials: Sequence[TrialProgress]) -> list[Stop]:
 
 def grace_epochs(plan: SweepPlan, trials: Sequence[TrialProgress]) -> int:
     """
-    Return the number of epochs after which trials are first compared. The later this is, the less a trial suffers from
-    a slow start.
+    Return the number of epochs after which trials are first compared. The later the comparison, the fewer trials are
+    stopped only because they start slowly.
 
-    If the user does not set the number, it is as high as the budget and the time of the sweep are expected to allow.
-    This is estimated from the first trial that was measured.
+    If the user does not set the number, it is as high as the sweep's budget and time are expected to allow, according
+    to the first trial that has been measured.
     """
     if plan.grace_epochs is not None or plan.keep_one_in is None:
         return plan.grace_epochs or 1
@@ -511,7 +511,7 @@ def _epochs_trained(trials: int, keep_one_in: int, first: int, epochs: int) -> f
 def _is_done(trial: TrialProgress) -> bool:
     """
     Return True if the trial has trained all of its epochs. Such a trial is never stopped: its weights are final, and
-    the little that it still has to do costs almost nothing.
+    the remaining work costs almost nothing.
     """
     return trial.epochs_total is not None and trial.last_epoch >= trial.epochs_total
 
@@ -521,10 +521,10 @@ def _pruned(
     logged: tuple[tuple[int, int, float], ...], keep_one_in: int, grace_epochs: int, maximize: bool
 ) -> dict[int, tuple[int, ...]]:
     """
-    Return the trials that Optuna wants to stop, each with the epochs after which Optuna wants to stop it. A trial that
-    was stopped and then continued is compared again, so there can be several epochs for one trial.
+    Return the trials that Optuna would stop, each with the epochs after which it would do so. A trial that was stopped
+    and then continued is compared again, so a trial can have several such epochs.
 
-    `logged` has what Optuna decides by: the trial number, epoch and value of everything logged, in the order in which
+    Optuna decides from `logged`: the trial number, epoch and value of everything that was logged, in the order in which
     it was logged.
     """
     pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=grace_epochs, reduction_factor=keep_one_in)
@@ -542,8 +542,8 @@ def second_chances(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: 
     """
     Return the stopped trials that can be continued within the sweep's budget and deadline, the most promising first.
 
-    The trials that have trained the most epochs come first. Trials with the same number of epochs are ordered by how
-    well they compared after their last epoch.
+    A trial that has trained more epochs is more promising. Of two trials with the same number of epochs, it is the one
+    that did better in the comparison after its last epoch.
     """
     metric, need = metric_of(plan, trials), need_of(plan, trials)
     free = plan.max_parallel - sum(not each.settled for each in trials)
@@ -561,17 +561,17 @@ def second_chances(plan: SweepPlan, trials: Sequence[TrialProgress], time_left: 
 
 
 def _waiting(trials: Iterable[TrialProgress]) -> list[TrialProgress]:
-    """Return the trials that the sweep has stopped, and that cost nothing more."""
+    """Return the trials that the sweep has stopped and that are settled."""
     return [each for each in trials if each.settled and each.outcome == "stopped" and each.judged]
 
 
 def _makes_way(plan: SweepPlan, trials: Sequence[TrialProgress], stop: Stop) -> bool:
     """
-    Return True if it is worth stopping this trial although no more trials will begin.
+    Return True if this trial should be stopped even though no further trial will begin.
 
-    If stopped trials are not continued, the stop saves money, so the answer is True. If stopped trials are continued,
-    the answer is True only if a more promising stopped trial can use the money. Otherwise the sweep would immediately
-    continue the trial that it has just stopped.
+    If the sweep does not continue stopped trials, this is always True, because the stop saves money. If it does, this
+    is True only if a more promising stopped trial can use the money. Otherwise the sweep would immediately continue the
+    trial that it has just stopped.
     """
     metric = metric_of(plan, trials)
     if not plan.resume_stopped or metric is None:
@@ -590,7 +590,7 @@ def _rest(trial: TrialProgress, need: Need) -> Decimal:
 
 
 def _standing(trial: TrialProgress, trials: Sequence[TrialProgress], metric: str, maximize: bool) -> tuple[int, float]:
-    """Return a key to sort trials by: the more promising a trial is, the lower is its key."""
+    """Return a key to sort trials by: the more promising the trial, the lower the key."""
     sign, epoch = -1 if maximize else 1, trial.last_epoch
     at = [
         each.metrics[metric]
@@ -608,8 +608,8 @@ def _why(
     metric: str, logged: Sequence[tuple[datetime, int, int, float]], number: int, epoch: int, maximize: bool
 ) -> str:
     """
-    Describe why a trial was stopped after `epoch`: its own value of the metric, its place among the trials that had
-    completed this epoch before it did, and the best value of these trials.
+    Describe why a trial was stopped after `epoch`: its value of the metric, its rank among the trials that had
+    completed this epoch by then, and the best value of these trials.
     """
     at, own = next((at, value) for at, who, ended, value in logged if (who, ended) == (number, epoch))
     after = f"after epoch {epoch}"

@@ -1,6 +1,6 @@
 """
-Reads what a report on a sweep shows: the user's request from the sweep's record, and everything else from the ledgers
-of its runs.
+Collects the contents of a sweep's report. The user's request comes from the sweep's record, and everything else from
+the ledgers of its runs.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from spotrun.sweep.rungs import SweepPlan, trials_of
 
 def sweep_shown(sweep: NamedSweep) -> SweepShown:
     """
-    Return the current state of the sweep. No process needs to take care of the sweep for this.
+    Return the current state of the sweep, whether or not a process takes care of it.
 
     Raises:
-        SpecInvalid: an older spotrun began the sweep and did not record the sweep's budget.
-        StoreError: the record in the store is not one that a spotrun could have written.
+        SpecInvalid: an older spotrun began the sweep, and did not record its budget.
+        StoreError: the sweep's record in the store is malformed.
     """
     record = sweep.record
     if record.budget_usd is None:
         raise SpecInvalid(
-            f"an older spotrun began the sweep {record.name}, and recorded neither its budget nor its metric",
+            f"the sweep {record.name} was begun by an older spotrun, which recorded neither its budget nor its metric",
             hint="to see its report, repeat the command that began the sweep",
         )
     params = _params(sweep)
@@ -46,7 +46,7 @@ def sweep_shown(sweep: NamedSweep) -> SweepShown:
 
 
 def _params(sweep: NamedSweep) -> list[dict[str, str]]:
-    """Return the parameters of each trial. They follow from the flags in the sweep's record."""
+    """Return the parameters of each trial, computed from the flags in the sweep's record."""
     record = sweep.record
     try:
         grid = read_grid(record.wanted["--grid"])

@@ -97,7 +97,7 @@ def attended(
     the background that takes care of it.
 
     Raises:
-        SpecInvalid: the sweep is not possible as requested; nothing was rented.
+        SpecInvalid: the sweep cannot begin as requested; nothing was rented.
     """
     asked = _asked(spec_path, arguments, wish)
     deadline_s = _deadline_s(asked.wanted.spec, wish.deadline)
@@ -124,7 +124,7 @@ def attended(
 
 
 def _attended(sweeping: Sweeping, *, background: bool) -> Outcome | None:
-    """Take care of the sweep. Return None if a process in the background takes care of it from now on."""
+    """Take care of the sweep. Return None if a background process is to take over."""
     try:
         is_over = sweeping.attend(background=background)
     except SpotrunError as error:
@@ -156,7 +156,7 @@ def _asked(spec_path: Path, arguments: Sequence[str], wish: SweepFlags) -> Reque
     spec = load_spec(spec_path, overrides, default_store(), arguments)
     name = read_flag("--name", read_name, _default_name(spec) if wish.name is None else wish.name)
     if len(name) > NAME_MAX:
-        raise SpecInvalid(f"--name {name!r} is longer than {NAME_MAX} letters", hint="give a shorter one")
+        raise SpecInvalid(f"--name {name!r} is longer than {NAME_MAX} characters", hint="give a shorter one")
     with placed(spec_path, overrides):
         params = trials_of(grid, min(combinations(grid), wish.sample or combinations(grid)), wish.seed)
         with_params(spec, params[0])  # all trials have the same names
@@ -182,9 +182,9 @@ def _default_name(spec: RunSpec) -> str:
 
 def _keep_one_in(factor: float) -> int | None:
     """
-    Return n, where one trial in n continues at each comparison. Return None if the user wants no comparisons.
+    Return n if one trial in n continues at each comparison, or None if the user wants no comparisons.
 
-    The flag was called `--stop-worst` in earlier versions. Its value was the fraction of trials to stop, and such a
+    In earlier versions, the flag was called `--stop-worst`, and its value was the fraction of trials to stop. Such a
     value is still accepted: 0.67 stops two trials in three, so n is 3.
 
     Raises:
@@ -199,18 +199,18 @@ def _keep_one_in(factor: float) -> int | None:
         if keep >= 2 and abs(1 - 1 / keep - factor) <= KEEP_EXACT:
             return keep
     raise SpecInvalid(
-        f"--reduction-factor {factor:g} is not a whole number of at least 2",
-        hint="at each comparison, 2 keeps the better half of the trials, 3 the best third, 4 the best quarter, 0 all",
+        f"--reduction-factor {factor:g} is neither 0 nor a whole number of at least 2",
+        hint="at each comparison, 2 keeps the better half of the trials, 3 the best third, 4 the best quarter; "
+        "0 keeps all trials",
     )
 
 
 def _metric(spec: RunSpec, wish: SweepFlags) -> tuple[str | None, bool]:
     """
-    Return the metric, and True if larger values of it are better. The metric is None if neither a flag nor the job
-    names one.
+    Return the metric, and whether larger values are better. The metric is None if neither a flag nor the job names one.
     """
     if wish.mode not in (None, "min", "max"):
-        raise SpecInvalid(f"--mode {wish.mode!r} is not known", hint="--mode min or --mode max")
+        raise SpecInvalid(f"--mode {wish.mode!r} is not known", hint="use --mode min or --mode max")
     kept = spec.checkpoint.keep_best
     metric = wish.metric or (None if kept is None else kept.metric)
     if wish.mode is not None:
@@ -218,7 +218,7 @@ def _metric(spec: RunSpec, wish: SweepFlags) -> tuple[str | None, bool]:
     if kept is not None and metric == kept.metric:
         return metric, kept.mode == "max"
     if metric is not None and any(word in metric.lower() for word in RATES):
-        raise SpecInvalid(f"is a large {metric} good, or a small one?", hint="--mode max or --mode min")
+        raise SpecInvalid(f"is a large {metric} good, or a small one?", hint="use --mode max or --mode min")
     return metric, False
 
 
@@ -232,7 +232,7 @@ def _deadline_s(spec: RunSpec, text: str | None) -> float | None:
     Return the run time from now until the deadline, in seconds; None if there is no deadline.
 
     Raises:
-        SpecInvalid: the deadline has passed, or comes before even one trial could be done.
+        SpecInvalid: the deadline has passed, or is too early for a trial to finish.
     """
     if text is None:
         return None
@@ -241,7 +241,7 @@ def _deadline_s(spec: RunSpec, text: str | None) -> float | None:
     if left <= timedelta():
         raise SpecInvalid(f"--deadline {text} has passed", hint="give a later one, like 24h")
     if left <= spec.boot + (spec.policy.expected_work or timedelta()):
-        raise SpecInvalid(f"--deadline {text} comes before one trial could be done", hint="give a later one, like 24h")
+        raise SpecInvalid(f"--deadline {text} is too early for a trial to finish", hint="give a later one, like 24h")
     return left.total_seconds()
 
 
@@ -250,8 +250,8 @@ def _deadline_s(spec: RunSpec, text: str | None) -> float | None:
 
 def _checked(spec_path: Path, asked: RequestedSweep, deadline_s: float | None) -> SweepPlan:
     """
-    Check that the first trial can begin. Show the offerings that suit the trial, and the number of trials. Return the
-    plan of the sweep, to which the current prices are added.
+    Check that the first trial can begin. Show the suitable offerings and the number of trials. Return the sweep's plan
+    with the current prices added.
 
     Raises:
         SpecInvalid, CloudError, StoreError: the first trial could not begin as requested.
@@ -282,13 +282,13 @@ def _no_trial(plan: SweepPlan, left: timedelta | None) -> SpecInvalid:
         return SpecInvalid(what, hint="give a later deadline, or correct policy.expected_work")
     usd = plan.least_usd if need is None else max(plan.least_usd, LEAST * need.usd)
     return SpecInvalid(
-        f"--budget is too small for a trial, which may need ${usd:.2f}", hint="raise the budget, or correct the job"
+        f"--budget is too small for one trial, which may cost ${usd:.2f}", hint="raise the budget, or correct the job"
     )
 
 
 def _with_prices(asked: RequestedSweep) -> tuple[SweepPlan, Market]:
     """
-    Read the market. Return the plan, completed with the current prices, and the market.
+    Look up the current market. Return two things: the plan with the market's prices added, and the market.
 
     Raises:
         SpecInvalid: the budget does not pay for any trial, or no suitable offering exists.
@@ -300,7 +300,7 @@ def _with_prices(asked: RequestedSweep) -> tuple[SweepPlan, Market]:
     if least is not None and least > min(plan.budget_usd, plan.most_usd or plan.budget_usd):
         flag = "--budget" if least > plan.budget_usd else "budget.max_usd of the job"
         raise SpecInvalid(
-            f"{flag} is too small for a trial, which needs ${least} to begin", hint=f"raise it: at least {least}"
+            f"{flag} is too small for one trial, which needs ${least} to begin", hint=f"raise it: at least {least}"
         )
     dearest = max(each.price_usd_per_hour for each in offerings) * spec.num_nodes
     return replace(plan, least_usd=max(plan.least_usd, least or plan.least_usd), usd_per_hour=dearest), market
@@ -310,14 +310,14 @@ def _with_prices(asked: RequestedSweep) -> tuple[SweepPlan, Market]:
 
 
 def _found(asked: RequestedSweep) -> NamedSweep | None:
-    """Return the sweep of the requested name that exists in the store; None if there is none."""
+    """Return the store's sweep of the requested name; None if there is none."""
     return sweep_named(asked.name, asked.wanted.spec.checkpoint.uri)
 
 
 def _was_removed(sweep: NamedSweep, runs: Sequence[OpenRun]) -> bool:
     """
-    Return True if the user has deleted the sweep's runs, so that its name can be used for a new sweep. That is assumed
-    if the sweep has no runs although it began longer than FORGOTTEN_AFTER ago.
+    Return True if the user has deleted the sweep's runs. This is assumed if the sweep has no runs although it began
+    more than FORGOTTEN_AFTER ago. Its name is then free for a new sweep.
     """
     return not runs and datetime.now(UTC) - sweep.record.began_at > FORGOTTEN_AFTER
 
@@ -334,8 +334,8 @@ def _created(
     asked: RequestedSweep, wish: SweepFlags, deadline_s: float | None, in_place_of: NamedSweep | None
 ) -> NamedSweep:
     """
-    Create the sweep by writing its record. `in_place_of` is an earlier sweep of the same name whose runs were deleted;
-    its record is replaced.
+    Create the sweep by writing its record. This replaces the record of `in_place_of`, an earlier sweep of the same name
+    whose runs were deleted.
 
     Raises:
         SpotrunError: another machine has just begun a sweep of this name.
@@ -363,7 +363,7 @@ def _created(
 
 def _as_asked(asked: RequestedSweep) -> dict[str, Any]:
     """
-    Return the fields of the sweep's record that follow only from the job and the flags. They may change when the sweep
+    Return those fields of the sweep's record that depend only on the job and the flags. They may change when the sweep
     is continued.
     """
     plan = asked.wanted.plan
@@ -381,8 +381,8 @@ def _carry_on(
     sweep: NamedSweep, runs: Sequence[OpenRun], asked: RequestedSweep, wish: SweepFlags, deadline_s: float | None
 ) -> None:
     """
-    Continue the sweep with the current flags. If `--deadline` has the same value as before, the sweep keeps its earlier
-    deadline. A value such as `8h` is then not counted from now again.
+    Continue the sweep with the current flags. If `--deadline` has the same value as before, such as `8h`, the earlier
+    deadline stays, rather than being computed again from now.
 
     If the sweep has runs that are not known on this machine, the user has to confirm that these runs are their own.
     `--yes` is not enough for that, because anyone with access to the store could have changed the record that names the
@@ -432,7 +432,7 @@ def _lock_path(asked: RequestedSweep) -> Path:
 
 
 def _leave_behind(sweep: NamedSweep) -> None:
-    """Start the same command in the background, where it takes care of the sweep."""
+    """Start the same command again as a background process, which takes care of the sweep."""
     name, place = sweep.record.name, address.parse(sweep.store.uri)
     log = Path(place) / FOLDER / f"{name}.log" if isinstance(place, str) else log_named(f"sweep-{name}")
     words = [word for word in sys.argv[1:] if word not in ("-d", "--detach", "-y", "--yes", "--foreground")]

@@ -1,1 +1,1 @@
-"""One training under an agent, for any framework: snapshots, exact resume, exact order of the data."""
+"""Runs a training under an agent, in any framework: snapshots, exact resume, exact order of the data."""

@@ -1,6 +1,6 @@
 """
-Counts a run's epochs and steps across all fit() calls of a script: each fit continues the previous fit's counts, even
-if the framework itself counts from 0 in each fit.
+Counts epochs and steps across all fit() calls of a script: each fit continues the counts of the previous fit, even if
+the framework counts from 0 in each fit.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from spotrun.training.framework import Framework
 
 class Counting:
     """
-    Epoch and step counts for the `fit`-th fit of its process.
+    Epoch and step counts for fit number `fit` of this process.
 
     `there` is the framework's epoch and step in the snapshot from which the fit resumes. It is None if the fit starts
-    fresh. In a fresh fit(), the script may load one of its own checkpoints before the first batch, and this changes the
-    framework's counts. So call `begins` only after that.
+    fresh. In a fresh fit(), the script may load one of its own checkpoints before the first batch, which changes the
+    framework's counts. So call `begins` only at the first batch.
     """
 
     def __init__(self, framework: Framework, resume: Resume, there: tuple[int, int] | None) -> None:
@@ -28,8 +28,8 @@ class Counting:
 
     def begins(self) -> None:
         """
-        Compute how far the run's counts are ahead of the framework's. Called at the first batch that the framework
-        trains.
+        Compute the differences between the run's counts and the framework's. Called at the first batch that the
+        framework trains on.
         """
         _ = self._ahead
 

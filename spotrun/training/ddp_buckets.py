@@ -1,12 +1,13 @@
 """
 Saves and restores the order in which DDP sums gradients, so that the sums are bit-identical after a resume.
 
-DDP puts gradients into buckets, and the ranks sum one bucket after another. With three or more ranks, a gradient's
-position in its bucket decides which ranks' values are added first, and this changes the last bit of the sum.
+DDP puts gradients into buckets, and the ranks sum one bucket after another. With three or more ranks, the order in
+which the ranks' values of a gradient are added depends on the gradient's position in its bucket. This order changes the
+last bit of the sum.
 
 DDP makes its final buckets after the first backward pass, in the order in which that pass produced the gradients. After
-a resume, a new DDP has not run that pass and would use other buckets in its first step. So a snapshot holds the order
-of the gradients. After a resume, DDP begins with the buckets for that order.
+a resume, a new DDP has not run that pass and would use other buckets in its first step. So a snapshot contains the
+order of the gradients, and a resumed DDP begins with the buckets for that order.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ class DdpBuckets:
     def begin(self, orders: Sequence[Order]) -> None:
         """
         Give each DDP the buckets for its saved order. Call this before the first step. `orders` has the saved orders,
-        one for each DDP; it is empty for a fresh training. If a saved order has another number of parameters than its
-        DDP, the DDP keeps its default buckets.
+        one for each DDP; it is empty for a fresh training. If the number of parameters in a saved order is not that of
+        its DDP, the DDP keeps its default buckets.
 
         Raises:
             NamesMoved: this torch lacks one of PRIVATE_NAMES.
@@ -79,7 +80,9 @@ class DdpBuckets:
                 self._recorders.append(_Recorder(parameters, known))
 
     def dump(self) -> list[Order]:
-        """Return the order of each DDP as known so far. It is complete after one backward pass."""
+        """
+        Return the order of the gradients of each DDP, as far as it is known. It is complete after one backward pass.
+        """
         self._recorders = [each for each in self._recorders if not each.is_done()]
         return [list(order) for order in self._orders]
 
@@ -96,8 +99,8 @@ class _Recorder:
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
         """
-        Return a hook that records the gradient of parameter `number`. The hook's `__module__` is this module; spotrun
-        recognises by this that the hook is not one of the script's.
+        Return a hook that records the gradient of parameter `number`. From the hook's `__module__`, which is this
+        module, spotrun recognises that the hook does not belong to the script.
         """
 
         def came(_: Tensor) -> None:
@@ -152,9 +155,8 @@ def _limits_of(config: Any) -> list[int]:
 @contextmanager
 def _made_by(order: Order, limits: Sequence[int]) -> Iterator[None]:
     """
-    Make DDP assign parameters to buckets by `order` and `limits`, within this context. For this, replace torch's
-    function that assigns them. DDP reverses the list that this function returns, so the replacement reverses it
-    beforehand.
+    Make DDP assign parameters to buckets by `order` and `limits`, within this context, by replacing torch's function
+    that assigns them. DDP reverses the list that this function returns, so the replacement returns it reversed.
     """
     original: Any = vars(distributed)[_ASSIGNS]
 

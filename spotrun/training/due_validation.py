@@ -6,9 +6,9 @@ during a validation contains the state from before the validation; a copy of tha
 that resumes from either snapshot runs the whole validation again. With several ranks, no snapshot is taken during a
 validation.
 
-The training's last validation is an exception if there is only one rank. The snapshot at the end of training will
-contain the same step, so a requested snapshot waits for that end. But if the validation takes longer than
-LAST_IS_LONG_S, the requested snapshot is taken during it.
+With one rank, the training's last validation is an exception: no snapshot is taken before it, because the snapshot at
+the end of training will contain the same step. A requested snapshot is taken during that validation only once the
+validation has taken longer than LAST_IS_LONG_S.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ not kept, and no snapshot is taken during the validation.
 @dataclass(frozen=True)
 class _Before:
     """
-    The state before a validation. It refers to the model's weights without copying them, because a validation should
-    not change weights. `norms` has the norm of each weight, to find out whether a validation has changed them
-    nevertheless.
+    The state before a validation. The model's weights are not copied, because a validation should not change them. In
+    case it does, `norms` has the norm of each weight before the validation.
     """
 
     place: Boundary
@@ -50,8 +49,8 @@ class _Before:
 
     def still_holds(self, module: nn.Module) -> bool:
         """
-        Return whether the weights are still those from before the validation. A callback that averages weights may have
-        replaced them by the averages until the validation ends.
+        Return whether the weights are the same as before the validation. A callback that averages weights may have
+        replaced them by the averages for the time of the validation.
         """
         now = _norms(module)
         return len(now) == len(self.norms) and all(map(torch.equal, self.norms, now))
@@ -76,9 +75,9 @@ class DueValidation:
         """
         Prepare for a validation that is about to start. `last` says that nothing is trained after this validation.
         """
-        # A snapshot during this validation would save the state from before the validation, so that state is kept
-        # below. This is needed only if such a snapshot is possible (`alone`). It is not possible with several ranks,
-        # because the other ranks would have to stop for it. Without an agent, nothing requests a snapshot.
+        # A snapshot during this validation saves the state from before it, so a copy of that state is kept. The copy is
+        # not needed with several ranks, because then no snapshot is taken during a validation, nor without an agent,
+        # because then nothing requests a snapshot.
         alone = self._ranks.size == 1 and isinstance(self._agent, Session)
         self._patient_until_s = time.monotonic() + LAST_IS_LONG_S if last and alone else 0.0
         if not self._is_patient:

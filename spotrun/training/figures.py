@@ -1,10 +1,8 @@
 """
-Logs the run's cost so far as metrics, through the loggers of the training framework. Users find the cost where they
-find the training's other metrics.
+Logs the run's cost so far through the loggers of the training framework, next to the training's metrics.
 
-These figures go to the loggers, and do not become metrics of the framework itself. The framework's metrics must be
-bit-identical with and without interruptions, because schedulers and early stopping read them. The run's cost depends on
-the interruptions.
+The cost does not become a metric of the framework itself. The framework's metrics must be bit-identical with and
+without interruptions, because schedulers and early stopping read them, but the cost depends on the interruptions.
 """
 
 from __future__ import annotations
@@ -56,8 +54,8 @@ def log(framework: Framework, box: FiguresBox) -> None:
 
 def log_last(framework: Framework, box: FiguresBox, epochs: int) -> None:
     """
-    Log the figures of the whole run at the end of training. Wait for them: the agent sends them after the last of the
-    run's `epochs` epochs.
+    At the end of training, log the figures of the whole run. The agent sends them after the last of the run's `epochs`
+    epochs, so wait for them.
     """
     box.wait(epochs, LAST_WAIT_S)
     log(framework, box)

@@ -7,24 +7,24 @@ optimizer steps. A *requested* snapshot is one that the agent has requested and 
 
     setup              send Hello (FitBegins for a later fit()). Wait for Resume and the weights. Give the framework
                        its checkpoint. Replace the loaders by exact loaders.
-    the model is built record the Python objects that exist. Each process makes them itself, so snapshots contain
-                       only changes and later objects.
-    each batch         seed the generators with (seed, epoch, batch)
+    the model is built record the Python objects that exist. Every process creates these objects, so snapshots contain
+                       only changes to them, and objects that are created later.
+    each batch         seed the random number generators with (seed, epoch, batch)
     first step         wait for the states of the optimizers
     batch end          send Progress. If a validation is due, take a requested snapshot first; after a resume from this
                        snapshot, that validation runs first. Before the training's last validation, only a final
                        snapshot is taken.
     within validation  take a requested snapshot immediately. It contains the state from before the validation.
     boundary           take a requested snapshot if an arena is free. After DrainWanted, take a final snapshot, and
-                       train no further step.
+                       stop training.
     next backward      copy the remaining part of that snapshot (tensors that only optimizers change), and tell the
                        agent
     epoch end          send EpochEnded, then take a requested snapshot, which contains the whole epoch
     training's end     take the final snapshot (not if the training resumed from it), then send Finished
 
-If a snapshot is requested after an epoch's last batch, it is taken only at the epoch's end, after the script's code for
-the end of an epoch. The final snapshot of the training is taken there too. So a resume never repeats that code, and the
-code runs exactly once, however often the training is interrupted.
+If a snapshot is requested after an epoch's last batch, it is taken only after the script's code for the end of an
+epoch. The same holds for the final snapshot of the training. So that code runs exactly once per epoch, however often
+the training is interrupted.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ class Fit:
     @classmethod
     def begin_anyway(cls, framework: Framework, local: str | None = None) -> Fit:
         """
-        Return the fit, with or without an agent. The order of data and the random numbers are the same in both cases.
-        Without an agent, the training is saved in the folder `local`, if that is given.
+        Return the fit, whether or not there is an agent. The order of data and the random numbers are the same in both
+        cases. Without an agent, the training is saved in the folder `local`, if that is given.
         """
         ranks, agent = _agent_of(framework)
         if agent is None and local is not None:
@@ -160,8 +160,8 @@ class Fit:
     @classmethod
     def under(cls, framework: Framework, ranks: Ranks, agent: session.Agent) -> Fit:
         """
-        Return the fit that uses `agent`, ready to start. If spotrun cannot run this training, end the process before
-        the first step.
+        Return a fit that uses `agent` and is ready to start. If spotrun cannot run this training, end the process
+        before the first step.
         """
         if agent.unfinished:
             unsupported.reject(
@@ -205,9 +205,9 @@ class Fit:
 
     def _machine(self) -> machine.Facts:
         """
-        Return facts about this machine and its software. A checkpoint has the facts of the machine that saved it in its
-        meta, and a resume compares the two. (Checkpoints of spotrun 0.1 have the framework's version under the key
-        `lightning`.)
+        Return facts about this machine and its software. A resume compares them with the facts in the checkpoint's
+        meta, which are about the machine that saved it. (Checkpoints of spotrun 0.1 have the framework's version under
+        the key `lightning`.)
         """
         version = self._framework.version
         return machine.facts() | {"framework": f"{self._framework.name} {version}", "lightning": version}
@@ -221,9 +221,8 @@ class Fit:
             structure = self._structure = Structure(self._framework, state, described, memory, place.epoch)
         except Misfit as misfit:
             unsupported.reject(self._agent, str(misfit), misfit.hint or self._framework.way_out)
-        # The memory of the checkpoint is freed later. Freeing it does no harm to the weights, because the framework
-        # copies them. But optimizers and callbacks may keep other tensors without copying them. So `keep` returns these
-        # tensors in memory that is not freed.
+        # The checkpoint's memory is freed later. The framework copies the weights, but optimizers and callbacks may
+        # keep other tensors without copying them. So `keep` returns all other tensors in memory that is not freed.
         kept = revived(memory.keep({key: value for key, value in state.items() if key != WEIGHTS}))
         self._resumed_at_end = place.finished
         whole = {**revived(state), **kept}
@@ -249,8 +248,8 @@ class Fit:
 
     def _put_back(self) -> None:
         """
-        Restore the state, after the script's start hooks have run. An earlier restore would have two faults: the hooks
-        may overwrite restored values, and parts of the model that the hooks make would not exist yet.
+        Restore the state. Call this after the script's start hooks have run: before that, the hooks could overwrite
+        restored values, and parts of the model that the hooks create would not exist yet.
         """
         self._put_files_back()
         if not self._started:
@@ -277,8 +276,8 @@ class Fit:
 
     def _load_averages(self, own: State) -> None:
         """
-        Restore those averages of weights that exist already. An average that the script makes only during a batch does
-        not exist yet, and is not restored here. `PythonState` reports to the user what cannot be restored.
+        Restore the averages of weights that already exist. An average that the script creates during a batch does not
+        exist yet, and is not restored here. `PythonState` reports to the user what cannot be restored.
         """
         averages = self._framework.averages
         older = dict(zip(averages, own.get("callbacks", ()), strict=False))  # an older snapshot has a list
@@ -327,10 +326,7 @@ class Fit:
         return self._snapshots.plan(self._snapshots.state(self._here())).size_bytes
 
     def _complete_optimizers(self) -> None:
-        """
-        Wait until the optimizer states have arrived, which are the last part of the checkpoint. Called before the first
-        step.
-        """
+        """Wait for the optimizer states, the last part of the checkpoint to arrive. Called before the first step."""
         if self._structure is not None:
             self._structure.optimizers.arrive()
             self._structure = None
@@ -447,8 +443,8 @@ class Fit:
 
     def finish(self) -> None:
         """
-        Take the final snapshot, and report the end of the training to the agent. Only the first call does this. If this
-        process resumed from the final snapshot and trained nothing, it only reports the end.
+        Take the final snapshot, and report the end of the training to the agent. If this process resumed from the final
+        snapshot and trained nothing, only report the end. Further calls have no effect.
         """
         if self._finished:
             return
@@ -476,8 +472,8 @@ class Fit:
 
 def _agent_of(framework: Framework) -> tuple[Ranks, session.Agent | None]:
     """
-    Return this process's ranks and its agent. On ranks other than 0, a stand-in takes the place of the agent. If rank 0
-    has no agent, all ranks return None instead of an agent.
+    Return this process's ranks and its agent, which is a stand-in on ranks other than 0. If rank 0 has no agent, the
+    agent is None on all ranks.
     """
     ranks = Ranks(framework.rank, framework.ranks)
     ranks.compare()

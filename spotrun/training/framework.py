@@ -45,8 +45,8 @@ class Framework(Protocol):
     """
     One framework's training: reports its position, and saves and restores its state.
 
-    Epochs and batches count from 0. All ranks of a training make the same calls in the same order. A method must not
-    draw random numbers, or change a counter or a weight. Only `load`, and the restore that `load` prepares, may do so.
+    Epochs and batches are counted from 0. All ranks of a training make the same calls in the same order. No method may
+    draw random numbers, or change a counter or a weight, except `load` and the restore that it prepares.
 
     The order of a fit:
 
@@ -55,7 +55,7 @@ class Framework(Protocol):
     3. spotrun calls `open`.
     4. The framework calls `Hooks.built`.
     5. The framework restores its own state, and calls `Hooks.restore`. On a resume, that hook calls `load_metrics`.
-    6. The framework makes its loaders, and calls `Hooks.start`. On a resume, that hook calls `enter`.
+    6. The framework creates its loaders, and calls `Hooks.start`. On a resume, that hook calls `enter`.
     7. At the end, spotrun calls `close`.
     """
 
@@ -74,7 +74,7 @@ class Framework(Protocol):
 
     @property
     def seed(self) -> int:
-        """The seed that the script gave to its generators; 0 if it gave none."""
+        """The seed that the script gave to its random number generators; 0 if it gave none."""
 
     def problems(self) -> Sequence[Problem]:
         """
@@ -96,7 +96,7 @@ class Framework(Protocol):
     @property
     def leaves_gradients(self) -> bool:
         """
-        True if there can be gradients at a boundary that no optimizer has used yet. Snapshots then include the
+        True if, at a boundary, there can be gradients that no optimizer has used yet. Snapshots then include the
         gradients.
         """
 
@@ -110,7 +110,7 @@ class Framework(Protocol):
 
     @property
     def averages(self) -> Mapping[str, nn.Module]:
-        """Modules that hold averages of `module`'s weights. The names must be the same in each process."""
+        """Modules that hold averages of `module`'s weights, by name. The names must be the same in every process."""
 
     @property
     def own_attributes(self) -> frozenset[str]:
@@ -119,9 +119,8 @@ class Framework(Protocol):
     @property
     def own_objects(self) -> Sequence[object]:
         """
-        Objects of the framework that training changes. The script's own objects may refer to them. When spotrun saves
-        the script's objects, it does not save these objects with them, because the framework's own checkpoint already
-        contains the part of their state that matters.
+        Objects of the framework that training changes. The script's own objects may refer to them, but are saved
+        without them, because the framework's own checkpoint contains the part of their state that matters.
         """
 
     def roots(self) -> Mapping[str, object]:
@@ -131,7 +130,7 @@ class Framework(Protocol):
         """
 
     def lost(self) -> Sequence[UntrackedChange]:
-        """Return the changes that checkpoints do not contain, as far as the framework knows of any."""
+        """Return the changes of which the framework knows that checkpoints do not contain them."""
 
     @property
     def loggers(self) -> Sequence[Any]:
@@ -172,15 +171,15 @@ class Framework(Protocol):
         """The loss of the newest batch; None if that batch has no loss."""
 
     def metrics(self) -> Mapping[str, Any]:
-        """Return the newest known value of each metric. Do not compute a metric for this call."""
+        """Return the newest known value of each metric, without computing any."""
 
     def log(self, figures: Mapping[str, float]) -> None:
         """
-        Send `figures` to the loggers whose classes come from libraries. If the script logs a value under the same name,
-        the script's value is kept.
+        Send `figures` to the loggers whose classes come from libraries. Leave out a figure if the script logs a value
+        under the same name.
 
-        Loggers of the script's own classes do not get the figures. Such a logger may store every value that it gets,
-        and the figures depend on interruptions. So the script's state would depend on them too.
+        Loggers of the script's own classes do not get the figures. The figures depend on interruptions, and if such a
+        logger stored them, the script's state would also depend on interruptions.
         """
 
     # --- its data
@@ -194,18 +193,16 @@ class Framework(Protocol):
 
     @property
     def passes_before(self) -> int:
-        """
-        The number of passes over the training data that this epoch has completed; 0 if an epoch has only one pass.
-        """
+        """The number of completed passes over the training data in this epoch; 0 if an epoch has only one pass."""
 
     @property
     def pass_begins_at(self) -> tuple[int, int]:
-        """The epoch and batch at which a pass over the training data starts if the framework begins one now."""
+        """The epoch and batch at which a pass over the training data would start now."""
 
     def restart_pass(self) -> None:
         """
-        Begin to read the training data again, with a new iterator that starts at `pass_begins_at`. A framework that
-        makes the iterator only when it reads a pass's first batch does nothing here.
+        Begin to read the training data again, with a new iterator that starts at `pass_begins_at`. If the framework
+        creates its iterator only when it reads the first batch of a pass, do nothing.
         """
 
     # --- its state
@@ -218,8 +215,8 @@ class Framework(Protocol):
 
     def dump_rest(self) -> State:
         """
-        Return the part of the framework's state that `dump` does not contain. It is equal on all ranks, and has the
-        same keys in each call.
+        Return the part of the framework's state that `dump` leaves out. The result is equal on all ranks, and always
+        has the same keys.
         """
 
     def dump_metrics(self) -> State:
@@ -231,21 +228,21 @@ class Framework(Protocol):
         """
         Prepare to resume at `place`. The framework uses the arguments later, when it restores itself.
 
-        `state` is what `dump` returned in an earlier process, without OPTIMIZERS. `rest` is what `dump_rest` returned.
-        The framework must copy the weights in `state`, because their memory is freed later. As soon as the framework
-        has made its optimizers, it calls `optimizers` to load their states.
+        `state` and `rest` are the results of `dump`, without OPTIMIZERS, and of `dump_rest` in an earlier process. The
+        framework must copy the weights in `state`, because their memory is freed later. Once it has created its
+        optimizers, it calls `optimizers` to load their states.
 
-        There are two sets of weights. `state[WEIGHTS]` is the result of the module's `state_dict`, which the script may
-        have overridden. `weights` are the module's true weights. The framework restores `state[WEIGHTS]` as usual;
-        after that, and before the first batch, spotrun restores `weights`. `weights` is None if an earlier version of
-        spotrun, which did not save them, made the checkpoint.
+        `state[WEIGHTS]` is the result of the module's `state_dict`, which the script may have overridden; `weights` are
+        the module's true weights. The framework restores `state[WEIGHTS]` as usual; then, before the first batch,
+        spotrun restores `weights`. `weights` is None if the checkpoint comes from an earlier version of spotrun, which
+        did not save them.
         """
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         """
-        After a resume, run the script's epoch-start hooks again, once for each of the first `epochs` epochs. The reason
-        is that these hooks may make parts of the model and optimizers, which a new process lacks. Their other effects
-        do not matter, because spotrun restores the state afterwards.
+        After a resume, run the script's epoch-start hooks again, once for each of the first `epochs` epochs, because
+        they may create parts of the model and optimizers, which a new process lacks. Their other effects do not matter,
+        because spotrun restores the state afterwards.
 
         `training` is False if nothing is left to train. In that case, the framework has not called the script's hooks
         for the start of training, so call these hooks here first.
@@ -253,14 +250,12 @@ class Framework(Protocol):
 
     def misfit(self) -> str:
         """
-        Return "" if the state given to `load` fits the framework. If a part of the framework has changed so that the
-        state does not fit, name this part.
+        Return the name of a part of the framework that has changed, so that the state given to `load` does not fit; ""
+        if the state fits.
         """
 
     def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
-        """
-        Train with `optimizers` from now on. If the framework cannot do this, `misfit` returns the reason from then on.
-        """
+        """Train with `optimizers` from now on. If the framework cannot do this, `misfit` then returns the reason."""
 
     def load_metrics(self, metrics: State) -> None:
         """Restore an earlier result of `dump_metrics` of the same rank."""
@@ -282,8 +277,7 @@ class Framework(Protocol):
 
 class Hooks(Protocol):
     """
-    Methods that a framework calls. It calls each after the script's own callbacks and hooks for the same event have
-    run.
+    Methods that a framework calls, each after the script's own callbacks and hooks for the same event.
 
     The calls of an epoch: `epoch_begins`; the calls of each batch; `epoch_closes`; then, after the script's own
     epoch-end hooks, `epoch_ends`.
@@ -294,26 +288,29 @@ class Hooks(Protocol):
 
     If the script has its own training loop, its code for an epoch makes one or more passes over data. The framework
     calls `pass_begins` before the first batch of a pass, and `pass_ends` after its last batch. A resume within a pass
-    first has to run the code that comes before that pass in the epoch. The framework calls `epoch_begins_again` before
-    this code runs, and `epoch_begins` after it. `epoch_begins` then undoes what the code has changed, because it had
-    already run in the earlier process.
+    has to rerun the code that comes before this pass in the epoch. The framework calls `epoch_begins_again` before that
+    code, and `epoch_begins` after it. `epoch_begins` undoes the effects of the code, because they are already part of
+    the snapshot.
     """
 
     def exact(self, loader: Any, stage: Stage) -> Any:
         """
-        Return the loader to read instead of `loader`. The order of the returned loader depends on the seed, and its
+        Return an exact loader, which the framework reads instead of `loader`. Its order depends on the seed, and its
         next pass begins at the training's position.
         """
 
     def loading(self, stage: Stage, epoch: int) -> AbstractContextManager[None]:
-        """Return a context. Within it, the framework makes loaders, perhaps by calling the script's own code."""
+        """
+        Return a context manager for the time in which the framework creates loaders, perhaps by calling the script's
+        code.
+        """
 
     def built(self) -> None:
         """
         Called when the script has built the model, before anything is restored.
 
-        From here on, the weights differ between a fresh and a resumed training. If the script copies the weights later,
-        or makes anything else from them, the result differs too.
+        After this call, the weights of a resumed training differ from those of a fresh one. So do copies of the
+        weights, and anything else that the script computes from them.
         """
 
     def restore(self) -> None:
@@ -324,7 +321,7 @@ class Hooks(Protocol):
 
     def epoch_begins_again(self) -> None:
         """
-        Called before the script's epoch code is rerun. Restores only the Python state. `epoch_begins` will restore the
+        Called before the script's code for an epoch is rerun. Restores the Python state. `epoch_begins` restores all
         other state.
         """
 
@@ -332,13 +329,13 @@ class Hooks(Protocol):
 
     def pass_begins(self) -> None:
         """
-        Called when a pass begins. The pass's loader is one that `exact` returned, `Framework.loaders` includes it, and
-        no batch has been read from it yet.
+        Called when a pass begins, before its first batch is read. Its loader is a result of `exact`, and
+        `Framework.loaders` includes it.
         """
 
     def pass_ends(self, *, boundary: bool) -> None:
         """
-        Called when the pass has no batch left. With `boundary`, a snapshot is possible here; a training that resumes
+        Called when the pass has no more batches. With `boundary`, a snapshot is possible here; a training that resumes
         from it continues with the script's code after the pass.
         """
 
@@ -353,8 +350,8 @@ class Hooks(Protocol):
 
     def batch_ends(self, *, boundary: bool, validation_due: bool) -> None:
         """
-        Called when the batch is trained and counted. If `validation_due`, a validation follows. `boundary` says that
-        all gradients have been used by an optimizer.
+        Called when the batch has been trained and counted. `boundary` says that an optimizer has used all gradients,
+        and `validation_due` that a validation follows.
         """
 
     def step_ends(self) -> None:

@@ -1,8 +1,8 @@
 """
 Manages the memory that holds the checkpoint from which a trainer resumes.
 
-The trainer copies most tensors out of this memory. Large tensors that optimizers and callbacks use are not copied: they
-stay where they are. Then the memory is freed, except the parts with these large tensors.
+The trainer copies most tensors out of this memory. Large tensors that optimizers and callbacks use are not copied, but
+used in place. Then the memory is freed, except for the parts that hold these tensors.
 
 Large tensors are not copied because new memory is the most expensive part of a restore. Touching a page for the first
 time takes several times as long as copying into it. On a virtual machine whose host has not allocated that page yet, it
@@ -53,7 +53,7 @@ Bytes: TypeAlias = bytearray | np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class Arrival:
-    """Tracks up to which byte an image has arrived."""
+    """Tracks how many bytes of an image have arrived."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -67,8 +67,8 @@ class Arrival:
 
     def ends(self) -> None:
         """
-        Record that no more bytes will arrive. From then on, each call of `need` for bytes that have not arrived raises
-        LinkClosed. A call that is already waiting for such bytes raises it too.
+        Record that no more bytes will arrive. Any call of `need` for bytes that have not arrived then raises
+        LinkClosed, even one that is already waiting.
         """
         with self._changed:
             self._lost = True
@@ -89,12 +89,12 @@ class Arrival:
 
 class ImageMemory:
     """
-    A checkpoint in the shared memory `fd`, from byte `start` on. At first only its first `here_bytes` bytes need to be
-    there; the agent fetches the others meanwhile. This object closes `fd`. No process except this one and the agent may
-    use the shared memory.
+    A checkpoint in the shared memory `fd`, from byte `start` on. At first, only `here_bytes` bytes may have arrived;
+    the agent fetches the rest. This object closes `fd`. No process except this one and the agent may use the shared
+    memory.
 
-    `image` is a view for reading. It is private: a write to it would not change the shared memory. Large tensors that
-    `keep` returns are views of the shared memory itself. So if this process forks, the child does not copy them.
+    `image` is a private view for reading: a write to it would not change the shared memory. Large tensors that `keep`
+    returns are views of the shared memory itself, so a fork of this process does not copy them.
     """
 
     def __init__(self, fd: int, size_bytes: int, start: int = 0, here_bytes: int | None = None) -> None:
@@ -106,8 +106,8 @@ class ImageMemory:
 
     def map_beside(self) -> None:
         """
-        Map all pages in another thread, as they arrive. Otherwise the copying thread would have a page fault at every
-        sixteenth page, and spend a third of its time on these faults.
+        Map all pages in another thread, as they arrive. Without this, the copying thread would spend a third of its
+        time on page faults, one for every sixteen pages.
         """
         memory = torch.frombuffer(self._private, dtype=torch.uint8)
         threading.Thread(target=_map, args=(memory, self.arrival), name="spotrun-map", daemon=True).start()
@@ -144,8 +144,8 @@ class ImageMemory:
 
     def let_go(self) -> None:
         """
-        Free the memory as soon as no view into `image` is left, except the parts with tensors that `keep` returned.
-        `keep` must not be called any more.
+        Free the memory, except the parts with tensors that `keep` returned, as soon as no other view into `image`
+        exists. Do not call `keep` after this.
         """
         lasting = torch.frombuffer(self._lasting, dtype=torch.uint8)
         spare = list(_pages_between(sorted(self._kept), len(lasting)))
@@ -157,7 +157,7 @@ class ImageMemory:
 
 
 class Received:
-    """An image that another process sends, with the interface of `ImageMemory`."""
+    """An image that arrives from another process, in plain memory. Has the interface of `ImageMemory`."""
 
     def __init__(self, size_bytes: int) -> None:
         self.image: Bytes = bytearray(size_bytes)

@@ -1,10 +1,10 @@
 """
-Finds late parts: parts of a model that a batch makes or removes. Other parts are made by the script's setup or its
-start hooks.
+Finds late parts: parts of a model that the script adds or removes during a batch, and not in its setup or in a start
+hook.
 
-A resume runs the setup and the start hooks again, but not the batches before the snapshot. So a part that a batch made
-is missing after a resume. spotrun can then make the part only by copying another part of the model with the same
-structure. If there is no other part with this structure, spotrun refuses the training as soon as the late part exists.
+A resume runs the setup and the start hooks again, but not the batches before the snapshot. So a part that was added
+during a batch is missing after a resume. spotrun can restore it only by copying another part of the model with the same
+structure. If there is no such part, spotrun refuses the training as soon as the late part exists.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class LateParts:
 
     def misfit(self, modules: Mapping[str, str]) -> str:
         """
-        Describe the late parts because of which a resume would fail. A resume cannot make a new part that has no
-        counterpart, and it cannot remove or exchange a part as a batch has done. Return "" if there are no such parts.
-        `modules` has the kind of each of the model's present parts, by name.
+        Describe the late parts that a resume could not restore: new parts without a counterpart, and parts that a batch
+        has removed or replaced. Return "" if there are none. `modules` has the kind of each part that the model has
+        now, by name.
         """
         if not self._judges:
             return ""

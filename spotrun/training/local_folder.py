@@ -1,6 +1,6 @@
 """
-Saves a training that has no agent in a local folder, and resumes it from there. Snapshots are taken by the same code as
-with an agent. That code gets a LocalFolder instead of the connection to an agent.
+If a training has no agent, saves it to a local folder, and resumes it from there. The code that takes snapshots is the
+same as with an agent, but it uses a LocalFolder instead of the connection to the agent.
 
 The folder has one file for each fit: its newest snapshot, in the format of checkpoints. A snapshot is taken once a
 minute and at the end of a fit. It is written to disk while training continues, and replaces the previous snapshot once
@@ -40,7 +40,7 @@ ANOTHER = "name another folder: Loop(local=…)"
 
 
 class SnapshotDueEvent(threading.Event):
-    """An event that becomes set as soon as EVERY_S have passed since the last snapshot."""
+    """An event that is set once EVERY_S seconds have passed since the last snapshot."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,11 +56,11 @@ class SnapshotDueEvent(threading.Event):
 
 class LocalFolder(Alone):
     """
-    Takes the place of rank 0's session with an agent. It has two arenas: training continues while the content of one
-    arena is written to disk.
+    Takes the place of rank 0's session with an agent. It has two arenas, so training can continue while one arena's
+    content is written to disk.
 
     Raises:
-        SpotrunError: the folder cannot be written to, or another process saves its training in it.
+        SpotrunError: the folder cannot be written to, or another process is saving its training in it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -170,7 +170,7 @@ def in_folder(folder: str) -> LocalFolder:
 
 
 def _locked(folder: Path) -> int:
-    """Lock the folder, and return the lock file's descriptor. Closing the descriptor releases the folder."""
+    """Lock the folder, and return the lock file's descriptor. Closing the descriptor releases the lock."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

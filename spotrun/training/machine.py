@@ -1,4 +1,4 @@
-"""Collects facts that can change the last bits of a result: the CPU, its threads, the libraries."""
+"""Collects the facts on which the last bits of a result may depend: the CPU, its threads, the libraries."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def _cpu_model() -> str:
 
 def differences(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     """
-    Return a text such as `CPU (A, then B)` for each entry of NAMES that has different values in `before` and `now`. An
-    entry is ignored if it is missing in `before` or `now`.
+    Return a text such as `CPU (A, then B)` for each entry of NAMES whose values in `before` and `now` differ. An entry
+    that is missing in either is ignored.
     """
     return [
         f"{name} ({before[key]}, then {now[key]})"

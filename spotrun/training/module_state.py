@@ -14,8 +14,8 @@ State = dict[str, Any]
 
 def dump(module: torch.nn.Module, *, gradients: bool = False) -> State:
     """
-    Return the non-persistent buffers, and the running states of torchmetrics. With `gradients`, also return the
-    gradients that no optimizer has used yet.
+    Return the non-persistent buffers, and the accumulated states of torchmetrics' metrics. With `gradients`, also
+    return the gradients that no optimizer has used yet.
     """
     parts = list(module.named_modules())
     return {

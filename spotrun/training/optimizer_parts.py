@@ -1,10 +1,10 @@
 """
 Saves and restores optimizers by the names of the parameters that they train.
 
-torch's `state_dict()` identifies a parameter by its number, counted through all groups. If a group was added or an
-optimizer replaced during training, the numbers in a new process differ, and a parameter could get another parameter's
-state. So a snapshot includes the names too. A resume first restores the groups as they were at the snapshot, and then
-loads the states.
+torch's `state_dict()` identifies a parameter by a number that counts through all groups. If the script added a group or
+replaced an optimizer during training, the numbers differ in a new process, and a parameter could get another
+parameter's state. So a snapshot includes the names too. A resume first restores the groups as they were at the
+snapshot, and then loads the states.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def described(optimizers: Iterable[Any], module: nn.Module) -> list[State]:
 
 def by_name(optimizers: Sequence[Any], module: nn.Module) -> list[State | None] | None:
     """
-    Return a description of each odd optimizer (see `is_odd`): the states, groups and plain attributes of the optimizer
-    and of the optimizers in it. Tensors are not copied. The result is a list with an item for each optimizer, which is
-    None for an optimizer that is not odd. If no optimizer is odd, return None instead of the list.
+    Return a description of each odd optimizer (one that torch cannot save, see `is_odd`): the states, groups and plain
+    attributes of the optimizer and of the optimizers in it. Tensors are not copied. The result has an item for each
+    optimizer, which is None for one that is not odd. If no optimizer is odd, the result is None.
     """
     if not any(map(is_odd, optimizers)):
         return None
@@ -61,8 +61,8 @@ def by_name(optimizers: Sequence[Any], module: nn.Module) -> list[State | None] 
 
 def is_odd(optimizer: Any) -> bool:
     """
-    Return whether torch's own way of saving is not sufficient for `optimizer`: it contains another optimizer, has
-    attributes that torch would not save, or saves itself in its own way.
+    Return True if torch's `state_dict` does not save all of `optimizer`: it contains another optimizer, has attributes
+    that torch would not save, or defines its own way of saving.
     """
     if _is_of_torch(type(optimizer)):
         return False
@@ -80,9 +80,8 @@ def saves_itself(optimizer: Any) -> bool:
 
 def kind_of(optimizer: Any) -> str:
     """
-    Return the name of the optimizer's class. For torch's classes it includes the module's name. For the script's
-    classes it does not, because the name of the script's module varies: it is `__main__` if the module is run as the
-    program.
+    Return the name of the optimizer's class. For torch's classes, it includes the name of the class's module. For the
+    script's classes it does not, because that name may vary: a module that is run as the program is called `__main__`.
     """
     kind = type(optimizer)
     return f"{kind.__module__}.{kind.__qualname__}" if _is_of_torch(kind) else kind.__qualname__
@@ -110,8 +109,8 @@ def _node(optimizer: Any, names: Mapping[Any, str]) -> State:
 
 def _is_whole(optimizer: Any, state: Mapping[Any, Any], names: Mapping[Any, str]) -> bool:
     """
-    Return whether the description that `by_name` makes contains the whole state of `optimizer`. If so, a restore does
-    not need the optimizer's `load_state_dict`.
+    Return whether the description in `by_name` is complete, so that a restore does not need the optimizer's
+    `load_state_dict`.
     """
     if len(state) < len(optimizer.state) or not all(isinstance(key, str) or key in names for key in state):
         return False
@@ -160,8 +159,8 @@ def _held(optimizer: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
 
 class Parts:
     """
-    The description, in a snapshot, of the optimizers of `module`. It consists of what the functions `described` and
-    `by_name` returned when the snapshot was taken.
+    A snapshot's description of the optimizers of `module`. It consists of the results of `described` and `by_name` at
+    the time of the snapshot.
     """
 
     def __init__(self, described: list[State], by_name: list[State | None] | None, module: nn.Module) -> None:
@@ -178,9 +177,9 @@ class Parts:
 
     def made_as_they_were(self, optimizers: Sequence[Any]) -> list[Any]:
         """
-        Return `optimizers`, with the classes that they had in the snapshot. If an optimizer's class differs from the
-        snapshot's, the result has a new optimizer of the snapshot's class in its place. This is done only for classes
-        of torch; any other optimizer stays as it is.
+        Return `optimizers`, but replace each optimizer whose class differs from its class in the snapshot by a new
+        optimizer of the snapshot's class. This is possible only for torch's classes; any other optimizer stays as it
+        is.
         """
         if self.are_kinds_of(optimizers):
             return list(optimizers)
@@ -225,25 +224,25 @@ class Parts:
 
     def has(self, number: int) -> bool:
         """
-        Return whether the snapshot has a description of optimizer `number` that `by_name` made, in addition to the
-        optimizer's `state_dict`. `put` restores what is described.
+        Return True if the snapshot has not only the `state_dict` of optimizer `number` but also a description by
+        `by_name`. `put` restores from that description.
         """
         return self._by_name[number] is not None
 
     def has_whole(self, number: int) -> bool:
         """
-        Return whether the snapshot's description of optimizer `number` contains the whole state of this optimizer and
-        of all optimizers in it. If so, `put` restores the whole state, and `load_state_dict` is not needed.
+        Return True if the snapshot's description of optimizer `number` contains the complete state of this optimizer
+        and of all optimizers in it. `put` then restores everything, without `load_state_dict`.
         """
         saved = self._by_name[number]
         return saved is not None and all(node["whole"] for node in saved.values())
 
     def regroup(self, optimizer: Any, number: int, hyper: Sequence[State] | None) -> None:
         """
-        Give `optimizer` the parameter groups that optimizer `number` has in the snapshot. `hyper` has the other values
-        of each group, such as the learning rate. For an odd optimizer, these values are taken from the snapshot's
-        description instead. The list of groups, and the groups in it, are changed in place, because other code may
-        refer to them.
+        Give `optimizer` the parameter groups of the snapshot's optimizer `number`. `hyper` has the other values of each
+        group, such as the learning rate. For an odd optimizer (see `is_odd`), these values are taken from the
+        snapshot's description instead. The list of groups, and the groups in it, are changed in place, because other
+        code may refer to them.
         """
         groups = self._described[number]["groups"]
         if (saved := self._by_name[number]) is not None:
@@ -254,7 +253,7 @@ class Parts:
     def put(self, optimizer: Any, number: int) -> None:
         """
         Restore optimizer `number` and the optimizers in it, in place, from the snapshot's description. Do nothing if
-        the optimizer is not odd, because there is then no description. Call `Containers.have_again` before.
+        the optimizer is not odd (see `is_odd`), because it has no description. Call `Containers.have_again` first.
         """
         saved = self._by_name[number]
         if saved is None:
@@ -306,7 +305,8 @@ def _put(optimizer: Any, saved: State, parameters: Mapping[str, nn.Parameter]) -
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
     """
-    Move a tensor to `device`. A tensor without dimensions is a step count and stays where it is, as in most optimizers.
+    Move a tensor to `device`, unless it has no dimensions: it is then a step count, which most optimizers leave on the
+    CPU.
     """
     return tensor.to(device) if tensor.dim() else tensor
 
@@ -329,9 +329,9 @@ def _fill(held: Any, value: Any) -> bool:
 
 class Containers:
     """
-    The lists of groups and the states that an optimizer, and the optimizers in it, have before a load. A load replaces
-    these objects by new ones. But one optimizer may share such an object with another, which would then keep the old
-    object. So after the load, `have_again` puts the original objects back.
+    The parameter groups and states that an optimizer and the optimizers inside it have before a load. A load replaces
+    these objects by new ones. If another optimizer shares such an object, it would keep the old one. So after the load,
+    `have_again` puts the original objects back.
     """
 
     def __init__(self, optimizer: Any) -> None:

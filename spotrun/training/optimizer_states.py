@@ -1,9 +1,9 @@
 """
 Loads the optimizer states of a checkpoint, which may arrive after training has begun.
 
-These states are half of a checkpoint or more, and nothing needs them before the first optimizer step: the first forward
-and backward pass run while the states arrive. No code ever sees an optimizer without its state, because reading the
-state waits for its arrival.
+These states make up at least half of a checkpoint, and nothing needs them before the first optimizer step. So the first
+forward and backward pass run while the states arrive. No code ever sees an optimizer without its state, because any
+read of the state waits until it has arrived.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ State = dict[str, Any]
 
 class OptimizerStates:
     """
-    The states of all optimizers, in a checkpoint that may still be arriving.
+    The states of all optimizers, which may still be arriving from the agent.
 
     `views` has one state for each optimizer, in the form of the optimizer's `state_dict`. The states' tensors are in
     `memory`, which is freed once `take` has returned them. `parts` describes the optimizers; it is None if an older
-    version saved the snapshot.
+    version of spotrun saved the snapshot.
     """
 
     def __init__(self, views: Sequence[State], memory: Memory, parts: Parts | None = None) -> None:
@@ -45,8 +45,8 @@ class OptimizerStates:
 
     def take(self) -> Sequence[State]:
         """
-        Wait until the states have arrived, and return them. Snapshots contain no functions. So if the groups of an
-        optimizer contain functions of the script, the result lacks them, and `of_living` adds them.
+        Wait until the states have arrived, and return them. The result lacks the functions that the script has in an
+        optimizer's parameter groups, because snapshots contain no functions. `of_living` adds them.
         """
         if self._taken is None:
             self._taken = self._views = self._memory.keep(self._views)
@@ -55,12 +55,11 @@ class OptimizerStates:
 
     def load(self, optimizers: Sequence[Optimizer]) -> None:
         """
-        Load the states of those `optimizers` whose classes are torch's. Their groups are loaded now. The state of each
-        optimizer is loaded only when code first reads it.
+        Load the states of those `optimizers` whose classes are torch's. Their parameter groups are loaded immediately,
+        but each optimizer's state only when code first reads it.
 
-        Other optimizers are not loaded here, but in `put_back`, because the code of their classes may need the whole
-        state at once. If the optimizers do not have the classes and parameters of the snapshot yet, none of them is
-        loaded here.
+        All other optimizers are loaded in `put_back`, because the code of their classes may need the whole state at
+        once. If the optimizers do not yet have the classes and parameters of the snapshot, none of them is loaded here.
         """
         for optimizer, _, _ in self._waiting:
             optimizer.state = defaultdict(dict)  # another optimizer takes its place
@@ -83,8 +82,8 @@ class OptimizerStates:
 
     def put_back(self, optimizers: Sequence[Optimizer]) -> None:
         """
-        Restore the optimizers once the script's start hooks have run. This undoes the hooks' changes: a hook may have
-        changed or added groups, or replaced an optimizer.
+        Restore the optimizers after the script's start hooks have run. This undoes what the hooks may have done: change
+        or add groups, or replace an optimizer.
 
         Raises:
             Misfit: these are not the optimizers of the snapshot, or one of them cannot load its state.
@@ -114,7 +113,7 @@ class OptimizerStates:
             self._parts.put(optimizer, number)
 
     def arrive(self) -> None:
-        """Wait for the states. Then load the whole state of each optimizer whose state has not been loaded yet."""
+        """Wait for the states. Then load the whole state of each optimizer for which this is still to be done."""
         if not self._waiting:
             return
         states = self.take()
@@ -125,8 +124,8 @@ class OptimizerStates:
 
 def _load(optimizer: Any, state: State) -> None:
     """
-    Load a state, and keep the order of the entries in each group. torch would move the entry with the parameters to the
-    end. If the script then pickled the optimizer, the file would differ from that of an uninterrupted training.
+    Load a state, and keep the order of the keys in each parameter group. torch would move the key `params` to the end,
+    and if the script then pickled the optimizer, the result would differ from that of an uninterrupted training.
     """
     orders = list(map(list, optimizer.param_groups))
     optimizer.load_state_dict(state)
@@ -151,10 +150,10 @@ def _to_devices(optimizer: Any) -> None:
 
 def of_living(optimizers: Sequence[Optimizer], states: Sequence[State]) -> list[State]:
     """
-    Return `states`, and add the functions that the groups of the script's optimizers contain. Snapshots do not contain
-    functions.
+    Return `states`, with the functions from the parameter groups of the script's optimizers added. Snapshots do not
+    contain functions.
     """
-    # `revived` changes the objects that it gets, so it gets copies of the groups.
+    # `revived` changes its arguments, so it is called with copies of the groups.
     living = [{"param_groups": list(map(dict, optimizer.param_groups))} for optimizer in optimizers]
     return [revived(saved, standing) for saved, standing in zip(states, living, strict=False)]
 
@@ -176,11 +175,10 @@ def _copied(group: State) -> State:
 
 def _complete(optimizer: Optimizer, loaded_groups: list[State], saved: State) -> None:
     """
-    Load the whole state `saved` into an optimizer whose groups were loaded earlier, without its state.
+    Load the whole state `saved` into an optimizer for which only the groups were loaded earlier.
 
-    `loaded_groups` are the groups as they were loaded earlier. The state is loaded together with these groups.
-    Afterwards the optimizer gets its present groups back, because the script may have changed a learning rate or added
-    a group in the meantime.
+    The state is loaded together with `loaded_groups`, the groups as they were loaded. The script may have changed a
+    learning rate or added a group since then, so the optimizer's current groups are put back afterwards.
     """
     groups = optimizer.param_groups
     optimizer.state, optimizer.param_groups = defaultdict(dict), loaded_groups
@@ -219,8 +217,8 @@ class _Awaited(MutableMapping[Any, Any]):
         return len(self._true())
 
     # MutableMapping would implement the following three methods by calling `__getitem__`. If the true state is a
-    # defaultdict, `__getitem__` adds each missing key that is looked up. These three methods of a defaultdict itself
-    # add no keys.
+    # defaultdict, that call would add each missing key. So these methods call the same method of the true state, which
+    # adds no key.
 
     def __contains__(self, key: object) -> bool:
         return key in self._true()

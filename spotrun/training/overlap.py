@@ -7,8 +7,8 @@ state. This module checks that: each tensor counts the writes to it (`Tensor._ve
 these counts did not change while it was copied. If they did change, the script writes at other times too, and from then
 on training pauses while a snapshot is copied.
 
-Writes through `.data` are not counted. To find such writes, the tensors of an attempt's first snapshot, and of every
-32nd snapshot, are also copied immediately, and later compared with these copies.
+Writes through `.data` are not counted. To detect them, the tensors of an attempt's first snapshot and of every 32nd
+snapshot are copied before training continues, and later compared with these copies.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ PROBE_EVERY = 32
 
 class Overlap:
     """
-    Decides which tensors of a snapshot are copied while training continues. If the framework does not report when
-    optimizers step (`steps_optimizers`), all tensors are copied while training pauses, because an
-    optimizer could write at any time.
+    Decides which tensors of a snapshot are copied while training continues. If the framework does not report optimizer
+    steps (`steps_optimizers`), an optimizer could write at any time, so all tensors are copied while training pauses.
     """
 
     def __init__(self, framework: Framework) -> None:
@@ -46,8 +45,8 @@ class Overlap:
     def pieces(self, plan: ImagePlan) -> list[Piece]:
         """
         Return the pieces of `plan` that are copied while training continues: the large ones to which only optimizers
-        write. If all of them together are small, return an empty list, because then it is just as fast to copy them
-        immediately.
+        write. If their total size is small, return an empty list, because copying them immediately is then just as
+        fast.
         """
         if not self._allowed:
             return []
@@ -57,13 +56,13 @@ class Overlap:
         return found if sum(piece.size_bytes for piece in found) >= FROM_BYTES else []
 
     def watch(self, later: Sequence[Piece]) -> Watch:
-        """Watch the pieces `later` from now on, for the snapshot that begins now."""
+        """Watch the pieces `later` for writes from now on, for the snapshot that is being taken."""
         probes = self._snapshots % PROBE_EVERY == 0
         self._snapshots += bool(later)
         return Watch(later, probes=probes)
 
     def give_up(self) -> None:
-        """Stop overlapping, because the script writes between steps."""
+        """From now on, copy all tensors while training pauses, because the script writes between steps."""
         self._allowed = False
         print(
             "spotrun: something writes to weights between optimizer steps; from here on training waits while a "
@@ -75,8 +74,8 @@ class Overlap:
 
 class Watch:
     """
-    Finds out whether the tensors of one snapshot were written to while training continued. With `probes`, the tensors
-    were copied immediately, and each byte is later compared with the copies.
+    Finds out whether anything wrote to the tensors of one snapshot while training continued. With `probes`, the tensors
+    were copied before training continued, and are later compared with the copies, byte by byte.
     """
 
     def __init__(self, pieces: Sequence[Piece], *, probes: bool) -> None:
@@ -102,8 +101,8 @@ def _owned(optimizers: Sequence[Any]) -> Iterator[tuple[int, int]]:
 
 def _is_watched(tensor: Tensor) -> bool:
     """
-    Return whether `tensor` fulfils two conditions: writes to it are counted, and it is in memory that can be copied in
-    the background, which is plain memory or a GPU's memory.
+    Return True if writes to `tensor` are counted and its memory can be copied in the background: plain memory or a
+    GPU's.
     """
     return (tensor.is_cuda or is_plain(tensor)) and not tensor.is_inference()
 

@@ -1,6 +1,6 @@
 """
-Positions in a training: boundaries, at which a snapshot can be taken, and positions in the data, at which a pass can
-begin.
+Positions in a training: the boundaries at which snapshots can be taken, and the positions at which a pass over the data
+can begin.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class StreamPosition:
     A stream's position. A pass that continues from here reads batch `batch` of epoch `epoch` first. `state` is the
     stream's own state, or None if the stream has none.
 
-    `ended` is True if the pass has no batch left; `state` is then the state between two passes. Two fields are for
-    streams without a state, which a resume has to read again. `mark` is the mark (`mark_of`) of the last batch before
-    the position. If the stream can be read only once, `earlier` has the key of each earlier pass, and the number of
-    batches that were read in it.
+    `ended` is True if the pass has no batch left; `state` is then the state between two passes. A resume has to reread
+    a stream without a state. For such a stream, `mark` is the mark (`mark_of`) of the last batch before the position.
+    If the stream can be read only once, `earlier` has the key of each earlier pass, and the number of its batches that
+    were read.
     """
 
     epoch: int

@@ -1,4 +1,4 @@
-"""Finds names that spotrun uses from another package and that the package's installed release lacks."""
+"""Finds the names that spotrun uses from another package, and that the package's installed release lacks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from spotrun.training.python_state.script import set_by
 
 def missing(owner: object, names: Iterable[str]) -> list[str]:
     """
-    Return those of `names` that `owner` does not have. A name may be a path such as `a.b`. If `owner` is a class, the
-    attributes that its methods set on `self` count too.
+    Return those of `names` that `owner` does not have. A name may be a path such as `a.b`. If `owner` is a class, it
+    also has the attributes that its methods set on `self`.
     """
     return [name for name in names if not _has(owner, name)]
 

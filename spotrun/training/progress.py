@@ -16,8 +16,8 @@ PROGRESS_INTERVAL_S = 0.1
 
 class ProgressReporter:
     """
-    Reports the progress of one training to the agent, at most once in PROGRESS_INTERVAL_S. Its methods get an epoch by
-    the framework's count, and report it by the run's count.
+    Reports the progress of one training to the agent, at most once in PROGRESS_INTERVAL_S. Its methods take the
+    framework's epoch number, and report the run's epoch number.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ProgressReporter:
 
 
 def finite_metrics(framework: Framework) -> dict[str, float]:
-    """Return the newest metrics, without those that are not finite numbers, which JSON cannot hold."""
+    """Return the newest metrics, without those that are not finite numbers, because JSON cannot contain these."""
     values = {name: _number(value) for name, value in framework.metrics().items()}
     return {name: value for name, value in values.items() if value is not None}
 

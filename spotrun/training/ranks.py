@@ -1,10 +1,10 @@
 """
-The ranks (processes) of one DDP training, on one machine or on all machines of a gang. Only rank 0 communicates with
-the agent. The other ranks do what rank 0 decides.
+Connects the ranks (processes) of one DDP training, on one machine or on all machines of a gang. Only rank 0
+communicates with the agent. The other ranks do what rank 0 decides.
 
 The ranks communicate through a gloo group that only spotrun uses. All ranks communicate on their training threads, at
-the same points of the loop. So all of them take the same snapshot after the same step. If there is only one rank, it
-does not communicate.
+the same points of the loop. So all of them take the same snapshot after the same step. With a single rank, nothing is
+sent.
 
 A gloo group has an open port, and any program that reaches this port could pretend to be a rank. So each rank first
 proves that it knows the training's secret. After that, the ranks exchange only data that cannot contain code: JSON, and
@@ -64,8 +64,8 @@ class Ranks:
         the secret, its gang and the random bytes of all ranks.
 
         Raises:
-            RanksUnrelated: a process does not know the secret; or a process came too late, and has connected to ranks
-                of another attempt, or of a later start of trainers in the same attempt.
+            RanksUnrelated: a process does not know the secret; or a process connected too late, to ranks of another
+                attempt, or of a later incarnation of the same attempt.
         """
         if self._group is None:
             return
@@ -90,7 +90,7 @@ class Ranks:
 
     @property
     def misfit(self) -> str:
-        """The reason why the number of processes is wrong; "" if it is right for their gang, or there is no gang."""
+        """The reason why the number of processes does not fit their gang; "" if it fits or there is no gang."""
         gang = os.environ.get(GANG)
         world = self.size if gang is None else int(gang.split()[-1])
         if world == self.size:
@@ -117,7 +117,7 @@ class Ranks:
         return None if found is None else plain.typed(kind, found)
 
     def share_image(self, memory: ImageMemory | None, size_bytes: int) -> Memory | None:
-        """Return rank 0's checkpoint of `size_bytes` on every rank, each in new memory."""
+        """Return rank 0's checkpoint of `size_bytes` on every rank. The other ranks get it in new memory."""
         if self._group is None:
             return memory
         mine = Received(size_bytes) if memory is None else memory
@@ -126,10 +126,7 @@ class Ranks:
         return mine
 
     def gather(self, value: Json) -> list[Json]:
-        """
-        Collect the `value` of each rank on rank 0. Return all values there, as read from JSON; return an empty list on
-        the other ranks.
-        """
+        """On rank 0, return the `value` of each rank, decoded from JSON. On all other ranks, return an empty list."""
         if self._group is None:
             return [value]
         return [_read(each) for each in self._gathered(_as_bytes(value))]
@@ -150,8 +147,8 @@ class Ranks:
 
     def _everywhere(self, mine: bytes, group: Any) -> list[bytes]:
         """
-        Send the bytes `mine` to all ranks. Return the bytes of each rank, in the order of ranks. All must have the same
-        length.
+        Send the bytes `mine` to all ranks. Return the bytes of each rank, in the order of ranks. Each rank must send
+        the same number of bytes.
         """
         boxes = [torch.empty(len(mine), dtype=torch.uint8) for _ in range(self.size)]
         distributed.all_gather(boxes, torch.frombuffer(bytearray(mine), dtype=torch.uint8), group=group)
@@ -189,8 +186,8 @@ def _read(data: Tensor) -> Json:
 
 def _image_of(own: Any) -> Tensor:
     """
-    Return a rank's state in the format of checkpoints. If checkpoints cannot contain a value of the state, return a
-    message instead. The message names the value.
+    Return a rank's state in the format of checkpoints. If it has a value that checkpoints cannot contain, return a
+    message that names the value instead.
     """
     try:
         plan = plan_image({"own": own}, {})
@@ -204,10 +201,11 @@ def _image_of(own: Any) -> Tensor:
 
 def _state_of(image: Tensor, rank: int) -> Any:
     """
-    Return the state of rank `rank` from the result of its `_image_of`. Its tensors are views into `image`.
+    Return the state of rank `rank`. `image` is the result of `_image_of` on that rank, and the state's tensors are
+    views into it.
 
     Raises:
-        Unsavable: the rank has sent a message that its state contains a value that checkpoints cannot contain.
+        Unsavable: the rank's state contains a value that checkpoints cannot contain.
     """
     state, _ = read_image(image.numpy().data)
     if _UNSAVABLE in state:

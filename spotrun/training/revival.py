@@ -1,15 +1,16 @@
 """
 Turns the descriptions of objects in a checkpoint into objects.
 
-Nothing that a checkpoint names is imported or called, because a checkpoint could then execute any code. So objects are
-found or made only in these ways:
+Importing or calling what a checkpoint names would let a checkpoint execute any code. So objects are found or created
+only in these ways:
 
-- If the script already has an object at the same path, that object is filled. Its `load_state_dict` does this, if the
-  object has this method.
+- If the script already has an object at the same path, that object gets the saved state, through its `load_state_dict`
+  if it has one.
 - An enum member is found by its name.
 - A named tuple is created as a tuple.
-- An instance of a script's class is created without calling `__init__`, and its attributes are set. The class must
-  exist already, must not belong to an installed package, and must not define how instances are created or freed.
+- An instance of one of the script's classes is created without calling `__init__`, and its attributes are set. The
+  class must exist already, must not belong to an installed package, and must not define how instances are created or
+  freed.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ def revived(value: Any, standing: Any = _NOBODY) -> Any:
     Return `value` with each `SavedObject` in it replaced by an object. If it contains no `SavedObject`, return `value`
     itself.
 
-    `standing` is the script's present value at the same path. Where its objects fit, they are filled and used in the
-    result. Some kinds of `SavedObject` can only be filled into an existing object. Without `standing`, these stay in
-    the result as they are.
+    `standing` is the script's current value at the same path. Those of its objects that fit get the saved state, and
+    are part of the result. Some kinds of `SavedObject` can be restored only into an existing object; without
+    `standing`, these stay in the result as they are.
 
     Raises:
         NotRevived: the script no longer has such a class or object.

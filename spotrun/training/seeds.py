@@ -1,9 +1,9 @@
 """
 Derives random seeds from a position: the run's seed, the epoch, the batch, the sample.
 
-A generator that is seeded at each position draws the same numbers there, however many numbers were drawn before. So
-snapshots do not have to contain its state (docs/decisions/002-order-of-samples.md). Each seed is the first 8 bytes of
-BLAKE2b over the position's parts.
+A random number generator that is seeded at each position draws the same numbers there, however many numbers it drew
+before. So snapshots do not have to contain its state (docs/decisions/002-order-of-samples.md). Each seed is the first 8
+bytes of BLAKE2b over the position's parts.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def derive(*parts: object) -> int:
 
 def seed_process(seed: int) -> None:
     """
-    Seed the global generators of Python, numpy and torch, including those of all accelerators.
+    Seed the global random number generators of Python, numpy and torch, including those of all accelerators.
 
-    Without an accelerator, this does not call `torch.manual_seed`, to save time. That function would also record the
-    seed, with the whole call stack, in case an accelerator is initialized later.
+    On a machine without an accelerator, this does not call `torch.manual_seed`, to save time: for an accelerator that
+    may be initialized later, that function records the seed and the whole call stack.
     """
     if _has_accelerator():
         torch.manual_seed(seed)
@@ -46,7 +46,9 @@ def _has_accelerator() -> bool:
 
 
 def seed_cpu(seed: int) -> None:
-    """Seed the same generators as `seed_process`, except accelerators'. Data loading calls this once per sample."""
+    """
+    Seed the same generators as `seed_process`, except those of accelerators. Data loading calls this once per sample.
+    """
     torch.default_generator.manual_seed(seed)
     _seed_others(seed)
 
@@ -58,7 +60,10 @@ def _seed_others(seed: int) -> None:
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Restore the global generators of this process (not of accelerators) after the block."""
+    """
+    After the block, restore the states of this process's global random number generators (but not those of
+    accelerators).
+    """
     before = state()
     try:
         yield
@@ -70,7 +75,7 @@ GeneratorsState = tuple[Any, Any, torch.Tensor]
 
 
 def state() -> GeneratorsState:
-    """Return the state of this process's global generators, without the generators of accelerators."""
+    """Return the states of this process's global random number generators, without those of accelerators."""
     return random.getstate(), np.random.get_state(), torch.get_rng_state()
 
 

@@ -62,7 +62,7 @@ T = TypeVar("T")
 
 class Session:
     """
-    A trainer's connection to its agent. It has the trainer's arenas and the agent's requests. Each fit() starts with
+    A trainer's connection to its agent, with the trainer's arenas and the agent's requests. Each fit() starts with
     `begin`. `unfinished` is True until that fit() has ended.
     """
 
@@ -138,8 +138,8 @@ class Session:
 
     def _leave(self, process: int, listener: threading.Thread) -> None:
         """
-        Stop the other threads when the process exits. If a thread computes while the interpreter shuts down, the
-        process aborts.
+        Stop the other threads when the process exits. A thread that is still computing while the interpreter shuts down
+        would abort the process.
         """
         if os.getpid() != process:
             return
@@ -168,7 +168,7 @@ class Session:
         return not self.closed.is_set()
 
     def end(self) -> None:
-        """End the fit(). Until the next fit() begins, a loss of the agent does not end this process."""
+        """End the fit(). Until the next fit() begins, this process continues even if the agent is lost."""
         self._over.set()
 
     # --- files
@@ -184,9 +184,7 @@ class Session:
         return "the agent is gone"
 
     def said_of_files(self) -> Committed | FilesTorn | None:
-        """
-        Return the oldest unread message of the agent about the files of a snapshot; None if there is no such message.
-        """
+        """Return the agent's oldest unread message about the files of a snapshot; None if there is none."""
         try:
             return self._files.get_nowait()
         except queue.Empty:
@@ -312,7 +310,7 @@ class Follower:
 
 class Alone(Follower):
     """
-    Replaces a session if there is no agent. Each fit starts fresh, and the run's seed is the same in each process.
+    Replaces the session if there is no agent. Each fit starts fresh, and the run's seed is the same in every process.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,8 @@
 """
 Takes snapshots of a training: decides when one is due, collects the state, and writes it into an arena.
 
-A snapshot is the framework's own checkpoint with two further entries. The framework's checkpoint may lack weights of
-the model (weights.py); these are in the entry `weights.BESIDE`. All other state that the framework's checkpoint lacks
-is in the entry "spotrun".
+A snapshot is the framework's own checkpoint plus what that checkpoint lacks. Missing weights of the model are in the
+additional entry `weights.BESIDE` (weights.py), and all other missing state is in the additional entry "spotrun".
 """
 
 from __future__ import annotations
@@ -48,18 +47,15 @@ LENIENT = ("hyper_parameters", "datamodule_hyper_parameters")
 @dataclass(frozen=True)
 class Dump:
     """
-    The state of the training at a boundary, and the files in its work folder at that moment. `files` is None if the
-    files of the script are not saved.
+    The state of the training at a boundary, and the files in its work folder at that moment. `files` is None if
+    checkpoints include no files.
     """
 
     state: State
     files: Frozen | None
 
     def again(self) -> Dump:
-        """
-        Return a copy for one snapshot. Several snapshots may be taken of the same state, and each of them closes its
-        `files`.
-        """
+        """Return a copy for one more snapshot of the same state. Each snapshot closes its own `files`."""
         return Dump(self.state, None if self.files is None else self.files.duplicate())
 
     def close(self) -> None:
@@ -80,10 +76,7 @@ class _Pending:
     step_before: int
 
     def begin(self) -> None:
-        """
-        Let the copying thread do the remaining work: copy the remaining tensors, then check that all numbers are
-        finite.
-        """
+        """Make the copying thread copy the remaining tensors, and then check that all numbers are finite."""
         self.staged.begin()
         self.finite.begin()
 
@@ -156,8 +149,8 @@ class Snapshots:
 
     def wanted(self) -> bool:
         """
-        Return whether a snapshot is due: the agent has requested a snapshot, or `every_steps` steps are over. On ranks
-        other than 0, the result is always False.
+        Return whether a snapshot is due: the agent has requested one, or `every_steps` steps have passed since the last
+        one. On ranks other than 0, the result is always False.
         """
         if self._agent.closed.is_set():
             return False
@@ -248,8 +241,7 @@ class Snapshots:
 
     def settle(self, *, wait: bool = True) -> None:
         """
-        Finish the newest snapshot, and report it to the agent. Without `wait`, do nothing if the snapshot is not
-        complete.
+        Finish the newest snapshot, and report it to the agent. Without `wait`, do nothing if it is not complete yet.
 
         Call this with `wait` before the next step of an optimizer. If the script has written to the tensors while they
         were copied, the snapshot is discarded, and another one is requested.
@@ -297,17 +289,17 @@ class Snapshots:
         unsupported.reject(self._agent, f"the state holds {problem}", f"leave {problem.where} out of the saved state")
 
     def dump(self, place: Boundary, *, final: bool = False) -> Dump:
-        """Flush the loggers and the script's open files, and return the present state and files."""
+        """Flush the loggers and the script's open files, and return the current state and files."""
         return Dump(self.state(place), self._files.freeze(final=final))
 
     def state(self, place: Boundary) -> State:
         """
-        Return everything that the further training depends on. Report each value that has changed but that snapshots
-        cannot contain. Tensors are not copied.
+        Return all state on which the rest of the training depends. Report each value that has changed but cannot be
+        saved. Tensors are not copied.
 
         Raises:
-            TrainingUnsupported: no resume could rebuild the model as it is now; or the job requires that each resume is
-                exact, and a value that has changed cannot be saved.
+            TrainingUnsupported: the model has changed in a way that a resume could not rebuild; or a value that has
+                changed cannot be saved, and the job requires exact resumes.
         """
         framework, orders = self._framework, self._buckets.dump()
         state = framework.dump()

@@ -1,11 +1,11 @@
 """
 Restores the model and its optimizers, after making sure that they have the same parts as in the snapshot.
 
-A script may make parts of the model and the optimizers late: in a hook, at the beginning of an epoch, or in a step. So
-a new process may lack parts at first. It gets them in up to three ways. The script's start hooks run in every process,
-and make their parts again. If a part is still missing, the epoch-start hooks are called again, once for each epoch that
-had begun. If a part is missing even then, it is copied from another part with the same structure. If no other part has
-this structure, the training cannot be resumed, and ends with a message that names the missing part.
+A script may create parts of the model and of the optimizers late: in a start hook, at the beginning of an epoch, or in
+a step. So a resumed process lacks these parts at first, and gets them in up to three ways. The start hooks run in every
+process, and create their parts again. If a part is still missing, the epoch-start hooks are called, once for each epoch
+that had begun. If the part is missing even then, it is copied from another part with the same structure. If there is no
+such part, the training cannot be resumed, and ends with a message that names the missing part.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ class Structure:
     The model and the optimizers that the resumed `state` describes. The constructor removes the entries that it uses
     from `state`.
 
-    `described` is what `optimizer_parts.described` returned at the snapshot. A snapshot of an older version has no such
-    description, and no names of its weights. Then only the framework restores the model and the optimizers.
+    `described` is the result of `optimizer_parts.described` at the time of the snapshot. Snapshots of older versions of
+    spotrun have neither this description nor the names of their weights; with them, only the framework restores the
+    model and the optimizers.
 
     Raises:
         Misfit: weights of the model's base differ from the checkpoint's.
@@ -45,8 +46,8 @@ class Structure:
 
     def put_back(self, *, training: bool) -> None:
         """
-        Restore model and optimizers. Call this once, after the script's start hooks have run. `training` is False if
-        the checkpoint was made after the last step, so that no step is left.
+        Restore the model and its optimizers. Call this once, after the script's start hooks have run. `training` is
+        False if the checkpoint was made after the last step, so that no step is left.
 
         Raises:
             Misfit: the model or its optimizers differ from the snapshot's.

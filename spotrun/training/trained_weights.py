@@ -1,4 +1,4 @@
-"""Finds weights that an optimizer trains but no checkpoint would hold."""
+"""Finds weights that an optimizer trains and that no checkpoint would contain."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ DEPTH_MAX = 4
 
 def left_out(module: nn.Module, optimizers: Sequence[Optimizer], state: State) -> list[str]:
     """
-    Return the names of the weights that a checkpoint would lack: an optimizer trains them, and they are not in `state`.
-    The names are in the order of the optimizers. `state` is all that a checkpoint saves, except the optimizers' states.
+    Return the names of the weights that an optimizer trains and that a checkpoint would lack, in the order of the
+    optimizers. `state` is everything that a checkpoint saves, except the optimizers' states.
 
     The module's own weights are never in the result, because they are always saved (weights.py). Any other weight
     counts as saved if a tensor in `state` uses the same memory: the script may have saved it in its own way.
@@ -56,8 +56,8 @@ def _memory(tensor: Tensor) -> int:
 
 def _name(module: nn.Module, weight: Tensor) -> str | None:
     """
-    Return the path of `weight` in `module`; None if it is not found. Look among the registered parameters, and also in
-    lists and dicts that a part of `module` has as attributes. torch does not search these.
+    Return the path of `weight` in `module`; None if it is not found. The search covers the registered parameters, and
+    also the lists and dicts in attributes of the module's parts, which torch does not search.
     """
     parts = list(module.named_modules())
     places = [(name, held) for prefix, part in parts for name, held in _held(vars(part), prefix)]

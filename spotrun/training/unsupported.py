@@ -31,7 +31,7 @@ def check(framework: Framework, agent: Agent) -> None:
     Reject a training that cannot be resumed exactly.
 
     Raises:
-        TrainingUnsupported: something in this training keeps a resumed run from being bit-identical.
+        TrainingUnsupported: something in this training would make a resumed training differ from an uninterrupted one.
     """
     if problems := framework.problems():
         reject(agent, "; ".join(each.reason for each in problems), "; ".join(each.hint for each in problems))

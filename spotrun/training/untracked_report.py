@@ -29,8 +29,8 @@ HINT = (
 
 class UntrackedReporter:
     """
-    Prints each report to the script's output. Also sends it to the agent, which records it. If `required` is True, a
-    report ends the training.
+    Prints each report to the script's output, and sends it to the agent, which records it. If `required` is True (the
+    job requires exact resumes), a report ends the training.
     """
 
     def __init__(self, agent: Agent, ranks: Ranks, *, required: bool) -> None:
@@ -41,9 +41,8 @@ class UntrackedReporter:
 
     def say(self, found: Iterable[UntrackedChange], step: int) -> None:
         """
-        Report the changes that any of the ranks has found up to the snapshot of `step`. In this call, the ranks send
-        each other their changes. So all ranks must make the call at the same point, even a rank that has found no
-        change.
+        Report the changes that any of the ranks has found up to the snapshot of `step`. All ranks must make this call
+        at the same point, even those that have found no change, because they send each other their changes.
 
         Raises:
             TrainingUnsupported: the job requires that each resume is exact.

@@ -2,7 +2,7 @@
 Saves and restores a module's weights as they really are: its parameters and persistent buffers, by name.
 
 A framework's checkpoint contains the result of `state_dict()`. This is not enough, because the script may override that
-method for its own purposes. The method may then return averages in place of the weights, only the adapters, or a pruned
+method for its own purposes. The result may then be averages instead of the weights, the adapters alone, or a pruned
 model. So a snapshot contains a second entry (`BESIDE`), with each weight that the result lacks.
 """
 
@@ -24,7 +24,9 @@ BESIDE = "spotrun_weights"
 
 
 class Misfit(Exception):
-    """Raised if a module's structure differs from the saved structure. The text says where, and `hint` what to do."""
+    """
+    Raised if a module's structure differs from the saved structure. The message says where, and `hint` what to do.
+    """
 
     def __init__(self, text: str, hint: str = "") -> None:
         super().__init__(text)
@@ -53,9 +55,9 @@ class Weights(NamedTuple):
 
 def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
     """
-    Return the weights of `module` that `shown` lacks, and descriptions of all parts of `module`. `shown` is what the
-    script's `state_dict()` returned. `base` has digests of weights that the script loads again in each process (see
-    `check_base`). For these weights, return only the digests. Tensors are not copied.
+    Return the weights of `module` that `shown` lacks, and descriptions of all parts of `module`. `shown` is the result
+    of the script's `state_dict()`. `base` has the digests of the weights that the script loads again in each process
+    (see `check_base`); of these, return only the digests. Tensors are not copied.
     """
     named = _Named(module)
     parameters, buffers = named.parameters, named.persistent
@@ -77,9 +79,8 @@ def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
 
 def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
     """
-    Return all weights of a snapshot. They are in two parts of it: `shown` is what the script's `state_dict()` returned,
-    and the other part is the entry BESIDE. Neither part contains the weights of the base (see `check_base`), so these
-    are taken from `module`.
+    Return all weights of a snapshot. Some are in `shown`, the result of the script's `state_dict()`, and the others in
+    the entry BESIDE. Neither contains the weights of the base (see `check_base`), so these are taken from `module`.
     """
     living = dict(module.named_parameters())
     own = {name: living[name] for name in beside.get("base", ()) if name in living} | beside["own"]
@@ -92,13 +93,13 @@ def saved(shown: Any, beside: State, module: nn.Module) -> Weights:
 
 def put_back(module: nn.Module, weights: Weights) -> None:
     """
-    Give `module` these weights. If a saved weight and the weight in `module` have the same shape and type, the value is
-    copied into the existing memory. If a part of `module` lacks a saved parameter or buffer, the parameter or buffer is
-    added. Missing parts are not added.
+    Load the weights into `module`. If a saved weight and the weight in `module` have the same shape and type, the value
+    is copied into the existing memory. Parameters and buffers that a part of `module` lacks are added, but missing
+    parts are not.
 
     Raises:
-        Misfit: a part is missing, new or different. The module's values are then unchanged, but `prune_again` and
-            `share_again` may have changed its structure.
+        Misfit: `module` lacks a part, or has one that is new or different. The module's values are then unchanged, but
+            `prune_again` and `share_again` may have changed its structure.
     """
     prune_again(module, weights)
     share_again(module, weights)
@@ -117,8 +118,8 @@ def put_back(module: nn.Module, weights: Weights) -> None:
 
 def check_base(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """
-    Compare the digests of the base's weights. The base is the frozen part of a model that is trained through adapters.
-    Checkpoints contain only digests of its weights, so a script must load the same base in each process.
+    Compare the digests of the base's weights. The base is the untrained part of a model that is trained through
+    adapters. Checkpoints contain only digests of its weights, so a script must load the same base in every process.
 
     Raises:
         Misfit: weights of the base have changed.
@@ -132,7 +133,7 @@ def check_base(before: Mapping[str, str], now: Mapping[str, str]) -> None:
 
 def fits(module: nn.Module, weights: Weights) -> bool:
     """
-    Prune and tie the parameters of `module` as they were in the snapshot. Then return whether `put_back` can put all of
+    Prune and tie the parameters of `module` as in the snapshot. Return whether `put_back` can then load all of
     `weights` into it.
     """
     try:
@@ -152,8 +153,8 @@ def fitting(module: nn.Module, weights: Weights) -> dict[str, Tensor]:
 
 def prune_again(module: nn.Module, weights: Weights) -> None:
     """
-    Prune the parameters that were pruned in the snapshot with torch.nn.utils.prune. This replaces a parameter by the
-    two tensors `…_orig` and `…_mask`.
+    Prune the parameters that torch.nn.utils.prune had pruned at the time of the snapshot. Pruning replaces a parameter
+    by two tensors, `…_orig` and `…_mask`.
     """
     parts = dict(module.named_modules())
     for name in weights.parameters:
@@ -166,7 +167,7 @@ def prune_again(module: nn.Module, weights: Weights) -> None:
 
 
 def share_again(module: nn.Module, weights: Weights) -> None:
-    """Tie the parts and weights that were tied in the snapshot, and untie those that were not."""
+    """Tie the parts and weights that are tied in the snapshot, and untie all others."""
     parts = dict(module.named_modules())
     for other, name in weights.shared.items():
         (prefix, _, leaf), (of, _, own) = other.rpartition("."), name.rpartition(".")
@@ -186,9 +187,8 @@ def share_again(module: nn.Module, weights: Weights) -> None:
 
 def copy_missing(module: nn.Module, weights: Weights) -> None:
     """
-    Add each missing part by copying another part with the same structure, if there is one. For example, a script may
-    make a teacher, or a model of averaged weights, as a copy of its model. The copy gets its own weights later, from
-    `put_back`.
+    Add each missing part, such as a teacher or a model of averaged weights, by copying another part with the same
+    structure, if there is one. `put_back` later loads the part's weights.
     """
     for name, like in copies(weights.modules, kinds_of(module)).items():
         prefix, _, leaf = name.rpartition(".")
@@ -197,8 +197,8 @@ def copy_missing(module: nn.Module, weights: Weights) -> None:
 
 def copies(modules: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """
-    Find existing modules from which missing ones can be copied. A module is missing if it is in `modules` but not in
-    `now`. Return, for each missing module, the name of an existing module with the same structure. A missing module is
+    Find modules from which missing ones can be copied. A module is missing if it is in `modules` but not in `now`. The
+    result maps each missing module's name to the name of a module in `now` with the same structure. A missing module is
     left out if there is no such module, or if it is copied together with a module that contains it.
     """
     there, builds = _builds(now), _builds(modules)
@@ -215,8 +215,8 @@ def copies(modules: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]
 
 def without_copies(modules: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """
-    Return the names of the parts that are missing in `now` and cannot be made by copying, because no other part has the
-    same structure. If such a part contains further parts, only the outer part is listed.
+    Return the names of the parts that are missing in `now` and cannot be copied, because no other part has the same
+    structure. If such a part contains other parts, only the outer part is listed.
     """
     missing = [name for name in modules if name not in now]
     made = copies(modules, now) if missing else {}
@@ -231,22 +231,22 @@ def kinds_of(module: nn.Module) -> dict[str, str]:
 
 def class_of(kind: str) -> str:
     """
-    Return the class in `kind`, without the constructor's arguments. Two parts are compared by class only, because a
-    script may change a part's arguments, such as a dropout rate, after it has made the part.
+    Return the class in `kind`, without the constructor's arguments. The arguments are not compared, because a script
+    may change them after it has created the part, such as a dropout rate.
     """
     return kind.partition("(")[0]
 
 
 def _title_of(kind: str) -> str:
     """
-    Return the class name in `kind`. Leave out the name of the class's module, because different programs may import
-    the same script under different names.
+    Return the class name in `kind`, without the name of the class's module, because programs may import the same script
+    under different names.
     """
     return class_of(kind).rpartition(".")[2]
 
 
 def _builds(kinds: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return the structure of each part, as `build_of` does, by the part's name."""
+    """Return the result of `build_of` for each part, by the part's name."""
     found: dict[str, dict[str, str]] = {}
     for name, kind in kinds.items():
         whole = name
@@ -271,7 +271,7 @@ def _is_in(name: str, whole: str) -> bool:
 def _kind_of(part: nn.Module) -> str:
     """
     Return the class of `part` and, if it is one of torch's own, the constructor's arguments. The arguments are needed
-    because some of them, such as a convolution's stride, do not show in the weights' shapes.
+    because some of them, such as a convolution's stride, cannot be seen from the weights' shapes.
     """
     kind = type(part)
     made = part.extra_repr() if kind.__module__.startswith("torch.nn.") else ""
@@ -296,8 +296,8 @@ def named(names: list[str]) -> str:
 
 class _Named:
     """
-    All parts and weights of a module, in torch's order. Each is listed once, under its first name. `shared` has the
-    further names.
+    All parts and weights of a module, in torch's order. Each is listed once, under its first name. `shared` has all
+    other names.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -380,7 +380,7 @@ def _put_in_order(module: nn.Module, names: Iterable[str]) -> None:
 
 @torch.no_grad()
 def put_buffer(module: nn.Module, name: str, value: Tensor) -> None:
-    """Copy `value` into the existing buffer if shape and type are equal; otherwise make a new buffer."""
+    """Copy `value` into the existing buffer if shape and type are equal; otherwise create a new buffer."""
     owner, leaf = _owner(module, name)
     now = owner._buffers.get(leaf)
     if now is not None and (now.shape, now.dtype) == (value.shape, value.dtype):

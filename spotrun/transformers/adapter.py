@@ -41,9 +41,9 @@ def _is_ours(thing: object) -> bool:
 
 def _holder(given: Any) -> object:
     """
-    Return the object whose state has to be saved because the script passed `given` to the Trainer. If `given` is a
-    method, that is the method's object. If it is a plain function, return None: a function can change only variables of
-    its module, and these are saved anyway. Otherwise return `given` itself.
+    Return the object whose state has to be saved because the script passed `given` to the Trainer: for a method, the
+    method's object; for any other object, `given` itself. For a plain function, return None, because it can change only
+    variables of its module, which are saved anyway.
     """
     held = getattr(given, "__self__", given)
     return None if isinstance(held, FunctionType | ModuleType) else held
@@ -103,9 +103,8 @@ class TransformersFramework(TrainerLoop):
     @property
     def leaves_gradients(self) -> bool:
         """
-        True if a pass can leave gradients that are not used in a step yet. That is so if gradients accumulate and the
-        data is a stream. A pass over a stream may end in the middle of a step, and the next pass then adds to the
-        gradients of that step.
+        True if gradients accumulate and the data is a stream. A pass over a stream may end in the middle of a step, and
+        the next pass then adds to the gradients of that step.
         """
         return self.batches == 0 and self._trainer.args.gradient_accumulation_steps > 1
 
@@ -116,8 +115,8 @@ class TransformersFramework(TrainerLoop):
     @property
     def own_objects(self) -> Sequence[object]:
         """
-        The Trainer, its arguments, its accelerator, its callbacks and the model's configs. An object whose class the
-        script defines is left out. If the script defines the class of the Trainer, `roots` has the Trainer.
+        The Trainer, its arguments, its accelerator, its callbacks and the model's configs. Objects whose classes the
+        script defines are left out. (A Trainer of such a class is in `roots`.)
         """
         trainer = self._trainer
         held = [trainer, trainer.args, trainer.accelerator, *trainer.callback_handler.callbacks]
@@ -164,7 +163,7 @@ class TransformersFramework(TrainerLoop):
     def dump_rest(self) -> State:
         """
         Return the state that has to be saved in addition to the result of `dump`. This includes attributes that a
-        Trainer class of another library sets, such as sums of metrics that are not logged yet.
+        Trainer class of another library sets, such as sums of metrics that have not been logged yet.
         """
         trainer = self._trainer
         return {
@@ -229,9 +228,8 @@ class TransformersFramework(TrainerLoop):
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         """
-        Call `on_epoch_begin` of the script's callbacks `epochs` times, once for each epoch that had begun.
-        `on_train_begin` need not be called here, whether `training` is true or not: the Trainer calls it even if no
-        step is left to train.
+        Call `on_epoch_begin` of the script's callbacks `epochs` times: once for each epoch that began before the
+        snapshot. `training` is ignored, because the Trainer calls `on_train_begin` even if no step is left to train.
         """
         trainer = self._trainer
         for _ in range(epochs):
@@ -266,8 +264,8 @@ class TransformersFramework(TrainerLoop):
     def _on_end(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """
         End the training. If the training had already ended in an earlier process, do not call `on_train_end` of the
-        script's callbacks again, because the checkpoint includes its effects. Call only what each process has to do,
-        such as closing files.
+        script's callbacks, because the checkpoint includes its effects. Call only what every process has to do, such as
+        closing files.
         """
         if self._place is None or not self._place.finished:
             return original(*args, **kwargs)

@@ -1,7 +1,7 @@
 """
-Computes digests of the base of a model that is trained through adapters. The base consists of the weights that the
-script makes in each process and that training does not change. The base is most of the model, so checkpoints do not
-store its weights; they contain only a digest of each.
+Computes digests of a base model that is trained through adapters. The base consists of the weights that the script
+loads in each process and that training does not change. They make up most of the model, so checkpoints do not store
+them, but only a digest of each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ DIGEST_BYTES = 16
 
 
 class BaseModel:
-    """The base of a PEFT model: the weights that are frozen when training begins. Any other model has no base."""
+    """
+    The base of a PEFT model: the weights that are excluded from training when it begins. Any other model has no base.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         frozen = {name: weight for name, weight in model.named_parameters() if not weight.requires_grad}
@@ -30,8 +32,8 @@ class BaseModel:
 
     def digests(self) -> Mapping[str, str]:
         """
-        Return the digests of those weights that are still frozen, and to which nothing has written. The keys are the
-        names of the weights.
+        Return the digests of those base weights that are still excluded from training and that nothing has written to,
+        by the weights' names.
         """
         if not self._frozen:
             return {}

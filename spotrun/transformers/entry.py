@@ -1,6 +1,6 @@
 """
-Makes trainings with the Trainer resume: replaces `Trainer.train` by a function that runs it in a `Fit`. This includes
-subclasses of Trainer, because their `train` calls that of Trainer.
+Replaces `Trainer.train` by a function that runs it in a `Fit`, so that trainings can resume. Subclasses of Trainer
+resume too, because their `train` calls Trainer's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ AGENT = "SPOTRUN_AGENT"
 def install(module: ModuleType) -> None:
     """
     Make `train()` of each Trainer begin at the position that the agent gives. `module` is transformers.trainer, which
-    was just imported. Idempotent. Without an agent, `train()` stays as it is.
+    has just been imported. Without an agent, do nothing. Idempotent.
     """
     if AGENT not in os.environ or hasattr(module.Trainer.train, "asks_its_agent"):
         return
@@ -39,8 +39,8 @@ def _watch_training(module: ModuleType) -> None:
 
 def _begin_where_the_loader_does(module: ModuleType) -> None:
     """
-    Make the Trainer start spotrun's exact loaders directly at any batch. For every other loader, the Trainer still
-    reads and drops the batches before the position.
+    Keep the Trainer from skipping batches of exact loaders, which begin at the right batch by themselves. From any
+    other loader, the Trainer still reads and drops the batches before the position.
     """
     original = module.skip_first_batches
 

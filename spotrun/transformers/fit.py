@@ -22,7 +22,7 @@ then starts as it does for a resume, but loads nothing, and spotrun restores the
 
 
 def train(module: ModuleType, original: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run `original(trainer, …)` from the position that this run has reached. `module` is transformers.trainer."""
+    """Run `original(trainer, …)` from the position that the run has reached. `module` is transformers.trainer."""
     framework = TransformersFramework(trainer, module)
     agent = claim() if framework.rank == 0 else Follower()
     if agent is None:

@@ -1,6 +1,6 @@
 """
-Replaces the data loaders of one Trainer by exact loaders, which can start at any batch and give the same batches as
-before. accelerate wraps each loader in a loader of its own. In that case the wrapped loader is replaced.
+Replaces the data loaders of one Trainer by exact loaders, which can start at any batch and always give the same
+batches. If accelerate has wrapped a loader, the loader inside the wrapper is replaced.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Loaders:
         self._outer: Any = None
 
     def exchange(self, hooks: Hooks, epoch: Callable[[], int]) -> None:
-        """Replace the loaders that the Trainer makes from now on. `epoch` returns the current epoch."""
+        """Replace all loaders that the Trainer creates from now on. `epoch` returns the current epoch."""
 
         def train(original: Any, *args: Any, **kwargs: Any) -> Any:
             with hooks.loading("train", 0):
@@ -80,7 +80,7 @@ class Loaders:
 
     @property
     def has_ended(self) -> bool:
-        """True if, according to accelerate, the batch read last is the last of its pass."""
+        """True if, according to accelerate, the newest batch was the last one of its pass."""
         return bool(vars(self._outer).get("end_of_dataloader", False))
 
     def close(self) -> None:

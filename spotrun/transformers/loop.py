@@ -1,9 +1,9 @@
 """
-The training loop of one Trainer: its position, and the points at which `Hooks` are called.
+Follows the training loop of one Trainer: keeps its position, and calls the `Hooks`.
 
-One optimizer step takes several batches if gradients accumulate. After each step the Trainer logs, evaluates and saves,
-as its TrainerControl requests. At the end of an epoch the Trainer first calls `on_epoch_end` of the callbacks, and then
-logs, evaluates and saves once more if requested.
+If gradients accumulate, one optimizer step takes several batches. After each step, the Trainer logs, evaluates and
+saves if its TrainerControl requests that. At the end of an epoch, it first calls `on_epoch_end` of the callbacks, and
+then logs, evaluates and saves again if requested.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class TrainerLoop:
         return self._metrics
 
     def dump_place(self) -> State:
-        """Return the parts of the position that a `Boundary` does not hold."""
+        """Return the parts of the position that a `Boundary` does not contain."""
         grad_norm, learning_rate = self._last or (None, None)
         return {
             "closing": self._closing,
@@ -92,7 +92,7 @@ class TrainerLoop:
         }
 
     def load_place(self, place: Boundary, saved: State) -> None:
-        """Let the Trainer begin at `place`."""
+        """Make the Trainer begin at `place`."""
         self._place = place
         self._last = (saved["grad_norm"], saved["learning_rate"]) if saved["has_stepped"] else None
         self._closes_again = saved["closing"] and place.validation_due
@@ -186,8 +186,8 @@ class TrainerLoop:
 
     def _step_end_again(self, of_epoch: Mapping[str, Any]) -> None:
         """
-        Log, save and evaluate after the last batch that was trained before the resume. The snapshot was taken after
-        that batch, but before the Trainer did these things.
+        Log, save and evaluate after the last batch before the snapshot. The earlier process had not done this yet when
+        the snapshot was taken.
         """
         grad_norm, learning_rate = self._last or (None, None)
         names = ("model", "trial", "epoch", "ignore_keys_for_eval", "start_time")
@@ -198,7 +198,7 @@ class TrainerLoop:
     def _on_batches(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """
         Call `batch_begins` after the Trainer has read the batches of a step. The Trainer reads all of a step's batches
-        before it trains the first one.
+        before it trains on the first one.
         """
         if self._nothing_is_left:
             return NOTHING_TO_READ

@@ -1,4 +1,4 @@
-"""The private names in transformers that spotrun uses. Checks whether the installed version has them."""
+"""Checks whether the installed version of transformers has the private names that spotrun uses."""
 
 from __future__ import annotations
 

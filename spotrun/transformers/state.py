@@ -1,4 +1,4 @@
-"""Saves and loads the part of a Trainer's state that the further training depends on."""
+"""Saves and loads the part of a Trainer's state on which the rest of the training depends."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ COUNTS = "trainer_state"
 
 def dump(trainer: Any) -> State:
     """
-    Return the entries that the Trainer adds to a checkpoint besides weights and optimizers: its counts, the scheduler
-    and the scaler.
+    Return the entries that the Trainer adds to a checkpoint in addition to weights and optimizers: its counts, the
+    scheduler and the scaler.
     """
     state = trainer.state
     scheduler, scaler = trainer.lr_scheduler, trainer.accelerator.scaler
@@ -54,13 +54,16 @@ def dump(trainer: Any) -> State:
 
 
 def load_counts(trainer: Any, saved: State) -> None:
-    """Load the step counts, after the Trainer has made its new TrainerState."""
+    """Load the step counts. Call this after the Trainer has created its new TrainerState."""
     for name, value in saved[COUNTS].items():
         setattr(trainer.state, name, value)
 
 
 def load_helpers(trainer: Any, saved: State) -> None:
-    """Load the states of the learning-rate scheduler and the gradient scaler, after the Trainer has made them."""
+    """
+    Load the states of the learning-rate scheduler and the gradient scaler. Call this after the Trainer has created
+    them.
+    """
     for state in saved[SCHEDULERS]:
         trainer.lr_scheduler.load_state_dict(state)
     if saved[SCALER] is not None and trainer.accelerator.scaler is not None:
@@ -87,7 +90,7 @@ def load_wanted(control: Any, saved: State) -> None:
 
 
 def dump_callbacks(trainer: Any, module: ModuleType) -> list[State]:
-    """Return the states of those callbacks that export their state themselves."""
+    """Return the states of the callbacks that can export their own state."""
     return [copy.deepcopy(each.state()["attributes"]) for each in _exportable(trainer, module)]
 
 
@@ -130,7 +133,7 @@ def dump_log_folders(trainer: Any) -> list[str | None]:
 
 
 def load_log_folders(trainer: Any, saved: list[str | None]) -> None:
-    """Set the log folders, before the callbacks begin to write into them."""
+    """Set the log folders. Call this before the callbacks write into them."""
     for callback, folder in zip(trainer.callback_handler.callbacks, saved, strict=False):
         if folder is not None and hasattr(callback, LOG_FOLDER):
             setattr(callback, LOG_FOLDER, folder)
@@ -160,5 +163,5 @@ def numbers(logs: Mapping[str, Any]) -> dict[str, float]:
 
 
 def shown(model: nn.Module, without: Mapping[str, str]) -> State:
-    """Return a model's weights, except those in `without`, keyed by their names in `state_dict`."""
+    """Return a model's weights, except those in `without`, by their names in `state_dict`."""
     return {name: weight for name, weight in model.state_dict().items() if name not in without}

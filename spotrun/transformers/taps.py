@@ -11,9 +11,7 @@ Tap = Callable[..., Any]
 
 
 class Taps:
-    """
-    Wrappers of methods. Each wrapper is set on one object. The object's class and its other instances stay unchanged.
-    """
+    """Wrappers around methods of single objects. An object's class and its other instances stay unchanged."""
 
     def __init__(self) -> None:
         self._tapped: list[tuple[Any, str, Any]] = []

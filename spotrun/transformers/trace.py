@@ -1,8 +1,8 @@
 """
 Writes the trace of one train() for `spotrun verify-resume`, at the points where the Trainer calls its callbacks.
 
-Both this module and TrainerLoop wrap methods of the Trainer. The wrappers of this module are called first. So this
-module records a batch before TrainerLoop seeds the random generators for the code that follows the batch.
+Both this module and TrainerLoop wrap methods of the Trainer. This module's wrappers are called first, so they record
+each batch before TrainerLoop seeds the random number generators for the code that follows the batch.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ IS_TRACED = "is_traced_by_spotrun"
 
 
 def begin(framework: Framework, trainer: Any) -> TrainerTrace | None:
-    """Return the trace of a fit whose state has been loaded; None if no trace is wanted."""
+    """Return the trace of a fit whose state has been loaded; None if no trace is requested."""
     return TrainerTrace(framework, trainer) if FILE_VARIABLE in os.environ else None
 
 
 class TrainerTrace:
     """
-    Traces one training. Once the training has ended, make three calls in this order: `close` of this trace, `close` of
-    the framework, and `ended` of this trace.
+    Traces one training. Once the training has ended, call `close` of this trace, then `close` of the framework, and
+    then `ended` of this trace.
     """
 
     def __init__(self, framework: Framework, trainer: Any) -> None:
@@ -98,7 +98,7 @@ class TrainerTrace:
         return original(*args, **kwargs)
 
     def _on_step_end(self, original: Any, *args: Any, **kwargs: Any) -> None:
-        """Handle the end of a step. The Trainer calls this once more at an epoch's end."""
+        """Handle the end of a step. The Trainer calls this again at the end of an epoch."""
         self._batch_ends()
         original(*args, **kwargs)
         assert self._trace is not None
@@ -118,7 +118,7 @@ class TrainerTrace:
 
 
 def traced_result(process: ProcessTrace, trainer: Any, original: Any, stage: str) -> Any:
-    """Wrap the Trainer's method `original`, so that the results of calls outside a training are recorded."""
+    """Wrap the Trainer's method `original` to record the results of calls outside a training."""
 
     @functools.wraps(original)
     def result(*args: Any, **kwargs: Any) -> Any:

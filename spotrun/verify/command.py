@@ -1,5 +1,5 @@
 """
-Runs a command once without kills and once with kills, and compares the files that the two runs leave.
+Runs a command once without kills and once with kills, and compares the files that the command leaves behind.
 
 The steps of a command cannot be compared one by one. If a file differs, the command is run without kills a second time.
 If the two runs without kills differ too, the command is not deterministic, and no comparison can show whether the
@@ -65,8 +65,8 @@ class CommandVerification(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_command(spec: RunSpec, straight: RehearsalResult) -> bool:
     """
-    Return whether the job is a command that keeps its state in files, so that the verification has to compare files. If
-    `straight` (the run without kills) has the trace of a training, return False, because the steps of that training are
+    Return whether the job is a command that keeps its state in files, which the verification then compares. If
+    `straight` (the run without kills) has the trace of a training, return False: the steps of that training are
     compared instead.
     """
     if straight.has_trace:
@@ -87,7 +87,7 @@ def verify_command(
     """
     if plan.at:
         raise SpecInvalid(
-            "--at needs steps, and spotrun cannot count the steps of a command",
+            "--at takes steps, and spotrun cannot count the steps of a command",
             hint="give the number of kills: --kills 3",
         )
     every_s = max(COMMIT_MIN_S, straight.duration_s / COMMITS)
@@ -101,7 +101,9 @@ def verify_command(
 
 
 def waits(plan: KillPlan, every_s: float) -> list[float]:
-    """Return the delay of each kill after the commit before it, in seconds of system time. The delays are random."""
+    """
+    Return a random delay for each kill, in seconds of system time. Each delay begins at the commit before its kill.
+    """
     rng = random.Random(plan.seed)
     return [rng.uniform(0, every_s) for _ in range(plan.kills)]
 
@@ -142,8 +144,8 @@ def compare(
     clean: Clean,
 ) -> CommandVerification:
     """
-    Compare the files that the runs left: `straight` without kills, and `interrupted` with kills. `again` is a second
-    run without kills; None if none was needed.
+    Compare the files that the two runs left behind: `straight` without kills, and `interrupted` with kills. `again` is
+    a second run without kills; None if none was needed.
     """
     files = LeftFiles(straight, interrupted, clean, again)
     found = gathered(files.differences())

@@ -1,4 +1,4 @@
-"""Shows the result of `spotrun verify-resume` for a command as text."""
+"""Shows as text the result of `spotrun verify-resume` for a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes the jobs that a verification runs: the user's job, without settings that could make two trainings differ."""
+"""Creates the jobs that a verification runs: the user's job, without settings that could make two trainings differ."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ RESTARTS_MAX = 1000
 
 def straight(spec: RunSpec, store: Path) -> RunSpec:
     """
-    Return the job for the training without interruptions. It runs on demand, with a run time that passes as fast as the
-    system time. The interval between checkpoints is so long that none is due.
+    Return the job for the training without interruptions. It runs on demand, with run time passing as fast as system
+    time. The interval between checkpoints is so long that none becomes due.
     """
     every = SELDOM_OF_COMMANDS if spec.train.state else SELDOM
     return _calm(spec, store, "on-demand", every, time_scale=1.0)
 
 
 def interrupted(spec: RunSpec, store: Path, every: Steps) -> RunSpec:
-    """Return the job for the training with kills. It runs on spot, with a checkpoint after each `every` steps."""
+    """Return the job for the training with kills. It runs on spot, and makes a checkpoint every `every` steps."""
     return _calm(spec, store, "spot", every, time_scale=TIME_SCALE)
 
 
 def interrupted_command(spec: RunSpec, store: Path, every_s: float) -> RunSpec:
     """
     Return the job for the command with kills. It runs on spot, with a checkpoint every `every_s` seconds of system
-    time. If the command's files are changing when a checkpoint is due, that checkpoint is not taken.
+    time. A checkpoint that is due while the command's files are changing is skipped.
     """
     return _calm(spec, store, "spot", timedelta(seconds=every_s * TIME_SCALE), time_scale=TIME_SCALE)
 
@@ -61,8 +61,8 @@ def _calm(
     time_scale: float,
 ) -> RunSpec:
     """
-    Return the job without anything that could end an instance or the run early: the simulated market takes no instances
-    back, and there are no limits of time and cost. So only the kills of the verification end instances.
+    Return a version of the job in which only the verification's kills can end an instance early: the simulated market
+    takes no instances back, and time and cost are not limited.
     """
     return spec.model_copy(
         update={

@@ -1,4 +1,4 @@
-"""Plans the kills of a verification, and records the steps from which the training resumed."""
+"""Plans the steps at which a verification kills the training, and records the steps from which the training resumed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class KillPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
     The kills that the user requests.
 
-    `at` has the steps after which the training is killed. If `at` is empty, `kills` steps are drawn at random with
-    `seed`. One of them is then replaced by a step soon after the best value of a metric. `within` is the maximum
+    The training is killed after the steps in `at`. If `at` is empty, it is killed after `kills` random steps, drawn
+    with `seed`, one of which is replaced by a step soon after the best value of a metric. `within` is the maximum
     duration of each training, in system time.
     """
 
@@ -41,7 +41,7 @@ class PlannedKill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResumedKill(PlannedKill, frozen=True, kw_only=True):
-    """A kill, and the step from which the next trainer continued: 0 if it began from the start."""
+    """A kill, and the step from which the next trainer continued; 0 if it trained from the beginning."""
 
     resumed_from: int
 
@@ -51,9 +51,9 @@ def planned(steps: int, improved: Sequence[int], plan: KillPlan) -> list[Planned
     Return the kills of a training of `steps` steps, in order. `improved` are the steps at which a callback found a new
     best value of a metric.
 
-    Scripts often write files, such as the best model, when they find a best value. The next instance has these files
-    only if a checkpoint restores them. To test this, one kill ends the instance soon after a best value. This is the
-    last best value after which enough steps remain. If the user names the steps, there is no such kill.
+    At a new best value, scripts often write files, such as the best model. The next instance has these files only if a
+    checkpoint restores them. To test this, one kill ends the instance soon after a best value: the last one after which
+    enough steps remain. If the user names the steps, there is no such kill.
     """
     drawn = kill_steps(steps, plan)
     best = None if plan.at else _after_best(steps, improved)
@@ -77,13 +77,14 @@ def kill_steps(steps: int, plan: KillPlan) -> list[int]:
     """
     Return the steps at which a training of `steps` steps is killed, in order.
 
-    Drawn steps are in the last nine tenths of the training, so that most kills have a checkpoint before them.
+    Steps that are drawn at random are in the last nine tenths of the training, so that there is a checkpoint before
+    most kills.
     """
     beyond = [step for step in plan.at if not 1 <= step <= steps]
     if beyond:
         raise SpecInvalid(
-            f"--at {','.join(map(str, beyond))}: the training has the steps 1 to {steps}",
-            hint="name some of these steps",
+            f"--at {','.join(map(str, beyond))}: the training has only steps 1 to {steps}",
+            hint="choose steps in this range",
         )
     if plan.at:
         return sorted(set(plan.at))
@@ -92,7 +93,7 @@ def kill_steps(steps: int, plan: KillPlan) -> list[int]:
 
 
 def checkpoint_every(steps: int) -> Steps:
-    """Return an interval between checkpoints such that each kill loses a few steps."""
+    """Return an interval between checkpoints that makes each kill lose a few steps."""
     return Steps(max(2, min(25, steps // 20)))
 
 

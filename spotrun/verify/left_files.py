@@ -1,4 +1,4 @@
-"""Compares the files that are left in the work folders of two trainings."""
+"""Compares the files that two trainings left in their work folders."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class LeftFiles:
         clean: Clean,
     ) -> list[folders.FileDifference]:
         """
-        Return those of the differences `found` that an interruption has caused. A difference counts if both
-        uninterrupted trainings, `straight` and `again`, wrote the same content there. Where these two also differ,
-        record the file, line or field as not deterministic.
+        Return those of the differences `found` that an interruption has caused: those where the two uninterrupted
+        trainings, `straight` and `again`, wrote the same content. Where these two also differ, record the file, line or
+        field as not deterministic.
         """
         two = [folders.names_of(each.work.paths) for each in (straight, again)]
         coming = {unnumbered(name) for name in two[0] ^ two[1]}

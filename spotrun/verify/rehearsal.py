@@ -51,8 +51,8 @@ LEFT_OUT = "checkpoint.files.exclude names it"
 
 class RehearsalProgress(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Progress of a rehearsal. `step` is None for a command. `held_up` is the reason that the runner gives if nothing
-    trains at present.
+    Progress of a rehearsal. `step` is None for a command. `held_up` is the runner's reason if nothing trains at
+    present.
     """
 
     name: str
@@ -68,7 +68,7 @@ Watch = Callable[[RehearsalProgress], None]
 
 class RehearsalResult(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The result of a training that reached its end: each rank's trace, and the files that the training left.
+    The result of a completed training: each rank's trace, and the files that the training left behind.
 
     `refused` has each file that checkpoints do not include, with the reason. `not_carried` names state of the script
     that changed during the training, but that checkpoints do not contain.
@@ -84,7 +84,7 @@ class RehearsalResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_trace(self) -> bool:
-        """True if a training by a Trainer or a Loop reached its end."""
+        """True if a training by a Trainer or a Loop has completed."""
         return bool(self.trace.ended)
 
     @property
@@ -162,13 +162,10 @@ class Rehearsal:
             held_up=tick.waiting_for,
         )
 
-    # -- killing -----------------------------------------------------------------------------------------------------
+    # -- kills -------------------------------------------------------------------------------------------------------
 
     def _kill_if_due(self, trace: Trace) -> bool:
-        """
-        If the trainer waits at the step of the next kill, kill the trainer or its instance. Return whether a kill was
-        due.
-        """
+        """If the trainer waits at the step of the next kill, kill the trainer or its instance, and return True."""
         held_at = trace.held_at
         if len(held_at) <= len(self._kills):
             return False
@@ -185,7 +182,7 @@ class Rehearsal:
         if (current := self._ledger.refresh().current) is not None:
             self._cloud.interrupt(current.instance_id, notice=None)
 
-    # -- ends --------------------------------------------------------------------------------------------------------
+    # -- failed trainings --------------------------------------------------------------------------------------------
 
     def _refuse_overtime(self, within: timedelta, trace: Trace) -> None:
         if self._elapsed_s > within.total_seconds():
@@ -202,8 +199,8 @@ class Rehearsal:
 
     def _files(self) -> tuple[Folder, dict[str, str]]:
         """
-        Return two things: the files that the script has written; and the files that no checkpoint includes, each path
-        with the reason.
+        Return two things: the files that the script has written; and for each file that no checkpoint includes, the
+        reason.
         """
         last = list(self._ledger.refresh().attempts.values())[-1]
         disk = self._cloud.folder(last.instance_id)
@@ -220,7 +217,7 @@ def _where(trace: Trace) -> str:
 
 def require_steps(rehearsed: RehearsalResult, name: str) -> None:
     """
-    Require a trace with at least one step.
+    Check that the training left a trace with at least one step.
 
     Raises:
         SpotrunError: the training left no trace that could be compared, or trained no step.
@@ -240,9 +237,9 @@ def require_steps(rehearsed: RehearsalResult, name: str) -> None:
 
 def failure(name: str, kills: Sequence[PlannedKill], outcome: str, detail: str) -> RunEnded:
     """
-    Return the error for a training that did not reach its end. `kills` are the kills that happened; for an
-    uninterrupted training they are empty. If spotrun refused the training, `detail` ends with advice, and the advice
-    becomes the error's hint.
+    Return the error for a training that did not complete. `kills` are the kills that took place; none in an
+    uninterrupted training. If spotrun refused the training, `detail` ends with advice, and the advice becomes the
+    error's hint.
     """
     told, _, advice = detail.partition(ADVICE)
     after = f" after a kill (of the {kills[-1].victim}, at step {kills[-1].step:,})" if kills else ""

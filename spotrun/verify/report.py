@@ -28,7 +28,7 @@ PLAIN_EVERY_S = 10.0
 
 
 def view() -> View[RehearsalProgress]:
-    """Return a view that shows the progress on stderr: one changing line on a terminal, else several lines."""
+    """Return a view that shows the progress on stderr: one changing line on a terminal, otherwise several lines."""
     return LiveView() if sys.stderr.isatty() else PlainView()
 
 
@@ -139,9 +139,8 @@ def _place(found: Difference) -> str:
 
 def others(found: Differences) -> list[str]:
     """
-    Return one line about all differences except the first, in a list; the list is empty if there is only one
-    difference. Later differences may be consequences of the first. So the line names only some of them, and counts the
-    others.
+    Return a list with one line about all differences except the first, or an empty list if there is only one. Later
+    differences may be consequences of the first, so the line names only some of them, and counts the others.
     """
     shown = found.named[1 : 1 + NAMED_MAX]
     if not shown:

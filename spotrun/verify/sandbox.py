@@ -19,7 +19,7 @@ from spotrun.clouds.local.driver import LocalDriver
 
 class Sandbox:
     """
-    A store and a local cloud, as a context. Enter the context before the first run. Leaving it ends every instance,
+    A context manager with a store and a local cloud. Enter it before the first run. Leaving it ends every instance,
     even after Ctrl-C and SIGTERM, and removes all files unless `keep` is true.
     """
 

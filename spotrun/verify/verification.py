@@ -24,7 +24,10 @@ from spotrun.verify.sandbox import Sandbox
 
 
 class Digests(msgspec.Struct, frozen=True, kw_only=True):
-    """The sha256 of all weights, of all optimizer states and of all generators at the end."""
+    """
+    The sha256 of all weights, of all optimizer states, and of the states of all random number generators, at the end of
+    a training.
+    """
 
     weights: str
     optimizer: str
@@ -36,10 +39,10 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     The result of a verification. `steps` are optimizer steps. `batches_redone` counts batches that were trained more
     than once.
 
-    `compared` has the number of weights, metrics, files and so on that were compared. `not_compared` names what was not
-    compared, so `identical` says nothing about these things. `not_carried` names state that training changed and that
-    checkpoints do not contain, as the interrupted run reported it. `written_outside` names the files that the script
-    wrote outside the work folder. State or a file that these two fields name is not necessarily an error.
+    `compared` has the number of weights, metrics, files and so on that were compared. `not_compared` names everything
+    that was not compared; `identical` says nothing about it. `not_carried` names the state that training changed and
+    that checkpoints do not contain, according to the interrupted run. `written_outside` names the files that the script
+    wrote outside the work folder. Neither is necessarily an error.
 
     `likely_cause` explains the first difference. `resumes_from_checkpoint` counts the kills after which training
     continued from a checkpoint. If it is 0, training started from the beginning after each kill, so the verification
@@ -67,11 +70,11 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
 def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Verification | CommandVerification:
     """
-    Train twice, once without kills and once with them, and find the differences. If the job is a training, each step is
-    compared. If the job is a command, the files that it leaves are compared.
+    Train twice, once without kills and once with them, and find the differences. For a training, compare each step. For
+    a command, compare the files that it leaves behind.
 
     If all steps and weights are the same but something else differs, the job may not be deterministic. So train a third
-    time, again without kills. A value or file that differs between the two uninterrupted trainings is then ignored.
+    time, without kills, and ignore each value or file that differs between the two uninterrupted trainings.
 
     Raises:
         SpecInvalid: `plan.at` names a step that the training does not have, or names steps for a command.
@@ -103,7 +106,7 @@ def compare(
     clean: Clean,
     again: RehearsalResult | None = None,
 ) -> Verification:
-    """Compare the trainings. `again` is a second uninterrupted training, if one was needed."""
+    """Compare the trainings. `again` is a second uninterrupted training; None if none was needed."""
     ranks = None if again is None else again.ranks
     files = LeftFiles(straight, interrupted, clean, again)
     found = gathered(chain(differences(straight.ranks, interrupted.ranks, ranks), files.differences()))

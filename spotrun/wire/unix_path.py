@@ -1,8 +1,8 @@
 """
 Connects Unix sockets at a path of any length.
 
-Linux allows 107 bytes for a socket's address (unix(7)), and the path of an instance's folder may be longer. So the
-address names an open descriptor of the socket's folder instead of the folder's path.
+A socket's address has at most 107 bytes on Linux (unix(7)), and the path of an instance's folder may be longer. So this
+module opens the socket's folder, and the address names the open descriptor instead of the path.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def connect(path: str, within_s: float) -> socket.socket:
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # With `settimeout`, connect(2) would fail immediately (EAGAIN) while many other processes connect. With this
-        # option it waits.
+        # With `settimeout`, connect(2) would fail immediately (EAGAIN) while many other processes connect. This option
+        # makes it wait instead.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIME.pack(int(within_s), 0))
         with _short(path) as address:
             sock.connect(address)

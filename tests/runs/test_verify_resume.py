@@ -224,7 +224,7 @@ def test_training_without_a_step_is_reported_as_such() -> None:
 
 
 def test_a_step_that_the_training_does_not_have_is_refused() -> None:
-    assert "has the steps 1 to 24" in verify(JOBS / "wayward.py", "--at", 25, "--", "--how", "counter", code=2).stderr
+    assert "has only steps 1 to 24" in verify(JOBS / "wayward.py", "--at", 25, "--", "--how", "counter", code=2).stderr
 
 
 def test_a_script_that_fails_is_no_difference(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_names_of_python_are_never_set() -> None:
 
 
 def test_an_unknown_format_is_damage() -> None:
-    with pytest.raises(CheckpointDamaged, match="unknown format 2"):
+    with pytest.raises(CheckpointDamaged, match="unknown format: 2"):
         Process().begun().resumed({"format": 2, "objects": []})
 
 

@@ -45,12 +45,12 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("--grid", "lrr=1e-3,3e-4", "--budget", "40"), "train.py has no argument --lrr"),
         (("--grid", "lr=1e-3"), "a sweep needs a budget"),
         (("--grid", "lr=1e-3", "--budget", "4O"), "--budget"),
-        (("--grid", "lr=1e-3", "--budget", "0.01"), "--budget is too small for a trial, which needs $0.52 to begin"),
+        (("--grid", "lr=1e-3", "--budget", "0.01"), "--budget is too small for one trial, which needs $0.52 to begin"),
         ((*RIGHT, "--deadline", "2020-01-01T07:00"), "has passed"),
-        ((*RIGHT, "--deadline", "10s"), "comes before one trial could be done"),
+        ((*RIGHT, "--deadline", "10s"), "is too early for a trial to finish"),
         ((*RIGHT, "--deadline", "soon"), "--deadline"),
-        ((*RIGHT, "--reduction-factor", "1"), "is not a whole number of at least 2"),
-        ((*RIGHT, "--stop-worst", "0.4"), "--reduction-factor 0.4 is not a whole number of at least 2"),
+        ((*RIGHT, "--reduction-factor", "1"), "is neither 0 nor a whole number of at least 2"),
+        ((*RIGHT, "--stop-worst", "0.4"), "--reduction-factor 0.4 is neither 0 nor a whole number of at least 2"),
         (("--grid", "LR=1e-3,3e-4", "--budget", "40"), "did you mean lr?"),
         (("--grid", "lr=1e-3,3e-4", "--budget", "0"), "try: --budget 40"),
         (("--grid", "lr=[1,2],[3", "--budget", "40"), "a ']' is missing"),
@@ -75,7 +75,7 @@ def test_a_budget_below_the_need_that_the_job_tells_is_refused(job: Path, spotru
     job.write_text(JOB + "policy: {expected_work: 10h}\n")
     found = spotrun("sweep", str(job), "--grid", "lr=1e-3", "--budget", "20", "-y")
     assert found.code == 2
-    assert "--budget is too small for a trial, which may need $" in found.err
+    assert "--budget is too small for one trial, which may cost $" in found.err
     found = spotrun("sweep", str(job), "--grid", "lr=1e-3", "--budget", "90", "--deadline", "11h", "-y")
     assert "--deadline leaves 11h, but a trial may take" in found.err
 

@@ -3,10 +3,9 @@ Restores a training's exact position in its data. The order of the data depends 
 position is a single number: the next batch.
 
 `exact_copy` copies a user's DataLoader. The copy can start an epoch at any batch, without reading the batches before
-it. Two things make this possible. The epoch's order is drawn from generators that are seeded with the seed and the
-epoch. And before a sample is read or a batch is collated, the global generators are seeded with the position of that
-sample or batch. So the data is the same whatever the number of workers, the prefetching, the process, and the random
-numbers that the training itself draws.
+it. This is possible because all random number generators are seeded: with the seed and the epoch before the epoch's
+order is drawn, and with the position of each sample or batch before it is read or collated. So the data depends neither
+on the number of workers, the prefetching or the process, nor on the random numbers that the training itself draws.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ class SeededSamples:
 
 class ExactDataset(Proxy):
     """
-    A map-style dataset. Before it reads a sample, it seeds the generators with the sample's position in the epoch. In a
-    worker process, it also records in `notes` each change of the worker's copy of the dataset.
+    A map-style dataset. Before it reads a sample, it seeds the random number generators with the sample's position in
+    the epoch. In a worker process, it also records in `notes` each change of the worker's copy of the dataset.
     """
 
     _watch: Watch | None
@@ -123,16 +122,16 @@ class ExactDataset(Proxy):
 
     def _own(self) -> OwnGenerators:
         """
-        Find the dataset's generators. This is done again at each batch, because a dataset may not create its generators
-        until it reads its first sample.
+        Find the dataset's random number generators. This is done for each batch, because a dataset may create its
+        generators only when it reads the first sample.
         """
         return generators.kept_by(dataset=self._inner)
 
 
 def _reads_without_code(dataset: object) -> bool:
     """
-    Return whether reading a sample from `dataset` is only a look-up, which draws no random numbers. The generators are
-    then not seeded: seeding three generators takes ten microseconds, much longer than a look-up.
+    Return whether reading a sample from `dataset` is only a look-up, which draws no random numbers. Random number
+    generators are then not seeded: seeding all three takes ten microseconds, much longer than a look-up.
     """
     if type(dataset) is TensorDataset:
         return all(type(tensor) is Tensor for tensor in dataset.tensors)
@@ -141,8 +140,8 @@ def _reads_without_code(dataset: object) -> bool:
 
 class ExactCollate(Proxy):
     """
-    A collate function that may draw random numbers, as mixup does. So the generators are seeded with the batch's
-    position before each call.
+    A collate function that may draw random numbers, as mixup does. So before each call, the random number generators
+    are seeded with the batch's position.
     """
 
     def __call__(self, read: Any) -> Any:
@@ -190,7 +189,10 @@ class ExactOrder:
 
     @property
     def is_drawn(self) -> bool:
-        """True if the order of the current pass is completely drawn. No generator is needed for it any more then."""
+        """
+        True if the order of the current pass has been drawn completely, so that it needs no random number generator any
+        more.
+        """
         return self._order.is_whole
 
     def samples(self, batches: int) -> int:
@@ -198,7 +200,9 @@ class ExactOrder:
         return self._order.samples(batches) if self._batched else batches
 
     def indices(self, batch: int) -> Any:
-        """Return the sampler's result for one batch of the current pass, for the trace of `verify-resume`."""
+        """
+        Return the indices that the sampler chose for one batch of the current pass, for the trace of `verify-resume`.
+        """
         return self._order.at(batch)
 
     def _draw(self, key: tuple[object, ...]) -> Drawn:
@@ -224,15 +228,15 @@ class ExactOrder:
 
 def notes_for(loader: DataLoader[Any]) -> Notes | None:
     """
-    Return shared notes, in which the workers of `loader` record changes of their copies of the dataset. Without such
-    notes, this process would not see the changes. Return None if the loader has no workers: then this process itself
-    reads the dataset.
+    Return shared memory in which the workers of `loader` record changes to their copies of the dataset, because this
+    process cannot see these changes. Return None if the loader has no workers: this process then reads the dataset
+    itself.
     """
     return Notes(loader.num_workers) if loader.num_workers else None
 
 
 def order_generators(loader: object) -> OwnGenerators:
-    """Return the generators that determine the order of the data and the seeds of workers."""
+    """Return the random number generators that determine the order of the data and the workers' seeds."""
     if not isinstance(loader, DataLoader):
         return generators.kept_by(loader=loader)
     return generators.kept_by(sampler=loader.sampler, batch_sampler=loader.batch_sampler, loader=loader.generator)
@@ -240,8 +244,8 @@ def order_generators(loader: object) -> OwnGenerators:
 
 def _untouched() -> Any:
     """
-    Return a context that keeps data loading from changing the training's generators. In a worker, which
-    has its own generators, the context does nothing.
+    Return a context manager that keeps data loading from changing the training's random number generators. In a worker,
+    which has generators of its own, it does nothing.
     """
     return nullcontext() if get_worker_info() is not None else seeds.kept()
 
@@ -251,8 +255,8 @@ def exact_copy(loader: DataLoader[Any], seed: int, rank: int, position: Position
     Return a copy of `loader` that can begin at an exact position. `loader` must read a map-style dataset and have a
     length.
 
-    The order of all samples is the same on every rank; each rank's sampler picks this rank's share from it. The seeds
-    with which samples are read differ from rank to rank.
+    All ranks order the samples equally, and each rank's sampler picks the rank's share. The seeds with which samples
+    are read differ from rank to rank.
     """
     order = ExactOrder(loader, seed, rank, position)
     changes: dict[str, Any] = {"batch_sampler" if loader.batch_sampler is not None else "sampler": order}

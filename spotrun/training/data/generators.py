@@ -1,9 +1,8 @@
 """
-Finds and seeds generators that belong to the script's objects, such as an augmentation, a sampler or a model.
+Finds and seeds the random number generators in the script's objects, such as an augmentation, a sampler or a model.
 
-The next random number of such a generator depends on how many numbers this process has drawn from it before. A resumed
-process has drawn fewer. So spotrun seeds each of these generators with the position in the data, like the global
-generators.
+The next number of such a generator depends on how many numbers this process has drawn from it before. A resumed process
+has drawn fewer. So spotrun seeds each of these generators with the position in the data, like the global generators.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ may have a generator. A longer list is considered data and is not searched.
 
 def kept_by(**roots: object) -> OwnGenerators:
     """
-    Search the attributes of `roots` for generators, then the attributes of the objects found there, `DEPTH` levels
-    deep. Return the generators, except the global ones.
+    Search the attributes of `roots`, and the attributes of the objects in them, `DEPTH` levels deep. Return all random
+    number generators found, except the global ones.
     """
     found: OwnGenerators = {}
     seen: set[int] = set()
@@ -50,9 +49,9 @@ def kept_by(**roots: object) -> OwnGenerators:
 
 def kept_by_modules(module: torch.nn.Module) -> OwnGenerators:
     """
-    Return the generators in the attributes of a module and its submodules. Objects in these attributes are not
-    searched: one of them may be the framework's trainer, and from there the search would reach all generators of the
-    process.
+    Return the random number generators that are attributes of a module or its submodules. Other objects in attributes
+    are not searched: one of them may be the framework's trainer, and from there the search would reach all generators
+    of the process.
     """
     return {
         f"{path}.{name}": value

@@ -1,12 +1,13 @@
 """
-Detects changes that a loader's worker processes make to the script's dataset. Such changes would be lost at a resume.
+Detects changes that a data loader's worker processes make to the script's dataset. Such changes would be lost at a
+resume.
 
 A worker has its own copy of the dataset, and can change only that copy. Checkpoints are made in the training process,
 so they do not include such changes. After a resume, each new worker starts with a copy of the training process's
 dataset.
 
-From time to time, each worker compares its dataset with the dataset's state at the previous comparison. The worker
-writes changes to shared memory, and the training process reads that memory at each snapshot.
+At intervals, each worker checks whether its dataset has changed since the previous check. It reports changes in shared
+memory, which the training process reads at each snapshot.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Notes:
         self._rows.share_memory_()  # type: ignore[no-untyped-call]
 
     def write(self, worker: int, places: list[str]) -> None:
-        """Write a row. The row's length is written last, so that a reader never reads half of a row."""
+        """Write the row of `worker`. Its length is written last, so that a reader never reads half a row."""
         row, text = self._rows[worker], _text(places)
         while len(text) > ROW_BYTES - 2:
             places = places[: len(places) // 2]
@@ -84,7 +85,7 @@ def _text(places: list[str]) -> bytes:
 
 class Watch:
     """
-    Finds changes of one worker's dataset. The object is created in the training process, but used only in the worker.
+    Finds changes to one worker's dataset. This object is created in the training process, but used only in the worker.
     """
 
     def __init__(self, dataset: Any, notes: Notes) -> None:
@@ -125,9 +126,8 @@ class Watch:
 
 def _has_changed(before: Any, now: Any) -> bool:
     """
-    Return whether an attribute has changed from `before` to `now`. It does not count as a change if the attribute was
-    None and now holds a library's object, such as an open file, because a worker creates such an object when it needs
-    one.
+    Return whether an attribute has changed from `before` to `now`. A change from None to a library's object, such as an
+    open file, does not count, because each worker creates such an object when it needs it.
     """
     opened = before is None and type(now) is tuple and now[0] is OTHER
     return not opened and not same(before, now)
@@ -135,9 +135,9 @@ def _has_changed(before: Any, now: Any) -> bool:
 
 def _facts(script: Script, path: str, dataset: Any) -> Iterator[tuple[str, Any]]:
     """
-    Yield the attributes of the dataset, and those of the script's own objects in it. Each attribute is yielded as its
-    path and a fact (`_fact`), by which a later change is detected. Generators are left out: they are seeded again for
-    each sample, so a change of their state does not matter.
+    Yield the path and a fact (`_fact`) of each attribute of the dataset, and of the script's own objects in it. If an
+    attribute changes, its fact changes. Random number generators are left out: they are seeded again for each sample,
+    so a change to their state does not matter.
     """
     waiting = deque([(path, dataset, DEPTH, script.owns(type(dataset)))])
     seen: set[int] = set()

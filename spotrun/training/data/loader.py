@@ -1,4 +1,4 @@
-"""Lets the framework read one loader, and begins each pass over it at the training's position."""
+"""Wraps one data loader of the framework, so that each pass over it begins at the training's position in the data."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class LoaderProxy(Proxy):
         return len(self._inner)
 
     # This method exists only because Lightning would otherwise warn that an epoch cannot be resumed. Its result is not
-    # used: when Lightning calls it, Lightning has already read one batch more than it has trained, so the state would
-    # be wrong.
+    # used. When Lightning calls this method, it has read one batch more than it has trained on, so the state would be
+    # wrong.
     def state_dict(self) -> dict[str, Any]:
         return {}
 
@@ -51,7 +51,7 @@ class LoaderProxy(Proxy):
 
 class ValidationProxy(Proxy):
     """
-    An exact copy of a validation loader that does not change the global generators when a pass begins.
+    An exact copy of a validation loader that does not change the global random number generators when a pass begins.
 
     torch's own loader draws a seed from these generators each time it starts workers. With persistent workers, this
     happens once per process, at the first pass. So a training that is resumed in a new process would draw one seed more
@@ -68,12 +68,12 @@ class ValidationProxy(Proxy):
 
 class ExactLoader:
     """
-    The passes over one loader. A pass is one iteration over the loader. After a resume, a pass may begin in the middle
-    of the data.
+    Gives one loader's batches, in passes. A pass is one iteration over the loader. After a resume, a pass may begin in
+    the middle of the data.
 
-    At the beginning of each pass, `start(self)` is called and returns where this pass begins. Some frameworks iterate
-    over a short loader more than once in an epoch. Such a further pass is called the epoch's next cycle.
-    `is_carried(generator)` is true if checkpoints include the generator.
+    At the beginning of each pass, `start(self)` returns where this pass begins. Some frameworks iterate over a short
+    loader more than once in an epoch. Each of these passes is a cycle. `is_carried(generator)` is true if checkpoints
+    include this random number generator.
     """
 
     def __init__(
@@ -125,8 +125,8 @@ class ExactLoader:
 
     def resume(self, state: dict[str, Any] | None) -> None:
         """
-        Let the next pass continue a pass of an earlier process. `state` is what the method `state` returned during that
-        earlier pass.
+        Make the next pass continue a pass of an earlier process. `state` is the result of the method `state` in that
+        pass.
         """
         if self.order is None:
             self._resumed = StreamPosition(**state) if state else None
@@ -200,10 +200,10 @@ class ExactLoader:
         """
         Begin a pass, and draw its order.
 
-        Before an order is drawn, its generators are seeded. The script may use such a generator elsewhere too: for
-        example, the sampler and the dataset may share one. If the pass continues after a resume, the shared generator
-        already has the state from the checkpoint, and seeding overwrites it. So this method keeps that state, and
-        restores it once the order is drawn.
+        Before an order is drawn, the random number generators that determine it are seeded. The script may also use
+        such a generator elsewhere: the sampler and the dataset may share one. If this pass continues after a resume,
+        the shared generator already has its state from the checkpoint, which seeding overwrites. So this method
+        restores that state once the order has been drawn.
         """
         shared = {path: one for path, one in self._own.items() if self._first and self._is_carried(one)}
         before = generators.states(shared)
@@ -221,8 +221,8 @@ class ExactLoader:
 
     def _begin_once(self, stream: streams.Stream, before: _Pass | None, last: tuple[int, ...]) -> _Pass:
         """
-        Begin a pass over data that can be read only once: what was read cannot be read a second time in the same
-        process. A resumed process first reads the batches of all earlier passes, and drops them.
+        Begin a pass over data that each process can read only once. A resumed process first reads and drops the batches
+        of all earlier passes.
         """
         resumed = self._resumed
         if self._resumed is not None:
@@ -309,8 +309,8 @@ class _Pass(Iterator[Any]):
 
 class _StreamPass(_Pass):
     """
-    A pass over a stream. Before each batch is read, the generators are seeded with the batch's number. After the batch
-    is read, their earlier states are restored, because the training uses the same generators.
+    A pass over a stream. Before each batch is read, the global random number generators are seeded with the batch's
+    number. Afterwards their earlier states are restored, because the training uses the same generators.
 
     `holder` is the object that has the stream's state; None if the stream has no state. `states` has the state of
     `holder` after each of the last KEPT_STATES batches. Without a holder, `marks` has the mark (marks.py) of each of
@@ -327,8 +327,8 @@ class _StreamPass(_Pass):
 
     def _read(self) -> Any:
         with seeds.kept():
-            # Some streams shuffle all data on every rank when they begin, and then each rank reads its share. The
-            # shuffles must be equal on all ranks, so the seed of the first batch does not include the rank.
+            # Before the first batch, some streams shuffle all data on every rank, and then each rank reads its share.
+            # The shuffles must be equal on all ranks, so the seed of the first batch does not include the rank.
             seeds.seed_cpu(seeds.derive(self._root, self.number, self._rank if self.number else 0))
             batch = super()._read()
         self.number += 1
@@ -347,7 +347,7 @@ class _StreamPass(_Pass):
 class _OncePass(_StreamPass):
     """
     A pass over a stream whose batches can be read only once. A framework may read a few batches ahead and then start
-    the pass again. So the pass keeps its first batches to return them a second time.
+    the pass again. So the first batches are kept, and returned again.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -385,8 +385,8 @@ def exact_loaders(loaders: Iterable[object]) -> list[ExactLoader]:
 
 def is_indexed(loader: object) -> bool:
     """
-    Return whether `loader` is a DataLoader over a map-style dataset, and iterates as torch's or torchdata's class does
-    (a subclass of the user's may have its own `__iter__`).
+    Return whether `loader` is a DataLoader over a map-style dataset that uses the `__iter__` of torch's or torchdata's
+    class. (The user's subclass may define its own.)
     """
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return False

@@ -3,7 +3,8 @@ Computes a batch's mark: a number that identifies the batch by its tensors, arra
 reread, the marks show whether its batches are the same.
 
 After a resume, a stream without a state is reread from its beginning. If the training itself changes the data of the
-stream, as with a replay memory, the batches are then different ones. Without marks, this would go unnoticed.
+stream, as with a replay memory, the reread batches differ from the original ones. Without marks, this would go
+unnoticed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ DEPTH = 5
 
 def mark_of(batch: Any) -> int:
     """
-    Return the mark of `batch`. Of a large tensor or array, only a sample of its items is used. Objects of other types
+    Return the mark of `batch`. For a large tensor or array, only a sample of its items is used. Objects of other types
     are ignored.
     """
     mark = 0

@@ -1,4 +1,4 @@
-"""A stand-in for another object. Code that uses it sees no difference."""
+"""A stand-in that behaves like the object that it stands for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 class Proxy:
     """
     A stand-in for `inner`. Every attribute that a subclass of Proxy does not define is read from `inner`. This includes
-    `__class__`, so `isinstance` sees the class of `inner`. Attributes are set on `inner`.
+    `__class__`, so `isinstance` sees the class of `inner`. Setting an attribute sets it on `inner`.
     """
 
     _inner: Any

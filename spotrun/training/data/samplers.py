@@ -1,10 +1,9 @@
 """
-Saves and restores the attributes of samplers, and draws the order of a pass from a sampler, even if that order has no
-end.
+Saves and restores the attributes of samplers, and draws the order of a pass from a sampler, which may be infinite.
 
 A sampler may keep values from one pass to the next: it may count its passes, change its batch size, or get new weights
 from one of the script's hooks. To repeat a pass, for example at a resume, the sampler needs the values from the
-beginning of that pass. So a snapshot includes the values that have changed since the process began.
+beginning of that pass. So a snapshot includes each such value that has changed since the process started.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ DEPTH = 3
 
 
 class Samplers:
-    """A (batch) sampler and the samplers in its attributes."""
+    """A sampler or batch sampler, and the samplers in its attributes."""
 
     def __init__(self, sampler: Any) -> None:
         self._samplers = dict(_within("sampler", sampler, DEPTH))
@@ -52,8 +51,8 @@ class Samplers:
     def made_late(self) -> None:
         """
         From now on, save every value of these samplers. Usually only changed values are saved, because a new process
-        makes the samplers with the same first values. But these samplers were made during the training, so a new
-        process may make them with other values.
+        creates the samplers with the same initial values. But these samplers were created during the training, so their
+        initial values may differ in a new process.
         """
         self._first = {}
 
@@ -63,14 +62,14 @@ class Samplers:
                 set_epoch(epoch)
 
     def resume(self, state: State) -> None:
-        """Let the next pass repeat the pass in which `state` was saved."""
+        """Make the next pass repeat the pass in which `state` was saved."""
         self._resumed = state
 
     def begin(self, key: object) -> None:
         """
-        Prepare to draw the order of the pass `key`. Drawing an order may change values of the samplers. If this pass's
-        order was drawn before, restore the values from before that draw, so that the same order is drawn again. Values
-        that hooks have changed since then are not restored.
+        Prepare to draw the order of the pass `key`. Drawing may change values of the samplers. So if this order was
+        drawn before, first restore the values from before that draw, except values that the script's hooks have changed
+        since.
         """
         if self._resumed is not None:
             self._set(self._first | self._resumed["before"])
@@ -82,7 +81,7 @@ class Samplers:
 
     def drawn(self) -> None:
         """
-        Record the samplers' values right after the order of a pass is drawn.
+        Record the samplers' values immediately after the order of a pass has been drawn.
 
         If this pass continues a pass of an earlier process, hooks of the script may have changed some values between
         the draw and the snapshot. Restore these changed values too.
@@ -95,8 +94,8 @@ class Samplers:
     def state(self, *, next_pass: bool) -> State:
         """
         Return what a resume needs to repeat this pass: the values that the samplers had when it began, and the values
-        that hooks have changed since the draw. With `next_pass`, a resume begins with the next pass instead, so return
-        the present values.
+        that hooks have changed since the draw. With `next_pass`, return the current values, because the resume then
+        begins with the next pass.
         """
         if next_pass:
             return {"before": self._to_save(self._copies()), "since": {}}
@@ -104,7 +103,8 @@ class Samplers:
 
     def _to_save(self, values: Values) -> Values:
         """
-        Leave out long values that are unchanged since the process began, because a new process has the same values.
+        Return `values` without long values that are unchanged since the process started, because a new process has the
+        same.
         """
         return {n: value for n, value in values.items() if not _is_long(value) or not same(self._first.get(n), value)}
 
@@ -125,7 +125,10 @@ class Samplers:
         return {name: copied(value) for name, value in self._living() if is_plain(value)}
 
     def _set(self, values: Values) -> None:
-        """Set only values that differ. Equal objects stay, because other parts of the script may use them."""
+        """
+        Set the values that differ. Objects that are equal are not replaced, because other parts of the script may use
+        them.
+        """
         living = dict(self._living())
         for name, value in values.items():
             path, _, attribute = name.rpartition(".")
@@ -214,9 +217,9 @@ def same(one: Any, other: Any) -> bool:
 
 class Drawn:
     """
-    The order of a pass: the indices of each batch. Most orders are drawn completely at the beginning. A sampler may
-    also yield indices without end. Then the order is drawn in parts, and the generators' states at the end of each part
-    are kept to draw the next part.
+    The order of a pass: the indices of each batch. Most orders are drawn completely at the beginning. The order of a
+    sampler that yields indices without end is drawn in parts. The states of the random number generators at the end of
+    each part are kept, to draw the next part.
     """
 
     def __init__(self, indices: Iterator[Any]) -> None:

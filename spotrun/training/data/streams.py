@@ -1,9 +1,9 @@
 """
 Reads data that has no index: an IterableDataset, or any other iterable of batches.
 
-Before a sample is read, the generators are seeded with the sample's position, so a repeated pass gives the same
-batches. To begin at a position, the stream's own state is loaded with its `load_state_dict`. A stream without such a
-method is read from its beginning, up to the position.
+Before each sample is read, the random number generators are seeded with its position, so a repeated pass gives the same
+batches. A resume in the middle of a stream calls the stream's `load_state_dict`. If the stream has no such method, the
+samples before that position are read again and skipped.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def has_state(value: object) -> bool:
 
 def is_read_once(loader: object) -> bool:
     """
-    Return whether `loader` can be read only once. That is so if it is an iterator, such as a generator, whose next pass
-    continues where the last one stopped, and if it has no state that could be restored.
+    Return whether `loader` can be read only once: it is an iterator, such as a generator, so its next pass continues
+    where the last one stopped, and it has no state that could be restored.
     """
     data = loader.dataset if isinstance(loader, DataLoader) and not loader.num_workers else loader
     return isinstance(data, Iterator) and not has_state(loader) and not has_state(data)
@@ -39,11 +39,11 @@ def is_read_once(loader: object) -> bool:
 
 class SeededStream(Proxy):
     """
-    An IterableDataset. Before it reads a sample, it seeds the generators with the pass, the worker and the sample's
-    number.
+    An IterableDataset. Before it reads a sample, it seeds the random number generators with the pass, the worker and
+    the sample's number.
 
-    `place` identifies the present pass. It is in shared memory, so that a worker that serves several passes sees when a
-    new one begins. At the start of each pass, a worker looks whether its copy of the dataset has changed since its
+    `place` identifies the current pass. It is in shared memory, so that a worker that serves several passes sees when a
+    new one begins. At the start of each pass, a worker checks whether its copy of the dataset has changed since its
     first pass, and records changes in `notes`.
     """
 
@@ -67,8 +67,8 @@ class SeededStream(Proxy):
         own = generators.kept_by(dataset=self._inner)
         samples = iter(self._inner)
         while True:
-            # Some datasets shuffle all data on every rank when they begin, and then each rank reads its share. The
-            # shuffles must be equal on all ranks, so the seed of the first sample does not include the rank.
+            # Before the first sample, some datasets shuffle all data on every rank, and then each rank reads its share.
+            # The shuffles must be equal on all ranks, so the seed of the first sample does not include the rank.
             seed = seeds.derive(root, given, self._rank if given else 0)
             seeds.seed_cpu(seed)
             generators.seed(own, seed)
@@ -143,5 +143,5 @@ def stream(loader: Any, seed: int, rank: int) -> Stream:
 
 
 def state_of(holder: Any) -> Any:
-    """Return a deep copy of the state, because a dataset may return a list that it later changes."""
+    """Return a deep copy of the holder's state, because a dataset may export a list that it later changes."""
     return copy.deepcopy(holder.state_dict())

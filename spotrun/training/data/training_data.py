@@ -1,7 +1,4 @@
-"""
-Replaces each loader of a training, for training data or for validation, by an exact loader, and tells the exact loader
-at which batch to start.
-"""
+"""Replaces each training and validation loader by an exact loader, and tells it at which batch to start."""
 
 from __future__ import annotations
 
@@ -23,8 +20,8 @@ class TrainingData:
     """
     All loaders of one training. The order of their data depends on `seed`.
 
-    `resumed` is None for a fresh start; otherwise it is what the method `state` returned in an earlier process.
-    `is_carried` is passed on to ExactLoader.
+    `resumed` is None for a fresh start; otherwise it is the result of `state` in an earlier process. `is_carried` is an
+    argument for ExactLoader.
     """
 
     def __init__(
@@ -76,8 +73,8 @@ class TrainingData:
 
     def _resume_validation(self) -> None:
         """
-        Restore the states of the validation loaders once, as soon as these loaders exist. Usually they exist when
-        training starts. If the current epoch has no validation, the framework makes them later.
+        Restore the states of the validation loaders, once these loaders exist. Usually they exist when training starts.
+        If the current epoch has no validation, the framework creates them later. Further calls have no effect.
         """
         if made := self._validation_streams():
             for stream, state in zip(made, self._resumed_validation, strict=False):
@@ -102,8 +99,8 @@ class TrainingData:
 
     def check(self) -> None:
         """
-        Check that a resume can find its position in every loader. For some loaders, a resume has to read all data up
-        to that position again. For these, print a message that the loader must give the same data each time.
+        Check that a resume can find its position in every loader. Some loaders have to reread all data up to that
+        position. For each of these, tell the user that its data must be the same each time.
 
         Raises:
             TrainingUnsupported: this combination of loaders cannot be resumed.
@@ -145,9 +142,7 @@ class TrainingData:
         self._resume_validation()
 
     def state(self, epoch: int, batch: int, *, epoch_ended: bool) -> dict[str, list[Any]]:
-        """
-        Return the state from which the loaders can continue after `batch`. Must not be called during a validation.
-        """
+        """Return the state from which the loaders can continue after `batch`. Do not call this during a validation."""
         return {
             "train": [one.state(epoch, batch, epoch_ended=epoch_ended) for one in self._train_loaders()],
             "validate": [one.state_between() for one in self._validation_streams()] or self._resumed_validation,
@@ -155,8 +150,8 @@ class TrainingData:
 
     def news(self) -> list[UntrackedChange]:
         """
-        Return the problems because of which a resume is not exact: each change that a worker made to its copy of the
-        dataset, and each stream that returned other batches when it was reread.
+        Return the problems that make a resume inexact: each change that a worker made to its copy of the dataset, and
+        each stream that returned different batches when it was reread.
         """
         again = [
             UntrackedChange(f"data[{number}]", f"a {one.name} that gives other batches when it is read again")
@@ -176,7 +171,7 @@ class TrainingData:
         return sum(one.samples(batches) for one in self._train_loaders())
 
     def samples_by_size(self, batches: int) -> int:
-        """Return the same as `samples`, but assume that all batches of a stream are full."""
+        """Return the number of samples like `samples`, but assume that all batches of a stream are full."""
         return sum(one.samples_by_size(batches) for one in self._train_loaders())
 
 

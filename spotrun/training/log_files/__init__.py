@@ -1,1 +1,1 @@
-"""Saves what loggers write, to files and to servers, as part of a checkpoint."""
+"""Includes in checkpoints the logs that loggers write to files and to servers."""

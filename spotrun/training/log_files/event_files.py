@@ -1,9 +1,9 @@
 """
 Flushes all events that were given to a SummaryWriter to its files.
 
-tensorboardX writes events in a thread of each file, which takes them from a queue. Its own `flush()` flushes the files,
-but not the events that are still in a queue. So this module's `flush` puts a marker into the queue. Once the thread
-takes out the marker, all earlier events are in the file.
+tensorboardX has a queue of events and a writer thread for each file. Its own `flush()` flushes the files, but not the
+events that are still in a queue. So this module's `flush` puts a marker into each queue. When the thread takes out the
+marker, it has written all earlier events.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class _Marker:
 
 def _arrive(number: int) -> Any:
     """
-    Report, on the thread that writes the file, that all earlier events are written. Return an empty event to write.
+    Report that all earlier events have been written. Called by the thread that writes the file, which then writes the
+    result, an empty event.
     """
     if number in _waiting:
         _waiting[number].set()

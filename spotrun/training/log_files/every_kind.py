@@ -27,8 +27,8 @@ in the logger's files.
 
 def begin(loggers: Loggers, run_uid: str, fit: int) -> None:
     """
-    On a fresh start, continue any logs that an earlier process began for the same `fit` of the same run. Call this
-    before the framework writes anything.
+    On a start without a snapshot, continue the logs that an earlier process may have begun for the same `fit` of the
+    same run. Call this before the framework writes anything.
     """
     new = [logger for logger in loggers if id(logger) not in _under_way]
     for kind in KINDS.values():
@@ -53,9 +53,8 @@ def _note(loggers: Loggers) -> None:
 
 def load(loggers: Loggers, saved: State) -> None:
     """
-    Restore the log files when training begins, and not earlier. Just before training, the framework logs the
-    hyper-parameters a second time. If the files were restored earlier, these lines would be added to the restored
-    files.
+    Restore the log files. Call this when training begins, and not earlier: just before that, the framework logs the
+    hyper-parameters a second time, and would add them to the restored files.
     """
     text_logs.load(loggers, saved["logs"])
     mlflow_files.load(loggers, saved["mlflow"])

@@ -2,9 +2,9 @@
 Continues, after a resume, the MLflow run of an MLFlowLogger that writes to a server or a database. No step is logged
 twice.
 
-The server's data cannot be set back to the snapshot, so it still has the values of steps after the snapshot. The
-resumed training repeats these steps, and computes the same values again. So the logger skips them: for each metric, it
-skips all steps up to the newest step that the server has. This requires that the steps of a metric increase.
+The server still has the values of steps after the snapshot, because its data cannot be rolled back. The resumed
+training repeats these steps and computes the same values. So the logger does not log a metric again until the training
+passes the newest step that the server has for it. This requires that the steps of a metric increase.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def _dump(logger: Any) -> State:
 
 def begin(loggers: Loggers, run_uid: str) -> None:
     """
-    Reuse the MLflow run that an earlier process of the same spotrun run has created, if there is one, instead of
-    creating a second. Called when a training starts without a checkpoint.
+    If an earlier process of the same spotrun run has created an MLflow run, continue it instead of creating a second
+    one. Called when a training starts without a checkpoint.
     """
     for index, logger in enumerate(_ours(loggers)):
         mark = f"{run_uid}/{index}"
@@ -69,15 +69,15 @@ def _go_on_in(logger: Any, run: Any) -> None:
 
 
 def _is_new(logger: Any) -> bool:
-    """Return whether the logger's MLflow run is still empty."""
+    """Return whether the logger's MLflow run has no data yet."""
     data = logger.experiment.get_run(logger.run_id).data
     return not data.metrics and not data.params
 
 
 def _leave_out(logger: Any, last_steps: Mapping[str, int]) -> None:
     """
-    Make the logger skip values that were logged before the resume: for each metric, all values up to the metric's step
-    in `last_steps`.
+    Make the logger skip values that were logged before the resume: for each metric, all values up to its step in
+    `last_steps`.
     """
     log = logger.log_metrics
 

@@ -55,8 +55,8 @@ def _dump(logger: Any) -> State:
 
 def begin(loggers: Loggers, run_uid: str) -> None:
     """
-    On a fresh start, continue the MLflow run that an earlier process of the same spotrun run began, if there is one.
-    Remove its metrics and parameters: the training starts at its first step and will log them again.
+    On a fresh start, continue the MLflow run that an earlier process of the same spotrun run may have begun, without
+    its metrics and parameters: the training starts at its first step, and will log them again.
     """
     for index, logger in enumerate(_ours(loggers)):
         mark, opened = f"{run_uid}/{index}", _folder(logger)
@@ -92,8 +92,8 @@ def load(loggers: Loggers, saved: list[State]) -> None:
 
 def _load(folder: Path, state: State) -> None:
     """
-    Restore the files of the MLflow run as they were at the snapshot. If they were too large for the snapshot, it has
-    only their lengths. In that case, the files that are on this machine are cut to these lengths.
+    Restore the files of the MLflow run as they were at the snapshot. If the files were too large for the snapshot, it
+    contains only their lengths. In that case, cut the files that this machine has to these lengths.
     """
     for path in _files(folder):
         extent = None if state["files"] is not None else state["extents"].get(path.relative_to(folder).as_posix())
@@ -111,7 +111,7 @@ def _load(folder: Path, state: State) -> None:
 
 def _go_on_in(logger: Any, experiment_id: str, run_id: str) -> None:
     """
-    Let the logger use a saved MLflow run. Delete the run that the logger has just begun, unless the script uses it.
+    Make the logger use a saved MLflow run. Delete the run that the logger has just begun, unless the script uses it.
     """
     opened = _folder(logger)
     if opened.name == run_id:
@@ -124,7 +124,7 @@ def _go_on_in(logger: Any, experiment_id: str, run_id: str) -> None:
 
 
 def _is_new(folder: Path) -> bool:
-    """Return whether the MLflow run in `folder` is still empty."""
+    """Return whether the MLflow run in `folder` has no data yet."""
     return not any(path.is_file() for name in FOLDERS[:2] for path in (folder / name).rglob("*"))
 
 
@@ -153,7 +153,7 @@ def _store(logger: Any) -> Path:
 
 
 def _folder(logger: Any) -> Path:
-    """Return the folder of the logger's MLflow run. Begins that run if it has not begun yet."""
+    """Return the folder of the logger's MLflow run. Begin that run if it has not begun yet."""
     return _store(logger) / str(logger.experiment_id) / str(logger.run_id)
 
 

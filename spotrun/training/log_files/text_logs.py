@@ -50,8 +50,8 @@ def _dump(logger: Any, pattern: str) -> State:
 
 def _extent(path: Path) -> int:
     """
-    Return the length to which the file may later be cut: in bytes, or in rows for a CSV file. When a CSV file gets a
-    new column, every row is rewritten with more bytes, so the number of bytes would no longer be right.
+    Return the length to which a resume can cut the file: in rows for a CSV file, otherwise in bytes. When a CSV file
+    gets a new column, all its rows are rewritten and become longer, so a number of bytes would then be wrong.
     """
     return len(path.read_bytes().splitlines()) if path.name == CSV else path.stat().st_size
 
@@ -72,9 +72,8 @@ def content_of(tensor: torch.Tensor) -> bytes:
 
 def begin(loggers: Loggers, run_uid: str) -> None:
     """
-    On a fresh start, use the logger's version (its folder `version_N`) that an earlier process of the same run began,
-    if there is one. Remove the files in it, because the training starts at its first step and will log everything
-    again.
+    On a fresh start, reuse the version (the folder `version_N`) that an earlier process of the same run may have begun,
+    and remove the files in it. The training starts at its first step, so it will log everything again.
     """
     kinds = _kinds(loggers)
     before = [_begun_before(logger, run_uid) for logger, _ in kinds]
@@ -114,9 +113,9 @@ def continue_run(loggers: Loggers, saved: list[State]) -> None:
 
 def _left_here(logger: Any, extents: dict[str, int]) -> dict[str, torch.Tensor]:
     """
-    Return the content of log files that were too large for the snapshot, but exist on this machine. Each content is cut
-    to the file's length at the snapshot. If the run has resumed from the same snapshot before, `load` has renamed a
-    file. So each file is looked for under both its original name and its new one.
+    Return the content of log files that were too large for the snapshot, but exist on this machine. Each is cut to the
+    file's length at the snapshot. Each file is looked for under its original name and under the name that `load` gave
+    it if the run has resumed from this snapshot before.
     """
     folder, names = Path(logger.log_dir), _names(extents)
     paths = {name: path for name in extents for path in (folder / name, folder / names[name]) if path.exists()}
@@ -168,8 +167,8 @@ def _columns(path: Path) -> list[str]:
 
 def _names(files: Iterable[str]) -> dict[str, str]:
     """
-    Return a new name for each event file of the snapshot. The old name contains the time at which the file was opened,
-    in whole seconds. A file that is opened now could get the same name, and overwrite the restored file.
+    Return a new name for each event file of the snapshot. An old name contains the time at which the file was opened,
+    in whole seconds, so a file that is opened now could get the same name, and overwrite the restored file.
     """
     names, numbers = {}, Counter[Path]()
     for name in sorted(files):
@@ -200,9 +199,7 @@ def _files(logger: Any, pattern: str) -> dict[str, Path]:
 
 
 def _kinds(loggers: Loggers) -> list[tuple[Any, str]]:
-    """
-    Return the loggers of a known kind that write to local files. With each, return the pattern of its files' names.
-    """
+    """Return the loggers of known kinds that write to local files, each with the pattern of its files' names."""
     known = ((logger, _pattern(logger)) for logger in loggers)
     return [(logger, pattern) for logger, pattern in known if pattern and "://" not in str(logger.root_dir)]
 

@@ -1,6 +1,6 @@
 """
-Continues the W&B run of a WandbLogger that is offline. Each attempt writes its own folder, and `wandb sync` later joins
-the folders of one W&B run.
+Continues the W&B run of a WandbLogger that is offline. Each attempt writes into a new folder, and `wandb sync` later
+merges the folders of a W&B run.
 
 W&B numbers the rows of a run. A row replaces any earlier row with the same number. An offline client does not know the
 earlier folders and would begin with row 0. So a resumed training continues with the row number in the snapshot. An

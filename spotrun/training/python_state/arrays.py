@@ -34,7 +34,7 @@ def memory_of(tensor: Tensor) -> Array:
 
 
 def bytes_of(array: Array) -> Tensor:
-    """Return the array's memory as a tensor if the array is contiguous and writable; else a copy."""
+    """Return the array's memory as a tensor. Return a copy if the array is not contiguous or not writable."""
     if not array.nbytes:
         return torch.empty(0, dtype=torch.uint8)
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -57,7 +57,7 @@ class Masked(NamedTuple):
         return None if self.mask is None else self.mask.tobytes(), self.fill_value.tobytes(), self.is_hard
 
     def put_on(self, array: MaskedArray, data: Array) -> None:
-        """Set the numbers of `array` to `data`, and its mask to this mask."""
+        """Set the numbers of `array` to `data`. Set its mask, fill value and hardness from this object."""
         array.soften_mask()
         array.mask = np.ma.nomask  # a masked number can only be set while the array has no mask
         array.data[...] = data

@@ -1,4 +1,4 @@
-"""Loads plain values of a module's attributes from a checkpoint of spotrun 0.1."""
+"""Loads plain values of a module's attributes from a checkpoint that spotrun 0.1 saved."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ such a part before it loads the Python state.
 
 class _BaselineObject(NamedTuple):
     """
-    An object with its parts, as it was when it was recorded. The reference in `node` keeps the object alive. Otherwise
-    Python could give its `id`, by which it is found, to another object.
+    An object with its parts, as it was when it was recorded. The reference in `node` keeps the object alive. Objects
+    are looked up by `id`, and Python could give the `id` of a dead object to another one.
     """
 
     node: Node
@@ -44,9 +44,9 @@ class _BaselineObject(NamedTuple):
 
 class Change(NamedTuple):
     """
-    The content that a snapshot saves for a changed object. If the parts of the object have names, this is only the
-    parts that have changed (`parts`), and the names of the parts that are gone (`gone`). For any other object, it is
-    the whole content.
+    The content that a snapshot saves for a changed object. For an object whose parts have names, it is the parts that
+    have changed (`parts`), and the names of those that are gone (`gone`). For any other object, it is the whole
+    content.
     """
 
     parts: dict[str, Any]
@@ -55,8 +55,8 @@ class Change(NamedTuple):
 
 class Baseline:
     """
-    The objects that existed at the start of training, by `id` and by path. A resumed process makes the same objects. So
-    a path identifies the same object in both processes.
+    The objects that existed at the start of training, by `id` and by path. A resumed process creates the same objects,
+    so a path identifies the same object in both processes.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Baseline:
 
     def settle(self, walk: Walk) -> None:
         """
-        Record the present state of the trained module: its tensors, and the plain attributes of those parts whose
+        Record the current state of the trained module: its tensors, and the plain attributes of those parts whose
         classes come from libraries.
         """
         for _, _, value in walk.others.values():
@@ -103,11 +103,11 @@ class Baseline:
 
     def add_started(self, walk: Walk) -> None:
         """
-        Add the objects that the script's hooks have made since `add`. A resumed process makes these objects too.
+        Add the objects that the script's hooks have created since `add`. A resumed process creates these objects too.
 
-        But hooks may make an object from the weights, and then its content differs in the resumed process. So snapshots
-        contain these objects whole, whether they changed or not. An exception is the structure of libraries' modules,
-        which cannot depend on weights.
+        But a hook may compute an object from the weights, and then its content differs in the resumed process. So
+        snapshots always contain the full content of these objects, even if it has not changed. An exception is the
+        structure of libraries' modules, which cannot depend on weights.
         """
         for node in walk.nodes.values():
             self._name(f"{STARTED}{node.path}", node.value)
@@ -119,8 +119,8 @@ class Baseline:
 
     def _resting(self) -> Iterator[UnchangedCandidate]:
         """
-        Yield the recorded objects that later walks can skip for as long as they do not change. A snapshot does not
-        contain a skipped object, but refers to it by its path. So only objects that have a path can be skipped.
+        Yield the recorded objects that later walks can skip as long as they do not change. A snapshot does not contain
+        a skipped object, but refers to it by its path, so only objects with a path can be skipped.
         """
         for key, (node, compare) in self._known.items():
             if key in self._paths and key in self._earlier:
@@ -128,8 +128,8 @@ class Baseline:
 
     def ignore(self, values: Iterable[object]) -> None:
         """
-        Never record `values`, which a restore has made. If they were recorded, a snapshot could refer to them by path.
-        But a process that starts without this checkpoint does not have these objects.
+        Never record `values`. A restore has created these objects, so a process that starts without this checkpoint
+        does not have them. A snapshot must therefore not refer to them by path.
         """
         self._ignored |= {id(value): value for value in values}
 
@@ -158,7 +158,7 @@ class Baseline:
 
     def before(self, *, probe: bool) -> Before:
         """
-        Return what is known from earlier walks, so that the next walk can skip unchanged objects. With `probe`, long
+        Return the results of earlier walks, so that the next walk can skip unchanged objects. With `probe`, long
         containers are compared item by item.
         """
         for key in list(self._tables):
@@ -194,8 +194,8 @@ class Baseline:
 
 def _is_compared(node: Node) -> bool:
     """
-    Return whether a whole object is compared at once, such as an array or a long container. For all other objects, the
-    parts are compared.
+    Return True if the object is compared as a whole, such as an array or a long container, and False if its parts are
+    compared one by one.
     """
     if node.kind == "asked":
         return isinstance(node.value, GENERATORS)
@@ -206,9 +206,9 @@ def _change(before: dict[str, Any], now: dict[str, Any], holder: object) -> Chan
     """
     Return what has changed between a holder's parts `before` and `now`; None if nothing has.
 
-    A name that is missing in `now` counts as gone only if the attribute no longer exists. For example, an attribute of
-    a library's module counts as a part only while its value is plain. If its value becomes another object, it is no
-    longer in `now`, but the attribute still exists.
+    A part that is missing in `now` counts as gone only if `holder` no longer has an attribute of that name. For
+    example, an attribute of a library's module is a part only while its value is plain. If it gets another value, it is
+    missing in `now`, but it still exists.
     """
     if len(before) == len(now) and all(map(is_, before, now)):
         others = compress(now, map(is_not, before.values(), now.values()))  # usually few

@@ -1,8 +1,8 @@
 """
 Saves and restores modules that are copies of a part of the trained module, such as averages and teachers. This is
-needed only for copies that a batch has made, because the script makes all others again at its start.
+needed only for copies that the script makes during a batch, because it makes all others again at its start.
 
-A checkpoint cannot describe how to make a module. So a resume finds the part of the trained module that has the same
+A checkpoint cannot describe how to build a module. So a resume finds the part of the trained module that has the same
 structure, copies it, and gives the copy the saved weights, flags and plain attributes.
 """
 
@@ -30,8 +30,8 @@ attributes.
 
 class Copies:
     """
-    A cache of the parts of which modules are copies. It has the name of the part for each copy, by the copy's `id`. The
-    cache is needed because it takes long to find the part in a large model.
+    Finds the part of a model of which a module is a copy. The part's name is cached, because finding it in a large
+    model takes long.
     """
 
     def __init__(self) -> None:
@@ -55,8 +55,8 @@ def _part_like(made: nn.Module, module: nn.Module, own_parts: OwnParts) -> str |
 
 def _alike(made: nn.Module, part: nn.Module, own_parts: OwnParts) -> bool:
     """
-    Return whether `made` could be a copy of `part`. Their tensors must have the same names and shapes. Each other
-    attribute must be a scalar, or the same object in both modules.
+    Return whether `made` could be a copy of `part`: their tensors have the same names and shapes, and each other
+    attribute is a scalar, or the same object in both modules.
     """
     if {n: t.shape for n, t in _tensors(made).items()} != {n: t.shape for n, t in _tensors(part).items()}:
         return False
@@ -69,8 +69,8 @@ def _alike(made: nn.Module, part: nn.Module, own_parts: OwnParts) -> bool:
 
 def content_of(made: nn.Module, like: str, own_parts: OwnParts) -> dict[str, Any]:
     """
-    Return what `made_like` needs to turn a copy of the part `like` into `made`: tensors, flags and plain attributes.
-    Tensors are not copied.
+    Return the tensors, flags and plain attributes of `made`, with which `made_like` can later turn a copy of the part
+    `like` into `made`. Tensors are not copied.
     """
     return {
         "like": like,

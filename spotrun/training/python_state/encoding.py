@@ -1,10 +1,10 @@
 """
-Encodes the changes of a script's Python state for a checkpoint. The result is called an image.
+Encodes the changes to a script's Python state for a checkpoint. The result is called an image.
 
-An image is a list of objects. An object that existed when training began is listed with its path. The new process has
-the same object at this path, so a restore only fills it. An object that was made later does not exist in the new
-process, so a restore creates it. A value refers to an object by the object's number in the list, or by its path. This
-preserves shared objects and cycles. A value that cannot be encoded is left out and reported.
+An image is a list of objects. An object that existed when training began is listed with its path. A resumed process has
+the same object at this path, so a restore only sets its content. An object that was created later does not exist in the
+resumed process, so a restore creates it. A value refers to an object by the object's number in the list, or by its
+path. This preserves shared objects and cycles. A value that cannot be encoded is left out and reported.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Encoder:
         return {"format": FORMAT, "objects": objects}
 
     def _is_carried_for_itself(self, key: int, node: Node) -> bool:
-        """Return whether the image contains a changed object even if no other changed object refers to it."""
+        """Return True if the image has to contain this changed object even if no other changed object refers to it."""
         if self._baseline.knows(node.value) or key in self._walk.trained_parts:
             return True
         return node.kind in ("nn", "tensor") and self._baseline.path_of(node.value) is not None
@@ -110,8 +110,9 @@ class Encoder:
 
     def _find_dead(self) -> None:
         """
-        Find the containers that cannot be saved. A container is saved whole or not at all. So if one of its parts
-        cannot be saved, neither can the container. The same then holds for each new container that contains it.
+        Find the containers that cannot be saved. A container is saved completely or not at all. So if one of its items
+        cannot be saved, neither can the container. The same then holds for any container that contains it and did not
+        exist when training began.
         """
         held_by: dict[int, list[int]] = {}
         for key in self._changes:
@@ -134,8 +135,8 @@ class Encoder:
 
     def _lost_in(self, node: Node) -> UntrackedChange | None:
         """
-        Return the reason why this object cannot be saved, or None if it can. The object and its parts are checked; the
-        parts' own parts are not.
+        Return the reason why this object cannot be saved, or None if it can. Only the object and its direct parts are
+        checked.
         """
         value = node.value
         if node.is_closed:
@@ -304,7 +305,9 @@ def _is_factory(value: object) -> bool:
 
 
 def _packed(parts: list[Any]) -> Tensor | None:
-    """Return the numbers as a tensor if all are floats, or all are ints that fit into 64 bits; else None."""
+    """
+    Return the numbers as a tensor if all are floats, or all are ints that fit into 64 bits; otherwise return None.
+    """
     if len(parts) < PACKED_FROM:
         return None
     kinds = set(map(type, parts))

@@ -1,9 +1,10 @@
 """
 Compares an array, a tensor or a long container with its earlier content.
 
-A small value is always compared whole. A large value is usually compared only by its count of writes. In a comparison
-with `probe`, the bytes of large values are compared too: whole values until WHOLE_BYTES are compared, and only samples
-of any further value. The first comparison of a process, and every 32nd after it, is made with `probe`.
+A small value is always compared byte by byte. A large tensor is usually compared only by its number of writes, and
+other large values are not compared. A comparison with `probe` also compares the bytes of large values: all bytes of
+each value until WHOLE_BYTES have been compared, and only samples of the other values. The first comparison of a
+process, and every 32nd after it, is made with `probe`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ A function that returns whether a value is unchanged. Its argument `probe` says 
 
 
 class Budget:
-    """The number of bytes that a probe may still compare whole."""
+    """The number of bytes that a probe may still compare completely."""
 
     def __init__(self) -> None:
         self._left = WHOLE_BYTES
@@ -49,7 +50,7 @@ class Budget:
 
 
 def unchanged(value: Any, budget: Budget) -> Unchanged:
-    """Record the present state of `value`, and return a function that later compares `value` with that state."""
+    """Record the current state of `value`, and return a function that later compares `value` with that state."""
     if isinstance(value, Tensor):
         return _tensor(value, budget)
     if isinstance(value, np.ma.MaskedArray):
@@ -117,7 +118,7 @@ def _checksum_of_array(array: np.ndarray[Any, Any], whole: bool) -> int:
 def _tensor(tensor: Tensor, budget: Budget) -> Unchanged:
     """
     Record a tensor's version, shape and bits to compare them later. The version alone is not sufficient: many scripts
-    write averages through `.data`, which does not change it.
+    write averages through `.data`, which leaves the version unchanged.
     """
     if not is_dense(tensor):
         return lambda probe: True
@@ -155,7 +156,7 @@ def _version(tensor: Tensor) -> int:
 
 
 def _bits(tensor: Tensor) -> bytes:
-    """Return the tensor's bytes. Compared as bytes, NaN equals NaN, and 0.0 differs from -0.0."""
+    """Return the tensor's bytes. In a comparison of bytes, NaN equals NaN, and 0.0 differs from -0.0."""
     return memory_of(tensor.contiguous()).tobytes()
 
 

@@ -1,6 +1,5 @@
 """
-Walks through the state that a script keeps in Python objects. Finds every object whose parts may change, and the
-object's path.
+Walks through the state that a script keeps in Python objects, and finds each mutable object and its path.
 
 An object's path is the first path by which the walk reaches it, such as `module.meters['loss'].history`. The walk
 enters containers, and the script's own instances, classes, functions and modules. It does not enter objects of
@@ -89,11 +88,11 @@ values are saved.
 
 class Node:
     """
-    An object whose parts may change.
+    A mutable object.
 
     `parts` is a dict if the parts have names (HOLDERS), and a list otherwise; for a mapping, the list has its keys and
-    values, alternating. `parts` is None if the walk does not enter the object. `inner` has the parts that may have
-    parts themselves, each with its path. Parts whose `id` is in `still` are unchanged, and are left out.
+    values, alternating. `parts` is None if the walk does not enter the object. `inner` has those parts that can contain
+    objects, each with its path. Parts whose `id` is in `still` are unchanged, and are left out.
     """
 
     __slots__ = ("inner", "kind", "parts", "path", "value")
@@ -107,13 +106,13 @@ class Node:
 
     @property
     def is_closed(self) -> bool:
-        """True for a container that the walk does not enter because it is a table or has more than ITEMS_MAX items."""
+        """True for a container that the walk does not enter, because it is too long."""
         return self.parts is None and self.kind in CONTAINERS
 
     def has_same_parts(self) -> bool:
         """
-        Return whether a container still has the same objects as parts as when it was walked. Return True if its parts
-        were not read. Not implemented for objects with named parts.
+        Return whether a container still contains the same objects as at the walk. Return True if the walk did not read
+        its parts. Not implemented for objects with named parts.
         """
         if self.parts is None:
             return True
@@ -141,8 +140,8 @@ class Walk:
     The objects that one walk finds, by `id`. `nodes` are the objects that the walk enters.
 
     `others` are the objects that the walk does not enter. They include `stops`, the objects that the caller excludes.
-    To save time, the path of an object is stored in two parts, which are joined only when the path is needed. The first
-    walk has no `before`, and treats every container of more than TABLE_ITEMS items as a table.
+    To save time, an object's path is stored in two parts, which are joined only when the path is needed. `before` is
+    None for the first walk, which treats every container of more than TABLE_ITEMS items as a table.
     """
 
     def __init__(self, script: Script, stops: Mapping[int, object], before: Before | None) -> None:
@@ -203,8 +202,8 @@ class Walk:
 
     def _registered(self, where: str, tensors: Mapping[str, Tensor | None]) -> tuple[tuple[str, bool], ...]:
         """
-        Record tensors that snapshots contain as weights. For each tensor, return its name and whether it requires
-        gradients.
+        Record a module's tensors, which snapshots contain as weights. For each tensor, return its name and whether it
+        requires gradients.
         """
         flags = []
         for name, tensor in tensors.items():
@@ -232,8 +231,8 @@ class Walk:
 
     def structure(self) -> Iterator[int]:
         """
-        Yield the `id`s of the objects that make up the structure of modules outside the trained module. These are the
-        modules of libraries' classes, and each module's dicts of tensors and inner modules.
+        Yield the `id`s of the objects that define the structure of torch modules outside the trained module: the
+        modules whose classes come from libraries, and every module's dicts of tensors and inner modules.
         """
         for key, node in self.nodes.items():
             if node.kind == "nn" and key not in self.trained_parts:
@@ -263,8 +262,8 @@ class Walk:
 
     def _keep_earlier(self, key: int) -> bool:
         """
-        Reuse the Node that was made at the start of training, and return True, if the object still has the same parts.
-        Otherwise return False.
+        If the object still has the same parts as at the start of training, reuse the Node that was made then, and
+        return True. Otherwise return False.
         """
         earlier = self._before.earlier.get(key)
         if earlier is None or self._left <= 0 or key in self.stops or not earlier.has_same_parts():
@@ -359,7 +358,7 @@ class Walk:
         return parts | {name: vars(module)[name] for name in TENSORS_OF_TORCH if vars(module)[name]}
 
     def _plain_of(self, module: nn.Module) -> dict[str, Any] | None:
-        """Return the public plain attributes of a library's module; None if the class is the script's."""
+        """Return the public plain attributes of a library's module; None if the script defines the module's class."""
         cls = type(module)
         is_plain = self._plain.get(cls)
         if is_plain is None:
@@ -397,7 +396,7 @@ def pairs_of(mapping: dict[Any, Any]) -> Collection[tuple[Any, Any]]:
 
 
 def _inner(where: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return the inner modules in reverse order, so that they come off a stack in the order of `named_modules`."""
+    """Return the inner modules in reverse order, so that a stack returns them in the order of `named_modules`."""
     inner = [(f"{where}.{name}", part) for name, part in module._modules.items() if part is not None]
     inner.reverse()
     return inner
@@ -428,7 +427,7 @@ def _of_function(function: FunctionType) -> dict[str, Any]:
 
 
 def _named(kind: str, path: str, parts: Any, still: Set[int]) -> list[tuple[Any, str]]:
-    """Return those of `parts` that can contain further objects, each with its own path."""
+    """Return those of `parts` that can contain further objects, each with its path."""
     if kind in HOLDERS:
         return [
             (part, f"{path}.{name}")

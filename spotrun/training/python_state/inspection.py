@@ -2,10 +2,10 @@
 Detects whether an object has changed, without calling the object's code. This is used for objects that checkpoints do
 not contain.
 
-For this, the module collects facts about the object. For an iterator, the fact is its position. For an object that is
-partly outside the process, such as a file, the facts are counts (outside.py). For a library's object, the facts are the
-numbers, arrays and further objects in its attributes. Private attributes, dicts and texts are mostly caches. They are
-ignored, unless they contain a generator, a connection or a process.
+The module compares facts about the object. The fact about an iterator is its position. The facts about an object that
+is partly outside the process, such as a file, are counts (outside.py). The facts about a library's object are the
+numbers, arrays and further objects in its attributes. Its private attributes, dicts and texts are mostly caches, so
+they are ignored unless they contain a random number generator, a connection or a process.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ def _or_id(value: Any) -> Any:
 
 def _kept_results(value: Any) -> list[Any]:
     """
-    If `value` is a function with a cache (`lru_cache`), return how many results were added to it. The cached results
-    themselves cannot be read, and a resume cannot restore them.
+    If `value` is a function with a cache (`lru_cache`), return the number of results that the cache has stored. The
+    results themselves cannot be read, and a resume cannot restore them.
     """
     return [value.cache_info().misses] if type(value) is CACHE else []
 
@@ -173,7 +173,8 @@ def _counts_anyway(cls: type) -> bool:
 
 def _is_shadowed(cls: type) -> bool:
     """
-    Return whether instances of `cls` are proxies for another object. Reading their attributes could create that object.
+    Return whether instances of `cls` are proxies for other objects. Reading a proxy's attributes could create the
+    object behind it.
     """
     return any(isinstance(vars(base).get("__dict__"), property) for base in cls.__mro__)
 

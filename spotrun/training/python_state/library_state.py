@@ -1,5 +1,5 @@
 """
-Compares the modules of libraries, such as torch's layers, with their earlier state. Most parts of a model are such
+Compares the modules of libraries, such as torch's layers, with their earlier state. A model consists mostly of such
 modules.
 
 The state of such a module consists of a few plain attributes (such as `Dropout.p`), and of the `requires_grad` flags of
@@ -19,7 +19,7 @@ _requires_grad = attrgetter("requires_grad")
 
 
 class LibraryModuleState(NamedTuple):
-    """A library's module in its earlier state."""
+    """The earlier state of a library's module."""
 
     module: nn.Module
     attributes: int
@@ -32,7 +32,7 @@ class LibraryModuleState(NamedTuple):
 
     @classmethod
     def of(cls, module: nn.Module, names: Sequence[str]) -> LibraryModuleState:
-        """Record a module. `names` are the attributes to compare."""
+        """Record a module's current state. `names` are the attributes to compare."""
         get = itemgetter(*names) if names else _nothing
         attributes = vars(module)
         parameters = [parameter for parameter in module._parameters.values() if parameter is not None]

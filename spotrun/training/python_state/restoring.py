@@ -1,10 +1,10 @@
 """
 Restores the Python state that an image describes (see encoding.py).
 
-Each start of the script makes the script's first objects. A restore fills these in place, because other objects may
-refer to them. Objects that the script had made later do not exist in the new process, so the restore creates them:
-containers, arrays and tensors, and instances of classes that exist in the script's modules. Nothing that an image names
-is imported or called.
+Some objects are created whenever the script starts. A restore changes these in place, because other objects may refer
+to them. Objects that the script had created later do not exist in the new process, so the restore creates them:
+containers, arrays, tensors, and instances of classes that exist in the script's modules. It never imports or calls
+anything that an image names.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ calls methods of the parts, so the parts must be complete.
 
 
 class _Missing(Exception):
-    """Raised if an object can be neither found nor made in this process."""
+    """Raised if an object can be neither found nor created in this process."""
 
 
 class Restorer:
@@ -60,14 +60,14 @@ class Restorer:
     Restores one image. After the restore, the attribute `lost` has the paths of the values that could not be restored,
     because this process has no object for them.
 
-    The argument `late` has the trained module's present parts, by path.
+    The argument `late` has all parts that the trained module has now, by path.
     """
 
     def __init__(
         self, script: Script, baseline: Baseline, image: dict[str, Any], late: Mapping[str, object] | None = None
     ) -> None:
         if image.get("format") != FORMAT:
-            raise CheckpointDamaged(f"the checkpoint's Python state has the unknown format {image.get('format')!r}")
+            raise CheckpointDamaged(f"the checkpoint's Python state has an unknown format: {image.get('format')!r}")
         self._script = script
         self._baseline = baseline
         self._late = late or {}
@@ -111,9 +111,9 @@ class Restorer:
 
     def _place(self, number: int, kind: str, path: str, known: bool, content: Any) -> Any:
         """
-        Find or create the object for entry `number` of the image, and return it. It is filled later. Return None in two
-        cases: the object cannot be filled later, so it is created only once its parts exist; or this process cannot
-        create it at all.
+        Find or create the object for entry `number` of the image, and return it. Its content is restored later. Return
+        None if its content cannot be restored later (it is then created once its parts exist), or if this process
+        cannot create it at all.
         """
         if kind in _BUILT:
             return None
@@ -203,8 +203,8 @@ class Restorer:
 
     def _contents(self) -> dict[int, Any]:
         """
-        Return the parts of each object, before any object is filled. If one part of a container is missing, the
-        container counts as missing too.
+        Return the parts of each object, before the content of any object is restored. If one part of a container is
+        missing, the container counts as missing too.
         """
         holders = {n: item for n, item in enumerate(self._objects) if item[0] in HOLDERS}
         others = {n: item for n, item in enumerate(self._objects) if item[0] not in HOLDERS and item[0] not in _BUILT}
@@ -229,9 +229,9 @@ class Restorer:
 
     def _lacks_a_part(self, number: int) -> bool:
         """
-        Return whether a part is missing for object `number`, a new instance of a class of the script. If a part is
-        missing, the instance is not created, because the script's own code could never have made it without that part.
-        (An instance that exists already is filled without the missing part.)
+        Return True if object `number` must not be created. It is a new instance of one of the script's classes, and one
+        of its parts is missing: the script's own code could not have created it without that part. (An existing
+        instance is restored without the missing part.)
         """
         try:
             for encoded in self._objects[number][3]["parts"].values():
@@ -337,7 +337,7 @@ class Restorer:
 
 
 def _fill_holder(kind: str, holder: Any, parts: dict[str, Any], gone: tuple[str, ...]) -> None:
-    """Fill a holder without calling its class's `__setattr__`, which may be the script's code."""
+    """Restore a holder's parts without calling its class's `__setattr__`, which may be the script's code."""
     if kind == "nn" and FLAGS in parts:
         _set_flags(holder, parts.pop(FLAGS))
     own = {name: part for name, part in parts.items() if not is_name_of_python(name)}
@@ -403,8 +403,8 @@ def _member(name: str, member: str) -> Enum:
 
 def _flag(name: str, number: int) -> Flag:
     """
-    Return a flag by its number. The flag may be a combination of several members. A combination has no name, and Python
-    makes it only when it is first used.
+    Return the flag with this number. It may be a combination of several members, which has no name, and which Python
+    creates only when it is first used.
     """
     found = _enum(name)
     if Flag not in found.__mro__:
@@ -414,7 +414,10 @@ def _flag(name: str, number: int) -> Flag:
 
 
 def _enum(name: str) -> type:
-    """Return an enum class that already exists in this process."""
+    """
+    Return the enum class `name` (`module:class`) without importing anything. Raise _Missing if this process does not
+    have it.
+    """
     module, _, qualname = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):

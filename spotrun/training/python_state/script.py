@@ -74,7 +74,7 @@ class Script:
         return thing.__module__ in self.modules
 
     def own_of(self, things: Mapping[str, object]) -> dict[str, object]:
-        """Return those of `things` whose classes are the script's."""
+        """Return those of `things` whose classes the script defines."""
         return {name: one for name, one in things.items() if self.owns(type(one))}
 
     def class_name(self, cls: type) -> str:
@@ -82,8 +82,8 @@ class Script:
 
     def find(self, name: str) -> type | None:
         """
-        Return the class of this name if one of the script's modules has it; else None. Imports nothing and calls
-        nothing.
+        Return the class of this name if one of the script's modules has it; otherwise return None. Import nothing, and
+        call nothing.
         """
         module, _, qualname = name.partition(":")
         found: Any = self.modules.get(module)
@@ -93,9 +93,9 @@ class Script:
 
     def can_make(self, cls: type) -> bool:
         """
-        Return whether an instance of `cls` can be created without calling `cls`. For this, `cls` and each class from
-        which it inherits must be either a class of the script that defines none of `_MARKS`, or a class such as
-        `abc.ABC` that is known to be harmless.
+        Return whether an instance of `cls` can be created without calling `cls`: it and each of its base classes is
+        either a class of the script that defines none of `_MARKS`, or a class that is known to be harmless, such as
+        `abc.ABC`.
         """
         return all(self._is_simple(base) for base in cls.__mro__)
 
@@ -105,10 +105,7 @@ class Script:
         return self.owns(base) and not any(mark in vars(base) for mark in _MARKS)
 
     def set_by_libraries(self, cls: type) -> frozenset[str]:
-        """
-        Return the names of those attributes of a `cls` instance that come from libraries: the attributes that methods
-        of its library base classes set on `self`.
-        """
+        """Return the names of the attributes that library base classes of `cls` set on `self` in their methods."""
         if cls not in self._set_by_libraries:
             others = (base for base in cls.__mro__ if base is not object and not self.owns(base))
             libraries = tuple(base for base in others if base.__module__ != "collections")  # but not UserDict.data
@@ -154,7 +151,7 @@ def _set_on_self(code: CodeType) -> Iterator[str]:
         if instruction.opname == "STORE_ATTR" and holder == "self":
             yield instruction.argval
         argument = instruction.argval
-        # From Python 3.13 on, one instruction may load two variables. The second one is what the next instruction uses.
+        # From Python 3.13 on, one instruction may load two variables. The next instruction uses the second one.
         holder = argument[-1] if isinstance(argument, tuple) and argument else argument
 
 

@@ -41,16 +41,15 @@ class PythonState:
     The state that the script keeps in Python objects.
 
     Call the methods in this order: `begins`; `moved`; `reads` for each loader; `starts`; then `dump` at each snapshot.
-    On a resume, call `load` twice. The first time is when the loaders exist, before their workers start, so that the
-    workers start with the restored state. The second time is after `starts`, because the script's start hooks make new
-    objects, which have to be restored too.
+    On a resume, call `load` twice: once when the loaders exist but their workers have not started, so that the workers
+    start with the restored state; and once after `starts`, because the script's start hooks create new objects, which
+    have to be restored too.
     """
 
     def __init__(self, framework: Framework, script: Script | None = None, work: str = "") -> None:
         """
-        Create the state of `framework`'s training. It does not include file objects that are open for writing in the
-        folder `work`, because checkpoints include the work folder's files, and the positions in these files,
-        separately.
+        Create the state of `framework`'s training. File objects that are open for writing in the folder `work` are left
+        out, because checkpoints contain the folder's files and the positions in them separately.
         """
         self._framework = framework
         self._script = script or Script.of_this_process()
@@ -76,15 +75,15 @@ class PythonState:
 
     def moved(self) -> None:
         """
-        Record the module's tensors once more. Call this after the module was moved to its device, because the move may
+        Record the module's tensors again. Call this after the module has been moved to its device, because the move may
         have replaced its tensors.
         """
         self._baseline.settle(self._walk(None))
 
     def reads(self, loader: Any, stage: Stage, number: int) -> None:
         """
-        Register the loader that is the `number`-th of its stage. The state of its stream or sampler is not part of the
-        Python state, because it is saved with the position in the data.
+        Register loader `number` of a stage. The state of its stream or sampler is not part of the Python state, because
+        it is saved with the position in the data.
         """
         names = ("sampler", "batch_sampler") if is_indexed(loader) else ("dataset",)
         self._stops |= {id(one): one for one in (loader, *(getattr(loader, name, None) for name in names))}
@@ -114,7 +113,7 @@ class PythonState:
 
     def dump(self) -> State:
         """
-        Return the changes since `begins`. Tensors are not copied. Afterwards `news` has the changes that cannot be
+        Return the changes since `begins`. Tensors are not copied. Afterwards, `news` returns the changes that cannot be
         saved.
         """
         probe = self._dumps % PROBE_EVERY == 0
@@ -158,9 +157,9 @@ class PythonState:
 
     def load(self, image: State, *, last: bool) -> None:
         """
-        Restore `image`, which `dump` returned in an earlier process. `last` is True in the second of the two calls of a
-        resume. If this process has no object for a saved value, the value cannot be restored; after the second call,
-        the method `news` returns such values.
+        Restore `image`, which `dump` returned in an earlier process. A resume calls this twice, the second time with
+        `last`. If this process has no object for a saved value, the value cannot be restored; after the second call,
+        `news` returns these values.
 
         Raises:
             CheckpointDamaged: the image is malformed or of an unknown format.
@@ -202,7 +201,9 @@ class PythonState:
 
 
 def _own_within(script: Script, value: Any, path: str, depth: int = DEPTH) -> Iterator[tuple[str, object]]:
-    """Yield `value` if its class is the script's. Else yield the instances of the script's classes inside `value`."""
+    """
+    Yield `value` if the script defines its class. Otherwise yield the instances of the script's classes inside it.
+    """
     if script.owns(type(value)):
         yield path, value
     elif depth and isinstance(value, list | tuple):

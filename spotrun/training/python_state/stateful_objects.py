@@ -1,9 +1,9 @@
 """
-Saves and loads objects that can export their own state: generators, and the learning-rate schedulers, optimizers and
-gradient scalers that a script keeps in its own objects.
+Saves and loads objects that can export their own state: random number generators, and the learning-rate schedulers,
+optimizers and gradient scalers that a script keeps in its own objects.
 
-An exported state is saved as nested values. If an object inside it is also used elsewhere in the script, the two uses
-no longer share the object after a restore: the restored state contains a copy of it.
+An exported state is saved as nested values. If the state contains an object that the script also uses elsewhere, the
+two uses no longer share this object after a restore: the restored state contains a copy.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ def _set_numpy_state(generator: np.random.Generator, state: Any) -> None:
 
 def load_scaler(scaler: torch.amp.GradScaler, state: Any) -> None:
     """
-    Load a gradient scaler's state, and make its tensors immediately.
+    Load a gradient scaler's state, and create its tensors immediately.
 
-    A scaler usually makes its tensors when it first scales a loss. That can be too late after a restore at the end of a
-    pass. The gradients of that pass may still need an optimizer step, which uses the tensors before another loss is
-    scaled.
+    A scaler usually creates its tensors when it first scales a loss. After a resume at the end of a pass, that can be
+    too late: an optimizer step may still have to use the gradients of that pass, and it needs the tensors.
     """
     scaler.load_state_dict(state)
     scaler.scale(torch.zeros((), device=scaler._device))
@@ -67,8 +66,8 @@ def is_asked(cls: type) -> bool:
 
 def parts_of(asked: object) -> Iterable[tuple[str, object]]:
     """
-    Return further objects that hold state of `asked`, because the state that `asked` exports is not complete. (For
-    example, the learning rates of a scheduler are in its optimizer.)
+    Return the other objects that hold part of the state of `asked`, such as the optimizer that holds a scheduler's
+    learning rates.
     """
     return [("optimizer", asked.optimizer)] if isinstance(asked, LRScheduler) else []
 

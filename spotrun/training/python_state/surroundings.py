@@ -39,7 +39,8 @@ _SETTINGS: dict[str, Callable[[], Any]] = {
 
 class Surroundings:
     """
-    The environment, working folder and settings at one time. Values of variables may be secrets and are not reported.
+    The environment variables, working folder and library settings at one moment. The variables' values are never
+    reported, because they may be secrets.
     """
 
     def __init__(self) -> None:
@@ -63,8 +64,8 @@ class Surroundings:
 
 def _raw() -> Mapping[Any, Any]:
     """
-    Return all environment variables as the system encodes them. This is faster than reading os.environ, which decodes
-    each variable at each access.
+    Return all environment variables in the system's encoding. This is faster than reading os.environ, which decodes a
+    variable at each access.
     """
     raw: Mapping[Any, Any] = vars(os.environ).get("_data", os.environ)
     return raw

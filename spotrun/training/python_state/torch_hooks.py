@@ -3,8 +3,8 @@ Detects hooks that are added or removed during training. A hook is a function th
 a gradient or a step.
 
 torch keeps these functions in its own lists, so a snapshot of the script's objects does not contain them. After a
-resume, there are only the hooks that the script registers at its start. A hook that was added or removed during
-training would be different, so each such change is reported.
+resume, there are only the hooks that the script registers at its start. If the script adds or removes hooks during
+training, they would differ after a resume, so each such change is reported.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class TorchHooks:
 
     def changed(self, *, probe: bool) -> Iterator[UntrackedChange]:
         """
-        Yield each place at which hooks were added or removed. Without `probe`, the removal of a parameter's hook is
-        noticed only if another hook was also added.
+        Yield each place at which hooks were added or removed. Without `probe`, a removed hook of a parameter may be
+        overlooked, because only the number of other hooks and the number of registrations are compared.
         """
         counts, registered = list(map(len, self._lists)), RemovableHandle.next_id
         if not probe and (counts, registered) == (self._counts, self._registered):

@@ -1,5 +1,6 @@
 """
-Compares many small objects at once. A walk can then skip the unchanged objects, which are most of a script's objects.
+Compares many small objects at once with their earlier content. A walk can then skip the unchanged objects, which are
+most of a script's objects.
 
 Once an object has changed, it is removed from this cache for good, together with all objects that contain it. From then
 on, each walk compares these objects one by one.
@@ -34,21 +35,21 @@ call.
 
 
 class UnchangedCandidate(NamedTuple):
-    """An object found by an earlier walk, and a test whether it is unchanged."""
+    """An object that an earlier walk found, and a function that tests whether it is unchanged."""
 
     node: Node
     rests: Callable[[], bool]
 
 
 class UnchangedObjects:
-    """The small objects of an earlier walk that have not changed, and in which nothing has changed."""
+    """The small objects of an earlier walk that have not changed, and that contain no changed object."""
 
     def __init__(self, found: Iterable[UnchangedCandidate] = ()) -> None:
         self._blocks = [block for kind, each in _by_kind(found) for block in _blocks(kind, each)]
         self._keys = self._that_hold_no_others()
 
     def now(self) -> Set[int]:
-        """Return the `id` of each unchanged object. An object that has changed once is never in the result again."""
+        """Return the `id` of each unchanged object. An object that has changed once is never returned again."""
         if all(block.rests() for block in self._blocks):
             return self._keys
         self._blocks = [block if block.rests() else block.without_changed() for block in self._blocks]
@@ -94,8 +95,7 @@ def _blocks(kind: str, objects: list[UnchangedCandidate]) -> Iterator[_Block]:
 
 def _kind_of_small(node: Node) -> str:
     """
-    Return the name of the group of small objects with which `node` is compared at once; "" if it must be compared
-    alone.
+    Return the name of the group of small objects with which `node` can be compared; "" if it has to be compared alone.
     """
     value, cls = node.value, type(node.value)
     if cls in SEQUENCES or cls in MAPPINGS:
@@ -115,7 +115,7 @@ def _is_small_tensor(tensor: Tensor) -> bool:
 
 
 def _inside(node: Node) -> set[int]:
-    """Return the keys of the objects inside `node` that may change."""
+    """Return the keys of the mutable objects inside `node`."""
     return {id(part) for part, _ in node.inner if not is_scalar(part)}
 
 
@@ -137,8 +137,8 @@ def _look_at_arrays(values: list[Any]) -> Look:
 
 def _look_at_tensors(values: list[Any]) -> Look:
     """
-    Return a function that reads the bytes of the tensors through views of their memory. The views are made here, only
-    once, because making a view takes longer than comparing the bytes.
+    Return a function that reads the bytes of the tensors through views of their memory. The views are created here,
+    once, because creating a view takes longer than comparing the bytes.
     """
     memories: list[Any] = [memory_of(value.detach()) for value in values]
 

@@ -2,8 +2,8 @@
 Encodes immutable plain values for a checkpoint.
 
 Most values stay as they are, because a checkpoint can contain them (checkpoint/tree.py). Any other value becomes a
-tuple that begins with the name of its kind. A tuple of the script itself could be confused with such an encoding. So
-every tuple of the script is encoded too, as a tuple that begins with "tuple".
+tuple that begins with the name of its kind. The script's own tuples could be confused with such encodings, so each of
+them is encoded too, as a tuple that begins with "tuple".
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SCALARS = _NUMPY | {
 
 
 class NotPlain(Exception):
-    """Raised for a value that checkpoints cannot contain. The exception's text describes the value."""
+    """Raised for a value that checkpoints cannot contain. The message describes the value."""
 
 
 def is_scalar(value: object) -> bool:
@@ -81,7 +81,7 @@ def decode(encoded: Encoded) -> Any:
     Return the value that was encoded.
 
     Raises:
-        ValueError: an unknown kind.
+        ValueError: `encoded` is of an unknown kind.
     """
     if type(encoded) is not tuple:
         return encoded

@@ -1,4 +1,6 @@
-"""Computes digests of tensors, arrays and plain values for a trace. Equal values have equal digests in each process."""
+"""
+Computes digests of tensors, arrays and plain values for a trace. Equal values have equal digests in every process.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ SHOWN_MAX = 80
 
 
 def generators() -> dict[str, Any]:
-    """Return the state of every generator that spotrun seeds."""
+    """Return the state of every random number generator that spotrun seeds."""
     states = {"torch": torch.get_rng_state(), "numpy": np.random.get_state(), "python": random.getstate()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states |= {f"cuda:{n}": state for n, state in enumerate(torch.cuda.get_rng_state_all())}
@@ -96,7 +98,7 @@ def _digest_of_tensor(tensor: Tensor) -> str:
 
 
 def stable(leaf: Any) -> str:
-    """Return a text for `leaf` that is the same in each process: without memory addresses, and with sorted sets."""
+    """Return a text for `leaf` that is the same in every process: without memory addresses, and with sorted sets."""
     if isinstance(leaf, float):
         return leaf.hex()
     if isinstance(leaf, set | frozenset):
@@ -105,6 +107,6 @@ def stable(leaf: Any) -> str:
 
 
 def shown(leaf: Any) -> str:
-    """Return a plain value's text if it is short; else its digest."""
+    """Return a plain value's text if the text is short; otherwise return its digest."""
     text = stable(leaf)
     return text if len(text) <= SHOWN_MAX else f"sha256 {sha256(text.encode(errors='surrogatepass')).hexdigest()}"

@@ -55,8 +55,8 @@ of the first epoch. Only the first traced process of a training does this.
 
 class Holds:
     """
-    The steps after which this process stops and waits to be killed. Steps in `held_at` are left out, because an earlier
-    process has already stopped there. If `held_at` is None, this process never stops.
+    The steps after which this process stops and waits to be killed. It does not stop at the steps in `held_at`, because
+    an earlier process has stopped there. If `held_at` is None, it never stops.
     """
 
     def __init__(self, file: TraceFile, held_at: Collection[int] | None) -> None:
@@ -81,8 +81,8 @@ class Holds:
 
 class ProcessTrace:
     """
-    The state that all traces in one process share. A process can run several fits, and each has its own trace. Shared
-    are the trace file, and the epoch and step at the end of the last fit.
+    The state that all traces in one process share: the trace file, and the epoch and step at the end of the last fit. A
+    process can run several fits, and each has its own trace.
     """
 
     file: TraceFile
@@ -119,7 +119,7 @@ def of_this_process() -> ProcessTrace:
 
 def traced(framework: Framework) -> FrameworkTrace | None:
     """
-    Return the trace of a fit that is about to start; None if the environment does not ask for a trace. Call this after
+    Return the trace of a fit that is about to start; None if the environment does not request a trace. Call this after
     the fit has loaded its state.
     """
     if FILE_VARIABLE not in os.environ:
@@ -134,10 +134,9 @@ class FrameworkTrace:
     """
     The trace of one fit.
 
-    The trace counts epochs and steps across all fits of a process, but a framework may count from 0 again in each fit.
-    So the trace adds an offset to the framework's epoch and step. The offset is the trace's epoch and step at the end
-    of the last fit, minus `counted`. `counted` is the framework's own epoch and step at the start of this fit, before a
-    checkpoint was loaded.
+    The trace counts epochs and steps across all fits of a process, but a framework may count from 0 in each fit. So the
+    trace adds an offset to the framework's epoch and step: its own epoch and step at the end of the last fit, minus
+    `counted`, the framework's epoch and step at the start of this fit, before a checkpoint was loaded.
     """
 
     def __init__(self, framework: Framework, counted: tuple[int, int] = (0, 0)) -> None:
@@ -170,8 +169,8 @@ class FrameworkTrace:
 
     def batch_ends(self) -> None:
         """
-        Record a batch. Call this after the framework has counted the batch. But call it before spotrun seeds the random
-        generators for the code that follows the batch, because the record includes the generators' states.
+        Record a batch. Call this after the framework has counted the batch, and before spotrun seeds the random number
+        generators for the code that follows it, because the record includes their states.
         """
         here, number = self._here, self._here.batch - 1
         order = self._order()
@@ -212,8 +211,8 @@ class FrameworkTrace:
 
     def ended(self) -> None:
         """
-        Record the end of training. The record includes the states of the random generators. Call this only when the
-        generators have the states with which the script continues after the training.
+        Record the end of training, including the states of the random number generators. So call this only once they
+        have the states with which the script continues after the training.
         """
         here, module = self._here, self._here.module
         self.process.ended_at = self._epoch, self._step
@@ -235,7 +234,7 @@ class FrameworkTrace:
     def note(self, moment: str) -> None:
         """
         Record all of the script's objects, with `moment` as the name of this point of the training. Only the first
-        traced process does this: no kill has interrupted the training before it.
+        traced process does this, because its training has not been interrupted by a kill.
         """
         if self._is_first_pass:
             self._file.append(ObjectsRecorded(moment=moment, places=self._places().found))
@@ -252,9 +251,9 @@ class FrameworkTrace:
         """
         Add all values of the script that verify-resume compares.
 
-        Plain values in local variables of functions are left out, because their values depend on what the process has
-        trained. For example, a process that resumes at the end of training trains no batch. Objects in local variables
-        are added if they can be reached from the framework's `roots()`.
+        Plain values in local variables of functions are left out, because they may depend on what this process has
+        trained, not only on the state of the training. (A process that resumes at the end of training trains no batch.)
+        Objects in local variables are added if they can be reached from the framework's `roots()`.
         """
         places.loggers(self._here.loggers)
         self._add_roots(places)

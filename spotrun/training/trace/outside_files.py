@@ -22,7 +22,7 @@ class OutsideFiles:
     """
     Records each file that Python code opens for writing or creates by renaming, from the time this object is made. Also
     records the files that are already open at that time, if /proc lists them. A file that a C library opens later is
-    not recorded, because Python does not see the call.
+    not recorded, because that call does not go through Python.
     """
 
     def __init__(self) -> None:
@@ -34,8 +34,8 @@ class OutsideFiles:
 
     def written(self) -> tuple[str, ...]:
         """
-        Return the recorded files that still exist. Three kinds are left out, because they differ in each process by
-        design: files in the folders of spotrun's instances, trace files, and Python's caches.
+        Return the recorded files that still exist. Three kinds are left out, because they always differ from process to
+        process: files in the folders of spotrun's instances, trace files, and Python's caches.
         """
         there = {os.path.realpath(path) for path in self._paths.copy() if _is_file(path)}
         return tuple(sorted(path for path in there if self._counts(path)))
@@ -55,8 +55,8 @@ class OutsideFiles:
 
     def _add(self, path: object) -> None:
         """
-        Record a path of any type. If the path is not valid, do nothing here: the script's call that uses this path
-        fails anyway, with a better message.
+        Record `path`. If it is not a valid path, do nothing: the script's call that uses it fails anyway, with a better
+        message.
         """
         if not isinstance(path, str | bytes | PurePath) or len(self._paths) >= PATHS_MAX:
             return

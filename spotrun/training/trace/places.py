@@ -1,9 +1,9 @@
 """
-Describes the values that the script holds in Python objects: one text for each value, by the value's path.
+Describes each value that the script holds in Python objects by a text, under the value's path.
 
-Checkpoints find such values with other code, in spotrun/training/python_state. This module does not use that code, and
-also describes objects that it skips: closures, iterators, generators, local variables of running functions, library
-objects. A library object is described by the content of its pickle or, if it has none, by its plain attributes.
+Checkpoints find such values with the code in spotrun/training/python_state. This module does not use that code, and
+also describes objects that checkpoints skip: closures, iterators, generators, local variables of running functions,
+library objects. A library object is described by the content of its pickle or, if it has none, by its plain attributes.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ _LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Event, thre
 
 class Places:
     """
-    The values of a script, by path. `found` has a text for each value. `unread` has the class of each object that could
-    not be inspected.
+    The values of a script, by their paths. `found` has a description of each value. `unread` has the class of each
+    object that could not be inspected.
     """
 
     def __init__(self, script: Script, stops: Iterable[object] = (), own: frozenset[str] = frozenset()) -> None:
@@ -118,8 +118,8 @@ class Places:
 
     def loggers(self, loggers: Iterable[object]) -> None:
         """
-        Make `add` skip each logger whose class comes from a library. Report such a logger as not inspected, unless it
-        belongs to a training framework (ELSEWHERE).
+        Make `add` skip each logger whose class comes from a library. Report these loggers as not inspected, except
+        those of training frameworks (ELSEWHERE).
         """
         for number, logger in enumerate(loggers):
             if not self._script.owns(type(logger)):
@@ -235,7 +235,7 @@ class Places:
             self._waiting.extend((f"{path}.{name}", parts[name]) for name in sorted(parts))
 
     def _state(self, path: str, value: Any) -> None:
-        """Add the state of a generator, a scheduler or an optimizer that the script holds."""
+        """Add the state of a random number generator, a scheduler or an optimizer that the script holds."""
         try:
             state = state_of(value)
         except NotPlain:
@@ -293,7 +293,7 @@ class Places:
         self._attributes_beside(path, value)
 
     def _attributes_beside(self, path: str, value: Any) -> None:
-        """Add the attributes that a container has besides its items, if the script defines its class."""
+        """If the script defines a container's class, add the container's attributes (its items are added elsewhere)."""
         parts = attributes_of(value) if self._script.owns(type(value)) else {}
         self._waiting.extend((f"{path}.{name}", parts[name]) for name in sorted(parts))
 
@@ -335,8 +335,8 @@ class Places:
 
     def _pickled(self, path: str, value: object) -> bool:
         """
-        Add a digest of the object's pickle, and return True. Return False if the object has no pickle, or one that is
-        too long to read.
+        Add a digest of the object's pickle, and return True. Return False if the object cannot be pickled, or its
+        pickle is too long to read.
         """
         stream = _Short()
         try:
@@ -377,7 +377,7 @@ def _content(cell: CellType) -> Any:
 
 def of_library(script: Script, callback: object) -> Iterator[tuple[str, str]]:
     """
-    Yield texts for the values in a callback that comes from a library, or whose class inherits from a library's class.
+    Yield descriptions of the values in a callback whose class comes from a library, or inherits from a library's class.
     These values are the state that the callback exports, its models, and its public attributes with plain values.
     """
     if script.owns(type(callback)) and not script.set_by_libraries(type(callback)):
@@ -407,6 +407,7 @@ def digest_of_tree(value: Any) -> str:
 
 def is_bar(callback: object) -> bool:
     """
-    Return whether the callback is a progress bar or a model summary. These display times, which differ in each process.
+    Return whether the callback is a progress bar or a model summary. They show durations, which differ from process to
+    process.
     """
     return is_a(callback, "ProgressBar", "ModelSummary")

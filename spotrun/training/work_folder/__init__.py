@@ -1,4 +1,1 @@
-"""
-Records the state of the work folder's files for a snapshot, at a boundary, and restores the files when training
-resumes.
-"""
+"""Records the work folder's files for a snapshot, between two steps, and restores them when training resumes."""

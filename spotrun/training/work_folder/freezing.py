@@ -1,6 +1,6 @@
 """
 Freezes the work folder at a boundary: records its files and their contents at this moment, for a checkpoint. Training
-does not wait until large files are copied.
+does not wait for the copying of large files.
 
 A small file is copied immediately. A large file is kept open instead, and the agent reads it while training continues.
 If the script writes to the file before the agent has read it, the agent's copy is torn: it mixes old and new content.
@@ -45,7 +45,7 @@ paths that cannot be saved. (The agent's own limit for stored files is lower.)
 
 
 class Frozen:
-    """The state of a work folder at a boundary. It uses memory and open files until it is sent or closed."""
+    """The state of a work folder at a boundary. It holds memory and open files until it is sent or closed."""
 
     def __init__(self, number: int, memory: int | None = None) -> None:
         self.number = number
@@ -60,7 +60,7 @@ class Frozen:
         self._index_bytes = 0
 
     def add(self, data: bytes) -> int:
-        """Append `data` to the folder's memory, and return at which byte it starts."""
+        """Append `data` to the folder's memory, and return the offset at which it starts."""
         start, written = self._at, 0
         while written < len(data):
             written += os.pwrite(self._memory, data[written:], start + written)
@@ -68,7 +68,7 @@ class Frozen:
         return start
 
     def hold(self, fd: int) -> int:
-        """Take over the descriptor `fd`, and return its index among the folder's descriptors."""
+        """Take ownership of the descriptor `fd`, and return its index among the descriptors that this object owns."""
         self._descriptors.append(fd)
         return len(self._descriptors) - 1
 
@@ -143,8 +143,8 @@ class Freezer:
 
     def committed(self, number: int) -> None:
         """
-        Record that the agent has committed the checkpoint with the frozen folder `number`. From now on, files that have
-        not changed since that boundary need not be sent again.
+        Record that the agent has committed the checkpoint that contains frozen folder `number`. Files that have not
+        changed since its boundary need not be sent again.
         """
         if number in self._unsettled:
             self._known = self._unsettled[number]
@@ -152,8 +152,7 @@ class Freezer:
 
     def torn(self, paths: Iterable[str]) -> None:
         """
-        Copy the files `paths` immediately at all further boundaries. The agent has found that its copies of these files
-        were torn.
+        From now on, copy the files `paths` immediately at each boundary, because the agent's copies of them were torn.
         """
         self._copied |= set(paths)
         for path in paths:
@@ -162,8 +161,9 @@ class Freezer:
 
     def freeze(self, opened: Collection[Opened], *, final: bool = False) -> Frozen:
         """
-        Return the folder's present state. `opened` are the files that are open for writing. `final` is True at the last
-        boundary. These files are then copied immediately, because no later checkpoint could replace a torn copy.
+        Return the folder's current state. `opened` are the files that are open for writing. If `final` is True, this is
+        the last boundary, and these files are copied immediately, because no later checkpoint could replace one in
+        which they are torn.
         """
         frozen = Frozen(self._number)
         self._number += 1
@@ -233,10 +233,10 @@ class Freezer:
 
 def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[str]) -> dict[str, FileVersion]:
     """
-    Return those files for which size and modification time are enough to detect any later change. There are two kinds
-    of files for which they are not enough. If a file was written within the last TICK_NS, another write might leave its
-    modification time unchanged. The files `updated` may be written through a memory mapping, and such a write may
-    change the modification time only later.
+    Return those files for which any later change can be detected from size and modification time. This is not possible
+    for two kinds of files. If a file was written within the last TICK_NS, another write might leave its modification
+    time unchanged. The files `updated` may be written through a memory mapping, and such a write may change the
+    modification time only later.
     """
     return {
         path: seen
@@ -247,8 +247,8 @@ def _lasting(files: Mapping[str, FileVersion], now_ns: int, updated: Collection[
 
 def _read_between_writes(fd: int) -> tuple[bytes, Stamp]:
     """
-    Return a file's content, and its size and modification time. If the file changes during the read, it is read again,
-    up to TRIES times in all; if it changed each time, the content may not match the size and time.
+    Return a file's content, and its size and modification time. If the file changes while it is read, it is read again,
+    up to TRIES times in total. If it changes each time, the content may not match the size and time.
     """
     data, stamp = bytearray(), Stamp.of(os.fstat(fd))
     for _ in range(TRIES):

@@ -21,8 +21,8 @@ DELETED = " (deleted)"
 
 class Opened(NamedTuple):
     """
-    A file in the work folder that is open for writing, with its descriptor. `updates` is true if the file is open for
-    reading too. Then the process may change bytes in the middle of the file, or write through a memory mapping.
+    A file in the work folder that is open for writing, with its descriptor. `updates` is true if the file is also open
+    for reading. The process may then change bytes in the middle of the file, or write through a memory mapping.
     """
 
     path: str
@@ -32,8 +32,8 @@ class Opened(NamedTuple):
 
 class OpenFiles:
     """
-    Finds the Python file objects that use certain descriptors. A search goes through all objects of the process, which
-    is slow, so the objects found are remembered for the next search.
+    Finds the Python file object for each open descriptor. A search through all objects of the process is slow, so the
+    objects that were found are remembered for the next search.
     """
 
     def __init__(self, work: str) -> None:
@@ -50,8 +50,8 @@ class OpenFiles:
 
     def move(self, positions: Mapping[str, int]) -> None:
         """
-        Set the position in each open file, after the files' content was restored. The position comes from `positions`.
-        For a file that `positions` does not name, set the position to the file's end.
+        Set the position of each open file to its position in `positions`, or to the file's end if it is not in
+        `positions`. Call this after the files' content has been restored.
         """
         opened = list(self._open())
         for each in opened:

@@ -1,4 +1,4 @@
-"""Saves the work folder's files of one fit at boundaries, and restores a checkpoint's files when the fit resumes."""
+"""Saves the work folder's files with each snapshot of a fit, and restores them when the fit resumes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from spotrun.training.work_folder.open_files import Opened, OpenFiles, positions
 
 class WorkFiles:
     """
-    The files of one training. On ranks other than 0, these are only the files that the process has open. If `rule` is
-    None, checkpoints include no files.
+    The work folder's files, as one rank saves and restores them. A rank other than 0 handles only the files that it has
+    open. If `rule` is None, checkpoints include no files.
 
     In a gang, checkpoints include only the files on the lead's machine. Lightning sends the path of rank 0's work
     folder to all ranks, so all paths in a saved state are in the lead's work folder. `of_checkpoints` is the lead's
@@ -40,14 +40,14 @@ class WorkFiles:
             self._freezer = Freezer(self.folder, remembered(Path(rule.before)), all_but(rule.exclude))
 
     def positions(self) -> dict[str, int]:
-        """Flush the files that this process writes, and return the position in each file, by path."""
+        """Flush the files to which this process writes, and return its position in each file, by the file's path."""
         self._flushed = [] if self._open is None else self._open.flush()
         return positions_of(self._flushed)
 
     def freeze(self, *, final: bool = False) -> Frozen | None:
         """
-        Freeze the work folder at this boundary. First call `positions` on all ranks: it flushes the files. Return None
-        on ranks other than 0, and if checkpoints include no files (`rule` is None).
+        Freeze the work folder at this boundary. Before this, call `positions` on all ranks, because it flushes the
+        files. Return None on ranks other than 0, and if checkpoints include no files (`rule` is None).
         """
         if self._freezer is None:
             return None
@@ -70,8 +70,8 @@ class WorkFiles:
 
     def put_back(self, positions: Mapping[str, int]) -> None:
         """
-        Wait until the agent has restored the checkpoint's files in the work folder. Then set the position in each open
-        file, by `positions`. All ranks must call this together.
+        Wait until the agent has restored the checkpoint's files in the work folder. Then set the position of each open
+        file to its position in `positions`. All ranks must call this together.
 
         Raises:
             SpotrunError: the folder could not be restored, or the agent is gone.
