@@ -1,4 +1,4 @@
-"""Describes what each member of a gang is doing now. No function has side effects."""
+"""Describes what each member of a gang is doing now, without side effects."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Builds the table of `spotrun status`. It imports few modules, so that this command, which people use often, is fast.
+Builds the table of `spotrun status`. It imports few modules, because this command is used often and has to be fast.
 """
 
 from __future__ import annotations
@@ -58,9 +58,8 @@ def _members(found: Rows) -> list[str]:
 
 def _of_command(row: dict[str, Any]) -> Iterator[str]:
     """
-    Yield notes about a run that is a command. Such a run has no epochs whose cost could be shown. So one note
-    shows the cost per hour of work, counting only work whose result was kept. Another note warns if the run stores no
-    files.
+    Yield notes about a run whose job is a command. Such a run has no epochs whose cost could be shown, so one note
+    shows the cost per hour of work whose result was kept. Another note warns if the run stores no files.
     """
     if row.get("usd_per_kept_hour"):
         yield f"{dollars(Decimal(row['usd_per_kept_hour']))} for each hour of work whose result was kept"

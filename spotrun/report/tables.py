@@ -1,6 +1,6 @@
 """
-Formats figures for people, and defines the look of all tables. No meaning depends on colour alone. Texts are printed as
-they are: rich's markup in them has no effect.
+Formats figures for people to read, and defines how all tables look. No meaning depends on colour alone. Texts are
+printed as they are: rich's markup in them has no effect.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def optional_duration(duration: timedelta | None, otherwise: str) -> str:
 
 def percent(share: float | None) -> str:
     """
-    Format a share in percent. None becomes a dash, and so does a share below -1000 %, which would tell the reader
+    Format a share as a percentage. None becomes a dash, and so does a share below -1000 %, which would tell the reader
     nothing.
     """
     return NOTHING if share is None or share < -10 else f"{round(share * 100)}%"
@@ -199,7 +199,7 @@ class FiguresTable:
     def _narrowed(self, natural: Sequence[int], least: Sequence[int], group: list[int], width: int) -> dict[int, int]:
         """
         Return the widths of the columns in `group` so that they fit into `width`. The widest column is narrowed first.
-        Columns that are not text are narrowed only if the text columns cannot be narrowed any more.
+        Columns that are not text are narrowed only if the text columns cannot be narrowed any further.
         """
         widths = {column: natural[column] for column in group}
         while _total(widths.values(), 1) > width:

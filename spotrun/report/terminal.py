@@ -134,7 +134,7 @@ def interruption_table(summary: RunSummary) -> FiguresTable:
 
 
 def lost_where(found: Interruption) -> str:
-    """Return the place of the interruption and, for a gang, the members that were lost."""
+    """Describe where the interruption happened and, for a gang, which members were lost."""
     return ", ".join([f"{found.offering.zone} {capacity_text(found.offering)}", *map(str, found.members)])
 
 

@@ -16,7 +16,7 @@ from spotrun.run.state import Launch, RunState
 
 
 def attended_to(run: str, state: RunState, runner: str = "a runner") -> str:
-    """Describe in one line a run that a runner takes care of. `run` is what users type for the run."""
+    """Describe, in one line, a run that has a runner. `run` is the reference that users type for the run."""
     if state.stop_requested:
         return f"{run} has a stop request, and {runner} is stopping it. `spotrun down {run}` ends it now"
     return (
@@ -35,8 +35,8 @@ def blind(why: str, since: datetime, now: datetime, clock: str) -> str:
 
 def left_alone(run: str, state: RunState) -> str:
     """
-    Describe in one line a run without a runner: its outcome, its running instances, and the command to type. `run` is
-    what users type for the run.
+    Describe, in one line, a run without a runner: its outcome, its running instances, and the command to type. `run` is
+    the reference that users type for the run.
     """
     if state.terminal is not None:
         what, advice = (

@@ -1,6 +1,6 @@
 """
-Shortens the descriptions of events for people who watch a run. The reason of a refusal is shown only once, and briefly;
-`events` and `why` show it in full.
+Shortens the descriptions of events for people who watch a run. The reason for a refusal is shown only once and
+briefly; `events` and `why` show it in full.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from spotrun.run.state import Launch, RunState
 
 def worth_watching(entries: list[Entry]) -> list[Entry]:
     """
-    Return the entries, except for two frequent kinds: a checkpoint was retired, or files were stored. `spotrun events`
-    shows these too.
+    Return the entries without two frequent kinds: retired checkpoints and stored files. `spotrun events` shows these
+    too.
     """
     return [entry for entry in entries if not isinstance(entry.event, CheckpointRetired | OutputsStored)]
 

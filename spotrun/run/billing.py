@@ -1,7 +1,6 @@
 """
-Computes what an instance costs for the seconds for which it was used. The billing rule is that of the instance's cloud,
-as the cloud had published it on a certain date. The results are exact, in whole nano-dollars. No function has side
-effects.
+Computes the cost of an instance from the seconds for which it was used and its cloud's billing rule, as published on a
+certain date. The results are whole nano-dollars. No function has side effects.
 
 Only cumulative costs are rounded. The cost of a period is the difference of two of them, so the costs of all periods
 always add up to the total.
@@ -112,7 +111,7 @@ def without_address(rule: BillingRule) -> BillingRule:
 
 
 def exact_seconds(duration: timedelta) -> Decimal:
-    """Convert a duration to seconds, exactly. No float is used."""
+    """Convert a duration to seconds exactly, without floats."""
     return Decimal(duration // timedelta(microseconds=1)) / 1_000_000
 
 
@@ -141,8 +140,8 @@ def metered(prices: Sequence[PriceSegment], start: datetime, end: datetime) -> D
 
 def switched_off_at(prices: Sequence[PriceSegment]) -> datetime | None:
     """
-    Return the time at which the machine ended, if its disk was billed for longer. In this case, the last of `prices` is
-    0. If it is not 0, the machine and the disk ended together; then return None.
+    Return when the machine ended, if its disk was billed beyond that time; the last of `prices` is then 0. Return None
+    if the machine and the disk ended together.
     """
     return prices[-1].since if len(prices) > 1 and not prices[-1].usd_per_hour else None
 
@@ -178,8 +177,8 @@ class Meter:
 
     def cost_until(self, moment: datetime) -> Decimal:
         """
-        Return the dollars that are due by `moment`. If the machine runs for less than the minimum that is billed, the
-        rest of that minimum is added when the machine ends.
+        Return the dollars that are due by `moment`. If the machine ends before the minimum billed time is over, the
+        rest of this minimum is added at its end.
         """
         if self.billed_from is None or moment <= self.billed_from:
             return ZERO
@@ -189,8 +188,7 @@ class Meter:
 
     def time_until(self, moment: datetime) -> timedelta:
         """
-        Return how much time of the machine is billed by `moment`. It is zero if the cloud does not charge for the
-        machine.
+        Return for how long the machine is billed by `moment`; zero if the cloud does not charge for the machine.
         """
         if self.billed_from is None or moment <= self.billed_from or self._free:
             return timedelta(0)
@@ -203,8 +201,8 @@ class Meter:
 
     def _until(self, moment: datetime, end: datetime | None) -> datetime:
         """
-        Return the time up to which something is billed, as of `moment`. While it still runs, that is `moment` itself.
-        Once it has ended, that is its `end`, or the end of the minimum billed time if that is later.
+        Return the time up to which a machine or disk is billed, as of `moment`: `moment` itself until its `end`. After
+        that, its `end` or the end of the minimum billed time, whichever is later.
         """
         assert self.billed_from is not None
         if end is None or moment < end:

@@ -1,10 +1,10 @@
 """
 The additional preconditions for entries of a gang's run (protocol 32 to 48), with one function per rule.
 
-`GANG_CHECKS` has the preconditions of each event. They apply only in the run of a gang.
+`GANG_CHECKS` maps each event to its preconditions. They apply only if the run trains on a gang.
 
-In a run without a gang, every entry with a field for gangs is void, because all versions of spotrun have to agree on
-which entries are void: older versions do not know these fields, and treat such an entry as void.
+In a run without a gang, every entry that has a field for gangs is void. Older versions of spotrun do not know these
+fields and treat such an entry as void, and all versions have to agree on which entries are void.
 """
 
 from __future__ import annotations
@@ -225,8 +225,8 @@ def check_newest(state: RunState, event: ev.CheckpointCommitted, snapshot: int) 
 def check_shards(gang: Gang, event: ev.CheckpointCommitted, shards: tuple[Shard, ...]) -> None:
     """
     Require one shard from each rank that has to store a part. If the state is replicated, that is only rank 0;
-    otherwise it is every rank. All shards must be from the same snapshot. The sum of their sizes and the sum of their
-    objects must be the figures that the commit states (protocol 42).
+    otherwise it is every rank. All shards must be from the same snapshot. Their sizes and their numbers of objects must
+    add up to the commit's (protocol 42).
     """
     ranks = (0,) if event.layout is Layout.REPLICATED else tuple(range(gang.world))
     require(tuple(shard.rank for shard in shards) == ranks, "shards are missing")

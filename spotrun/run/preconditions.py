@@ -29,7 +29,7 @@ def check_run(state: RunState, entry: Entry) -> None:
 
 def check(state: RunState, event: ev.Event) -> None:
     """
-    Check the preconditions of an event. In the run of a gang, also check those for gangs.
+    Check the preconditions of an event, including those for gangs if the run trains on a gang.
 
     Raises:
         Refusal: the event breaks a precondition, which the message names.

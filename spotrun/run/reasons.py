@@ -1,4 +1,4 @@
-"""Finds the line of a failed program's output that gives the reason for the failure. No function has side effects."""
+"""Finds the line of a failed program's output that gives the reason for the failure. Has no side effects."""
 
 from __future__ import annotations
 
@@ -136,8 +136,8 @@ def _exceptions(lines: Sequence[str]) -> Iterator[str]:
 
 def _fatal(lines: Sequence[str]) -> str:
     """
-    Return the last message that a program printed when it aborted; "" if there is none. The patterns are tried in turn,
-    from the most precise to the least, and the first that matches any line counts.
+    Return the last message that a program printed when it aborted; "" if there is none. The patterns are tried from the
+    most to the least precise. Only the first pattern that matches a line is used.
     """
     found = ([match[1] for line in lines if (match := pattern.match(line))] for pattern in _FATAL)
     return next((matches[-1].strip() for matches in found if matches), "")

@@ -25,9 +25,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """
     The instances that one entry requested, and their records.
 
-    In a run on one instance, each launch has one instance, and the launch's properties describe that instance. In the
-    run of a gang, a member whose gang has ended can join the next gang, so the members of one launch can train in
-    several attempts. `attempt` is the newest of these attempts.
+    In a run on one instance, each launch has one instance, and the launch's properties describe that instance. If the
+    run trains on a gang, a member whose gang has ended can join the next gang, so the members of one launch can train
+    in several attempts. `attempt` is the newest of these attempts.
     """
 
     number: int
@@ -40,7 +40,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def recorded(self) -> ev.LaunchRecorded | None:
-        """The record of the launch's first instance that exists; None if no instance exists."""
+        """The record of the first instance of the launch that has a record; None if none has one."""
         return next((member.recorded for member in self.members if member.recorded is not None), None)
 
     @property
@@ -50,7 +50,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gone(self) -> ev.InstanceGone | None:
-        """The latest end of the launch's instances; None until all of them are gone."""
+        """The end of the instance of the launch that ended last; None until all of them are gone."""
         ends = [member.gone for member in self.members if member.gone is not None]
         return max(ends, key=lambda end: end.ended_at) if len(ends) == len(self.members) else None
 
@@ -78,7 +78,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_be_closed(self) -> bool:
-        """True if the launch can be closed with all its instances (protocol 12, 46)."""
+        """True if the launch may be closed. This gives up all of its instances (protocol 12, 46)."""
         return self.open and not self.came_up
 
     @property
@@ -159,8 +159,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def latest_end(self) -> datetime | None:
         """
-        The latest time at which the instance can end: when its time-to-live, counted from the start of billing, is
-        over. None if the instance was never billed.
+        The latest time at which the instance can end: when its time-to-live, counted from the start of billing,
+        expires. None if the instance was never billed.
         """
         return self.latest_end_of(0)
 
@@ -492,7 +492,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_gangs(self) -> bool:
-        """True if this run is one in which several instances can train together."""
+        """True if several instances can train together in this run."""
         return self.created.ledger_version == ev.GANG_LEDGER_VERSION
 
     def members(self) -> Iterator[Member]:
@@ -519,8 +519,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def told(self, name: MemberName) -> int | UnsetType:
         """
-        Return the value that an event about this instance has in its field `member`. In a gang, this is the instance's
-        index in its launch. In a run on one instance, events have no such field, and the value is UNSET.
+        Return the value for the field `member` of an event about this instance. In a gang, this is the instance's index
+        in its launch. In a run on one instance, events lack the field, so the value is UNSET.
         """
         return name.member if self.of_gangs else UNSET
 
@@ -561,7 +561,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
         The cloud's own answer is not enough. A cloud says that the user ended an instance even if spotrun ended it, or
         if the guard ended it after its time-to-live. So this method makes two further checks: spotrun had no reason to
-        end the instance, and the instance's time-to-live was not over.
+        end the instance, and the instance's time-to-live had not expired.
         """
         launch, name = self.launches[event.launch], ev.name_of(event)
         asked = launch.closed is not None or not self.member(name).wanted or self.stop_requested
@@ -620,12 +620,12 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_trained(self) -> bool:
-        """True if a training has made a checkpoint. The checkpoint of a command does not count."""
+        """True if any checkpoint has weights. The checkpoint of a command has only files."""
         return any(commit.event.has_image for commit in self.commits)
 
     @property
     def has_weights(self) -> bool:
-        """True if a training made the newest checkpoint. The checkpoint of a command has no weights, only files."""
+        """True if the newest checkpoint has weights. The checkpoint of a command has only files."""
         newest = self.latest_commit()
         return newest is not None and newest.event.has_image
 
@@ -719,7 +719,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def reserved_usd(self) -> Decimal:
         """
-        Return the most that the run's launches so far can cost (protocol 11): the final bills of those launches whose
+        Return the maximum cost of the run's launches so far (protocol 11): the final bills of the launches whose
         instances have ended, and the reservations of all others.
         """
         rule = self.created.billing
@@ -728,16 +728,15 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
 def reservation_usd(intent: ev.LaunchIntended, rule: ev.BillingRule) -> Decimal:
     """
-    Return the most that this launch can cost: its instances for their whole time-to-live, and the traffic between
-    regions.
+    Return the maximum cost of this launch: its instances for their whole time-to-live, and the traffic between regions.
     """
     return life_usd(intent, rule) * intent.instances + intent.egress_usd
 
 
 def life_usd(intent: ev.LaunchIntended, rule: ev.BillingRule) -> Decimal:
     """
-    Return the most that one instance can cost, together with its disk and address: its whole time-to-live at the
-    highest price that the launch accepts.
+    Return the maximum cost of one instance with its disk and address: its whole time-to-live at the highest price that
+    the launch accepts.
     """
     attached = rule.attached_to(intent.offering.capacity_type).attached_usd_per_hour
     return hourly(intent.price_ceiling_usd_per_hour + attached, timedelta(seconds=intent.time_to_live_s))

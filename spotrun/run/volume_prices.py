@@ -1,8 +1,8 @@
 """
-List prices of an instance's disk and public address by region, with the dates of the prices. They are in the file
-volume_prices.json.
+List prices of an instance's disk and public address in each region, read from volume_prices.json. That file also has
+the dates of the prices.
 
-For EC2, the table has the price of a gp3 volume with its basic speed. (A higher speed would cost extra.) In each
+For EC2, the table has the price of a gp3 volume at its baseline speed. (A higher speed would cost extra.) In each
 region, gp3 costs four fifths of the price of gp2. The prices in the table were checked against this ratio.
 
 On Compute Engine, hyperdisk-balanced is cheaper than pd-balanced: $0.08 in us-central1.

@@ -108,7 +108,7 @@ def prepare_run(
     signer: keys.Signer | None = None,
 ) -> NewRun:
     """
-    Put everything that an instance needs into the store, except entry 0.
+    Store everything that an instance needs, except entry 0.
 
     `start` is the Lightning checkpoint that the training starts from. `uid` is the run's uid, if the caller has already
     chosen it. `shared` is True if several processes may create the run at the same time. Then the store is not tested,
@@ -140,7 +140,7 @@ def prepare_run(
 
 def would_be_created(spec: RunSpec, uid: str, start: Path | None = None) -> RunCreated:
     """
-    Return the event that entry 0 would contain if a run of `spec` were created now. Write nothing, and make no key.
+    Return the event that entry 0 would contain if a run of `spec` were created now. Write nothing, and create no key.
 
     Raises:
         StoreError, SpecInvalid, CloudError: as in `prepare_run`.

@@ -38,8 +38,8 @@ requests then help.
 
 class Observer:
     """
-    Collects the facts that a decision needs. The observer itself keeps only facts that it could collect a second time,
-    so nothing is lost if the runner dies.
+    Collects the facts that a decision needs. It keeps only facts that another observer can collect too, so nothing is
+    lost if the runner dies.
 
     `message` is written into the runner's status object with each heartbeat. `has_seen_cloud` is True once the cloud
     has answered a call. `listed` are the instances in the cloud's newest list.
@@ -58,8 +58,8 @@ class Observer:
         erased: Callable[[], None],
     ) -> None:
         """
-        `erased` is called when the run's folder seems to have been deleted. It looks whether the folder still exists,
-        and raises an error if it does not.
+        `erased` is called when the run's folder seems to have been deleted. It checks whether the folder still
+        exists, and raises an error if it does not.
         """
         self.message = ""
         self.has_seen_cloud = False
@@ -80,8 +80,8 @@ class Observer:
 
     def show_signs_of_life(self) -> None:
         """
-        Write a heartbeat even though nothing could be observed. Without it, another runner would take this runner for
-        dead and replace it.
+        Write a heartbeat even though nothing could be observed. Without it, another runner would assume that this one
+        is dead, and replace it.
         """
         with contextlib.suppress(CloudError, StoreUnavailable):
             self._heartbeats.silent(self.message, self._blind)

@@ -69,7 +69,7 @@ def _show_results(run: OpenRun, state: RunState) -> None:
 
 
 def _until_the_end(run: OpenRun, notifier: Notifier, interrupts: Interrupts) -> Tick | None:
-    """Attend until the run ends, and return the last tick; None if another runner has taken over."""
+    """Take care of the run until it ends, and return the last tick; None if another runner has taken over."""
     view = view_for(run.ledger, run.clock, run.spec, run.id)
     show = _show_or_go_on(view)
 
@@ -136,8 +136,8 @@ def launch_again(run: OpenRun, state: RunState) -> str:
 
 def changed_script(run: OpenRun) -> str | None:
     """
-    Return a note for the user that the script on this machine has changed since the launch. Return None if the script
-    is the same, or cannot be compared.
+    Return a note if the script on this machine has changed since the launch; None if it is the same, or cannot be
+    compared.
     """
     launched, train = run.created.script_sha256, run.spec.train
     source = train.source(Path(run.spec.workdir))

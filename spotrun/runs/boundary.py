@@ -1,8 +1,8 @@
 """
-Turns every error of a command into a text on the error output, and an exit code.
+Turns every error of a command into an exit code and a message on standard error.
 
-With `--json`, the standard output is always JSON. If the command gave no result because of an error, the output is one
-line with the fields below. Within `problems`, a field that does not apply to the error is null.
+With `--json`, the standard output is always JSON. If an error prevents the command from printing its result, the output
+is one line with the fields below. Within `problems`, a field that does not apply to the error is null.
 
     {"error": "…", "exit_code": 2, "problems": [{"file", "line", "column", "key", "problem", "fix"}, …]}
 """

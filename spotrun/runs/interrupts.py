@@ -2,13 +2,13 @@
 Handles Ctrl-C and signals to a runner. Before the runner's process ends, it prints the run's state, and the commands
 with which the user can continue or end the run.
 
-    Ctrl-C    ask whether to stop or to detach, for ANSWER_WITHIN_S; without a terminal: stop
+    Ctrl-C    ask whether to stop or to detach, and wait ANSWER_WITHIN_S for an answer; without a terminal: stop
     SIGTERM   stop, within STOP_WITHIN_S
     SIGHUP    detach: a runner in the background takes over
 
-If another runner takes care of the run too, Ctrl-C and signals end only this process, and the run continues. If the run
-is already stopping, another Ctrl-C or signal ends this process immediately. A last checkpoint is still possible: the
-agent on the instance does not depend on this process, and tries to save one.
+If another runner also takes care of the run, Ctrl-C and signals end only this process, and the run continues. If the
+run is already stopping, another Ctrl-C or signal ends this process immediately. Even then, the agent on the instance
+tries to save a last checkpoint, because it does not depend on this process.
 """
 
 from __future__ import annotations

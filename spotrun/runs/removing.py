@@ -53,7 +53,7 @@ def removable(run: OpenRun) -> Removable:
     Raises:
         StillThere: the run has not ended, a runner takes care of it, or one of its instances may still exist.
         StoreError: the run cannot be read.
-        CloudError: the cloud does not answer whether all of its instances have ended.
+        CloudError: the cloud does not say whether all of its instances have ended.
     """
     state = run.ledger.refresh()
     if state.terminal is None:

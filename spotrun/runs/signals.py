@@ -1,5 +1,5 @@
 """
-Raises SIGTERM and SIGHUP as exceptions. This allows a process to print the state of its run before it ends. Without a
+Turns SIGTERM and SIGHUP into exceptions, which lets a process print the state of its run before it ends. Without a
 handler, these signals end the process at once.
 """
 

@@ -32,7 +32,7 @@ class NamedSweep:
 
     @property
     def typed(self) -> str:
-        """The sweep's reference, as other commands accept it, quoted for a shell."""
+        """The words that name this sweep on a command line, quoted for a shell."""
         elsewhere = self.store.uri != address.absolute(default_store()).rstrip("/")
         return self.record.name + (f" --store {quote(self.store.uri)}" if elsewhere else "")
 
@@ -86,9 +86,9 @@ class NamedSweep:
 
     def cut_off(self, number: int, role: str) -> list[OpenRun]:
         """
-        Find a run that was created for trial `number`, but that the sweep did not record as this trial's run, because
-        the command that created the run was killed first. Record the run now, and return it in a list. The list is
-        empty if there is no such run of this user.
+        Find a run that was created for trial `number` but is missing from the sweep's records, because the command that
+        created it was killed too soon. Record this run, and return it in a list; the list is empty if this user has no
+        such run.
         """
         prefix = self.record.folder_of(number, "")
         named = [folder for folder in persist(self.store.folders) if folder.startswith(prefix)]

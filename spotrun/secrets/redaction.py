@@ -2,7 +2,7 @@
 Removes secrets from texts before a notification sends them.
 
 A secret is recognised by its value or by its shape. The known values are the run's own variables, the variables of the
-runner's environment whose names sound secret, and the addresses of webhooks. A log line may begin or end within a
+runner's environment with names like PASSWORD, and the addresses of webhooks. A log line may begin or end within a
 secret, so twelve characters of a value are enough to recognise it.
 
 The known shapes are the keys and tokens of well-known services, and values after a name that denotes a secret

@@ -108,11 +108,11 @@ def _of_all(failures: Sequence[SecretUnreadable]) -> SecretUnreadable:
 
 def _logged_in(named: str | None) -> tuple[requests.Session, str]:
     """
-    Return a session with the default credentials, and the project of the secrets. The project is `named`, or else that
-    of the credentials.
+    Return a session with the default credentials, and the project that has the secrets: `named`, or else the project of
+    the credentials.
 
     Raises:
-        SecretUnreadable: the project of the secrets is unknown.
+        SecretUnreadable: neither of the two is known.
     """
     credentials, of_login = google.auth.default(scopes=[SCOPE])
     project = named or of_login
@@ -170,7 +170,7 @@ def _text(project: str, name: str, told: Answer) -> str:
     Return the value in an answer, decoded to text.
 
     Raises:
-        StoreUnavailable: the answer was damaged on the way.
+        StoreUnavailable: the answer was damaged in transit.
         SecretUnreadable: the value cannot be an environment variable.
     """
     payload = told.get("payload")
@@ -181,7 +181,7 @@ def _text(project: str, name: str, told: Answer) -> str:
     except (KeyError, ValueError, binascii.Error):
         raise StoreUnavailable(f"Secret Manager's answer for {name} is damaged") from None  # the cause may quote it
     if sent != _crc32c(data):
-        raise StoreUnavailable(f"the value of {name} was damaged on the way: it does not match its checksum")
+        raise StoreUnavailable(f"the value of {name} was damaged in transit: it does not match its checksum")
     if b"\0" in data:
         raise _no_text(project, name)
     try:

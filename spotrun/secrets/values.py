@@ -33,8 +33,7 @@ def read_values(
 
 def require_variables(references: Mapping[str, Reference], environment: Mapping[str, str]) -> None:
     """
-    Check that this machine has each environment variable that the references name. The check is made before a run is
-    created.
+    Check, before a run is created, that this machine has each environment variable that the references name.
 
     Raises:
         SecretUnreadable: a variable is not set.

@@ -92,7 +92,7 @@ def parse(text: str) -> Condition:
     Parse the text of a condition.
 
     Raises:
-        Unreadable: the text is not a condition; the message names the place of the error.
+        Unreadable: the text is not a condition; the message says where in the text the error is.
     """
     return _Reader(text).condition()
 

@@ -26,7 +26,7 @@ _AFTER = re.compile(r"after (.+)")
 
 
 class Action(StrEnum):
-    """The effect of a step on the market."""
+    """The effect that a step has on the market."""
 
     INTERRUPT = "interrupt"
     """The cloud takes the spot instance; other spot instances are still available."""

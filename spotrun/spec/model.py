@@ -6,7 +6,7 @@ and `from_dict` converts that JSON to a RunSpec. In the models, each setting has
 file (`run:` at the top, `use_spot`) do not occur here, because `load_spec` replaces them. This module never touches the
 file system.
 
-The descriptions of the fields are shown by editors, and in the reference of job files.
+Editors and the reference of job files show the descriptions of the fields.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class TrainSpec(Model):
         return self.script or self.module or "command"
 
     def source(self, workdir: Path) -> str | None:
-        """Return the file of `workdir` that is run; None for a command or an installed module."""
+        """Return the file in `workdir` that Python runs; None for a command or an installed module."""
         if self.module is None:
             return self.script
         return next((path for path in files_of_module(self.module) if (workdir / path).is_file()), None)
@@ -198,7 +198,7 @@ class ResourcesSpec(Model):
 
 
 class KeepBestSpec(Model):
-    """The checkpoints to keep because a metric had its best values there."""
+    """The checkpoints to keep because they have the best values of a metric."""
 
     metric: fields.Text = Field(description="The name of a metric that the script logs: val_loss.")
     mode: fields.Extremum = Field(
@@ -354,7 +354,7 @@ class BudgetSpec(Model):
 
 
 class ReportSpec(Model):
-    """Rules that judge a finished run."""
+    """Rules for judging a finished run."""
 
     fail_if: fields.FailureCondition | None = Field(
         default=None,
@@ -775,8 +775,8 @@ class RunSpec(Model):
     @property
     def webhook_references(self) -> dict[str, Reference]:
         """
-        The variables that hold the addresses of webhooks, each with the place from which a runner reads the address.
-        This is for a runner that does not have the user's environment.
+        The variables that hold the addresses of webhooks, each with the place from which a runner without the user's
+        environment reads the address.
         """
         known, named = self.secret_references, [each.variable for each in self.notify]
         return {name: known.get(name) or self.cloud.secret(name) for name in named if name is not None}
@@ -901,7 +901,7 @@ class RunSpec(Model):
         return timedelta(hours=25) if isinstance(deadline, time) else deadline  # once a year a day has 25 hours
 
     def to_dict(self, *, with_defaults: bool = True) -> dict[str, Any]:
-        """Return the resolved spec as JSON: durations in seconds (`600s`), dollars as text, absent keys left out."""
+        """Return the resolved spec as JSON without absent keys. Durations are in seconds (`600s`); dollars are text."""
         resolved: dict[str, Any] = _without_nones(self.model_dump(mode="json", exclude_defaults=not with_defaults))
         return resolved
 
@@ -920,7 +920,7 @@ class RunSpec(Model):
 
     @property
     def spec_sha256(self) -> str:
-        """The digest of the spec. Two specs are equal exactly when their digests are."""
+        """The digest of the spec. Two specs have the same digest only if they are equal."""
         return sha256_of(self.to_dict())
 
 

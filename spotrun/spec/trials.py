@@ -2,8 +2,7 @@
 Makes the job of one trial of a sweep: the sweep's job, with the trial's parameters as arguments or variables of the
 script.
 
-Each parameter is set in one of these ways. The table is read from the top, and the first line whose left side is true
-applies:
+Each parameter is set in one of these ways. The first line whose condition (on the left) is met applies:
 
     args has --lr 0.1, --lr=0.1 or lr=0.1           the value is replaced
     envs has lr                                     the value is replaced
@@ -55,12 +54,12 @@ def read_grid(texts: Sequence[str]) -> Grid:
         if not _NAME.fullmatch(name):
             raise SpecInvalid(f"--grid {text!r}: {name!r} is not the name of a parameter", hint=f"like {EXAMPLE}")
         if other := next((known for known in grid if plain(known) == plain(name)), None):
-            raise SpecInvalid(f"--grid has {other} twice", hint=f"write all its values at once: {EXAMPLE}")
+            raise SpecInvalid(f"--grid names {other} twice", hint=f"write all its values at once: {EXAMPLE}")
         grid[name] = _values(text, listed)
     if not grid:
         raise SpecInvalid("a sweep needs a grid", hint=EXAMPLE)
     if (count := combinations(grid)) > COMBINATIONS_MAX:
-        raise SpecInvalid(f"the grid has {count:,} combinations, and {COMBINATIONS_MAX:,} are the most", hint=EXAMPLE)
+        raise SpecInvalid(f"the grid has {count:,} combinations, and the maximum is {COMBINATIONS_MAX:,}", hint=EXAMPLE)
     return grid
 
 
@@ -121,7 +120,7 @@ def _with_param(spec: RunSpec, script: Script, name: str, value: str) -> RunSpec
     if train.run is not None:
         envs = ", ".join(spec.envs) or "none"
         raise SpecInvalid(
-            f"--grid {name}: the job runs a command, whose parameters are its envs ({envs})",
+            f"--grid {name}: if a job runs a command, its parameters are its envs ({envs})",
             hint=f"write envs: {{{name}: {value}}} and use ${name} in the command",
             key=("train", "run"),
         )
@@ -159,8 +158,8 @@ def _flag_with(flag: str, value: str) -> tuple[str, ...]:
 
 def _near(name: str, known: Collection[str]) -> list[str]:
     """
-    Return the known name that was probably meant, in a list; an empty list if none is similar. A name that differs only
-    in upper and lower case is preferred.
+    Return a list with the known name that the user probably meant, or an empty list if none is similar. Prefer a name
+    that differs only in upper and lower case.
     """
     alike = sorted(each for each in known if plain(each).lower() == plain(name).lower())
     return alike[:1] or get_close_matches(name, sorted(known), 1, ALIKE)
@@ -192,7 +191,7 @@ def trial_spec(
 
 def may_have_deadline(spec: RunSpec) -> bool:
     """
-    Return True if a deadline is allowed for a job. A job that uses only spot cannot guarantee to meet a deadline, so a
-    deadline is not allowed for it. The strategy `spot_only` is an exception.
+    Return True if the job may have a deadline. A job that uses only spot may not, because it cannot guarantee to meet
+    the deadline. The strategy `spot_only` accepts a deadline without this guarantee.
     """
     return spec.resources.spot_policy != "spot" or spec.policy.strategy == "spot_only"

@@ -274,8 +274,8 @@ def read_secrets(value: object) -> dict[str, str]:
 
 def _as_mapping(items: Sequence[object]) -> str:
     """
-    Return the names and places of secrets in the form of a mapping. A message suggests this form to the user. A place
-    that is not a reference is left out, because the user may have written the secret itself there.
+    Rewrite a list of secrets as the YAML mapping that a message suggests. A place that is not a reference becomes null,
+    because the user may have written the secret itself there.
     """
     places: dict[str, str] = {}
     for item in items:

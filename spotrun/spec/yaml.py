@@ -1,5 +1,6 @@
 """
-Reads YAML into plain data, the line of each key, and a list of problems in the text. Writes plain data as YAML.
+Reads YAML into plain data, with the line number of each key and a list of the problems in the text. Writes plain data
+as YAML.
 
 The reader accepts only YAML that all readers understand in the same way. It refuses duplicate keys, tags, several
 documents, `.nan`, and values with a surprising meaning in YAML 1.1 (`no` is a boolean, `1:30` is 90, `010` is 8). Each
@@ -64,7 +65,7 @@ class Document:
     unreadable: set[Key] = field(default_factory=set)
 
     def follows(self, problem: Problem) -> bool:
-        """Return True if a problem arises only because the value at its key, or above it, could not be read."""
+        """Return True if a problem exists only because the value at its key, or at a key above, could not be read."""
         return any(problem.key[: len(key)] == key for key in self.unreadable)
 
 
@@ -173,7 +174,7 @@ def _position(mark: Any) -> Position:
 class _Composer:
     """
     Builds nodes from the events of the parser. Stops early if the file is nested too deeply, has too many values, or
-    has an alias that refers to itself, because reading it could take very long or need much memory.
+    has an alias that refers to itself, because such a file could take too much time or memory.
     """
 
     def __init__(self, text: str, begin: str) -> None:
@@ -322,8 +323,7 @@ class _Constructor:
 
 def _surprise(text: str) -> tuple[str, str]:
     """
-    Return two texts about a number that is refused because YAML would read it in a surprising way: the reason, and what
-    to write instead.
+    Return why a number is refused that YAML would read in a surprising way, and what to write instead.
     """
     if ":" in text:
         length = "".join(f"{part}{unit}" for part, unit in zip(text.lstrip("+-").split(":"), "hms", strict=False))

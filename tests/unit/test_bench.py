@@ -249,7 +249,7 @@ def test_the_value_goes_where_the_script_has_it(tmp_path: Path):
     in_source = script_job(tmp_path, [], 'parser.add_argument("--bs", type=int)')
     assert trained_with(in_source, trial) == ("--bs", "64")
     assert trained_with(in_source, trial, Arguments(batch="--my-batch")) == ("--my-batch", "64")
-    with pytest.raises(SpecInvalid, match=r"train\.py has no argument that is called --batch-size") as refused:
+    with pytest.raises(SpecInvalid, match=r"train\.py has no argument called --batch-size") as refused:
         trained_with(script_job(tmp_path, ["--lr", "1"]), trial)
     assert refused.value.hint == "give its name: --batch-arg --my-name"
 

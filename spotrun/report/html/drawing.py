@@ -1,5 +1,5 @@
 """
-Makes drawings that adapt to the screen's width: the positions of marks are percents of the width, and texts keep their
+Makes drawings that adapt to the screen's width: marks are placed at percentages of the width, and texts keep their
 size.
 
 A drawing consists of rows. The name of a row is to the left of its marks or, on a narrow screen, above them.
@@ -115,7 +115,7 @@ def dot(x: float, part: float, class_: str) -> Markup:
 
 
 def legend(entries: list[tuple[str, str]]) -> Markup:
-    """Draw the legend. Each entry has the class of a mark and its meaning."""
+    """Draw the legend. Each entry has the CSS class of a mark, and the mark's meaning."""
     swatch = (join(_swatch(class_), element("span", meaning)) for class_, meaning in entries)
     return element("ul", *(element("li", one) for one in swatch), class_="legend")
 

@@ -65,8 +65,8 @@ def glance(summary: RunSummary) -> Markup:
 
 def interruptions(summary: RunSummary) -> Markup:
     """
-    Draw the table with the cost of each interruption. Column heads have several lines on the terminal, and one line
-    here.
+    Build the table with the cost of each interruption. Column heads are on one line here, and on several lines on the
+    terminal.
     """
     found = summary.interruptions
     rows = [

@@ -1,4 +1,4 @@
-"""`spotrun report RUN --html FILE`: the whole report in one file that loads no other file."""
+"""`spotrun report RUN --html FILE`: the whole report in one self-contained file."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _metric(state: RunState, now: datetime, metric: str, prices: str) -> Markup:
 
 
 def _over_time(state: RunState, now: datetime, metric: str | None) -> list[Markup]:
-    """Return a section that draws the metric over time. Return no section if fewer than two commits have the metric."""
+    """Return a section that draws the metric over time; none if fewer than two commits have the metric."""
     found = [] if metric is None else drawing.at_commits(state, now, metric)
     if metric is None or len(found) < 2:
         return []

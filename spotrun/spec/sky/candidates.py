@@ -2,9 +2,9 @@
 Translates SkyPilot's candidates (`any_of`, `ordered`) into spotrun's keys.
 
 In SkyPilot, each candidate is one combination of a place, accelerators and a capacity type. In spotrun, a job names the
-places, the kinds and the capacity types separately, and spotrun can rent any combination of them. So if a combination
-of values in the list is not a candidate, spotrun could rent an instance that the user has excluded. Such a list is
-refused.
+places, the kinds and the capacity types separately, and spotrun may rent any combination of them. So a list is accepted
+only if it contains every combination of the values in it. With any other list, spotrun could rent a combination that
+the user has left out.
 """
 
 from __future__ import annotations
@@ -133,10 +133,10 @@ class Candidates:
 
     def wishes(self) -> list[JobValue]:
         """
-        Return the values of spotrun's keys that together allow exactly the listed candidates.
+        Return the values of spotrun's keys that allow all of the listed candidates, and no other combination.
 
         Raises:
-            Unreadable: no values of spotrun's keys allow exactly these.
+            Unreadable: there are no such values.
         """
         self._require_one_cloud()
         self._require_no_order()

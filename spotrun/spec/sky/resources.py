@@ -161,7 +161,7 @@ def _take_image_of_region(found: Translation, key: Key, resources: dict[str, Any
 
 def _take_autostop(found: Translation, key: Key, resources: dict[str, Any]) -> None:
     """
-    Remove `autostop` if its setting fits what spotrun does: it ends the instances of a run as soon as the run is over.
+    Remove `autostop` if it asks for what spotrun always does: to end a run's instances as soon as the run is over.
     Refuse any other setting.
     """
     value = resources.pop("autostop")
@@ -207,8 +207,8 @@ def _take_recovery(found: Translation, key: Key, resources: dict[str, Any]) -> N
 
 def _take_strategy(found: Translation, key: Key, value: object) -> None:
     """
-    Refuse a strategy of recovery that differs from spotrun's. After an interruption, spotrun tries all allowed places,
-    and the place of the interruption last.
+    Refuse a recovery strategy that differs from spotrun's. After an interruption, spotrun tries all allowed zones, and
+    last the zone where the interruption was.
     """
     name = str(value).upper()
     if name == "FAILOVER":
