@@ -83,8 +83,8 @@ def gcp_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
     machine that Google preempts in its first minute is free (https://cloud.google.com/compute/docs/instances/spot). The
     disk is billed until it is deleted, and the ephemeral address while the machine runs.
 
-    Some machine families have no Persistent Disk. Their machines get a Hyperdisk instead, with only the speed that is
-    included in its price. Such a disk costs less than this rule says.
+    Some machine families have no Persistent Disk. Their machines get a Hyperdisk instead, at its baseline speed. Such a
+    disk costs less than this rule says.
     """
     disk, address = listed.list_prices("pd-balanced"), listed.list_prices("address of Compute Engine")
     volume = listed.volume_price(disk.prices, regions)

@@ -115,7 +115,7 @@ class RunCreated(Event, frozen=True, kw_only=True):
     `storage` are the prices of the object store. `deadline_at` is the run time by which the run has to be completed;
     None without a deadline. `interruption_bands` has the cloud's published figures: for a region and a type
     (`us-east-1/g5.xlarge`), the share of spot instances that the cloud interrupts in a month, such as "5-10%".
-    `epochs_end` says when the account of an epoch is closed. `benched` has the seconds per step on each kind of
+    `epochs_end` is the rule for when an epoch ends. `benched` has the seconds per step on each kind of
     instance, if `spotrun bench` has measured this job.
 
     `public_key` is the Ed25519 key, in hex, with which signatures of the run's owner are checked (protocol 31); "" in a
@@ -270,8 +270,7 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     public address are billed nevertheless.
 
     On some clouds, the disk remains after the machine has shut down, and is billed until it is deleted. The machine
-    itself then costs nothing. An instance of such a cloud has this in its record: the last of its prices is 0, from the
-    time of the shutdown on.
+    itself then costs nothing: in the record of such an instance, the last price begins at the shutdown, and is 0.
     """
 
     minimum_s: Seconds
@@ -841,7 +840,7 @@ class TrainerExited(Event, frozen=True, kw_only=True):
 
 class AttemptDrained(Event, frozen=True, kw_only=True):
     """
-    The attempt handed over. `final_commit` contains all that it has trained, and no step was taken after `stopped_at`.
+    The attempt has handed over. `final_commit` contains all of its training: no step was taken after `stopped_at`.
     """
 
     attempt: Count
@@ -940,7 +939,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """
     One numbered object of the ledger.
 
-    `run` is the uid of the run. `nonce` is a random text by which a writer recognises an entry of its own. `at` is the
+    `run` is the uid of the run. `nonce` is a random string by which a writer recognises its own entry. `at` is the
     run time on the writer's clock. Entries are ordered by `number`, never by `at`. The stored object also has a
     signature, which is not in this struct.
     """

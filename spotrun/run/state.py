@@ -711,8 +711,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def resumes_without(self, one: NotCarried) -> int:
         """
-        Return how many trainers have continued without the change `one`: a change of state that no checkpoint contains.
-        Such a trainer started from a checkpoint that was made after the change.
+        Return how many trainers have resumed from a checkpoint that should have contained the change of state `one`, but
+        does not.
         """
         begun = (trainer.commit for attempt in self.attempts.values() for trainer in attempt.trainers)
         return sum(commit is not None and commit > one.number for commit in begun)

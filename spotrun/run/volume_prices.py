@@ -30,7 +30,7 @@ def list_prices(what: Literal["gp3", "pd-balanced", "address of EC2", "address o
 
 
 class VolumePrice(NamedTuple):
-    """The price of a volume. `where` is the region that has this price."""
+    """The price of a volume, and the region (`where`) that has this price."""
 
     usd_per_gib_month: Decimal
     where: str

@@ -65,8 +65,8 @@ class Background(NamedTuple):
 
     def start(self, words: Sequence[str], *, otherwise: str) -> None:
         """
-        Start the process, and wait until it reports that it has begun to attend. If it does not report, the error gives
-        `otherwise` as advice.
+        Start the process, and wait until it reports that it takes care of the run. If it does not report, the error
+        gives `otherwise` as advice.
 
         Raises:
             SpotrunError: the process ended, or did not report for ATTENDS_WITHIN_S, or its log cannot be written.

@@ -78,7 +78,7 @@ class Interrupts:
         return self._stop(caught)
 
     def done(self) -> None:
-        """Stop the timer that limits the time of a stop."""
+        """Cancel the timer that ends a stop after STOP_WITHIN_S."""
         signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _hung_up(self) -> bool:

@@ -211,8 +211,8 @@ def _imports_of(script: Path) -> set[str]:
 
 def _open_runs(spec: RunSpec) -> Store:
     """
-    Open the store of the job's runs. If it is a bucket, check it by listing it. A local folder is not checked, because
-    the launch creates it.
+    Open the store of the job's runs. List it to check that it works, unless it is a local folder, which the launch
+    creates.
 
     Raises:
         StoreError: the store cannot be opened, or the bucket cannot be listed. The error names the key of the job.

@@ -162,7 +162,7 @@ def _judged(match: re.Match[str], group: str, core: str) -> NamedValue:
 
 
 def _is_of_text(core: str, before: str) -> bool:
-    """Return True if the name denotes a token of text, as `pad_token` and `eosToken` do."""
+    """Return True if the token in the name is a tokenizer's, as in `pad_token` and `eosToken`, and not a secret."""
     word = _LAST_WORD.search(before.rstrip("_.-"))
     return core.casefold() == "token" and word is not None and bool(_OF_TEXT.fullmatch(word[0]))
 

@@ -74,9 +74,8 @@ def read_secrets(names: Sequence[str], rights_are_new: bool = True) -> dict[str,
 
 def read_at_once(names: Sequence[str], project: str) -> dict[str, str]:
     """
-    Read secrets with only a few retries, and with none after a denial. A retry after a denial helps only on a new
-    instance, whose rights Google may not know everywhere yet. This function is for a caller elsewhere, for which a
-    denial is final.
+    Read secrets with only a few retries, and with none after a denial. Do not use this on a new instance: there, a
+    retry after a denial can help, because Google may not know the instance's rights everywhere yet.
     """
     return _read(names, project, _HASTY)
 

@@ -106,8 +106,8 @@ class SpelledValues:
 
     def begun(self, text: str, least: int) -> Iterator[int]:
         """
-        Yield the start of each value in whose middle the text could end. A value counts only if at least `least` of its
-        letters have arrived. The last of these letters can be incomplete.
+        Yield the start of each value of which the text could contain only a beginning, at its end. A beginning counts
+        only if it has at least `least` characters, of which the last can be incomplete.
         """
         if self._may_be_in(text):
             for cuts in (0, 2 * LEVELS * len(self._way.turn)):

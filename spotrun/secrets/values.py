@@ -13,7 +13,7 @@ def read_values(
 ) -> dict[str, str]:
     """
     Return the values of secrets, keyed by the names of the variables that get them. If `rights_are_new`, retry for a
-    while after a denial, because the cloud's servers may not know the rights yet.
+    while after a denial, because the cloud's servers may not know the instance's rights yet.
 
     Raises:
         SecretUnreadable: a value cannot be read. No message contains a value.

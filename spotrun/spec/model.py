@@ -430,7 +430,7 @@ class RetrySpec(Model):
 
 
 class ScriptStep(Model):
-    """One step of a scripted market. Steps happen in order, each once."""
+    """One step of a scripted market. Steps are taken in order, each of them once."""
 
     when: fields.MarketTrigger = Field(
         description='"epoch N at P%" (epochs count from 1), "upload at P%" (of a checkpoint\'s bytes), or '

@@ -75,8 +75,8 @@ class Finding(NamedTuple):
 
 def require_whole_state(spec: RunSpec) -> None:
     """
-    Refuse a job on several instances if its code spreads the state of the training over them. The check only reads the
-    text of the code, so it does not find out what happens only while the code runs.
+    Refuse a job on several instances if its code spreads the state of the training over them. The check reads the
+    source code and executes nothing, so it can miss such code.
 
     Raises:
         SpecInvalid: the command or a file uses something that spreads state.

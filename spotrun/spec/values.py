@@ -199,7 +199,7 @@ def read_module(value: object) -> str:
 def read_state_path(value: object) -> str:
     """
     Read the path of a file or folder in the work folder. A final `/` marks a folder, and is kept. A text that begins
-    with `!` is not a path, but a pattern of files that do not belong to the state.
+    with `!` is not a path, but a pattern for files that do not belong to the state.
     """
     text = clean_text(value)
     if text.startswith("!"):

@@ -144,8 +144,8 @@ class GcsStore(BucketStore):
 
 def _location(bucket: Any) -> str:
     """
-    Return the region of `bucket`. If the bucket is in several regions, return their common code; if a dual-region has
-    no code, return the names of both regions.
+    Return the region of `bucket`. For a bucket in several regions, return the code of this group of regions, such as
+    `eu`; for two regions that have no such code, return both names.
     """
     chosen = bucket.data_locations or (bucket.location,)
     return BETWEEN_REGIONS.join(sorted(str(each).lower() for each in chosen))

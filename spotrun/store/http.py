@@ -227,7 +227,7 @@ def settings(*prefixes: str) -> frozenset[tuple[str, str]]:
 
 def crc32c(data: bytes | memoryview) -> str:
     """
-    Return the CRC32C of `data` in the form that S3 and GCS use. It protects the bytes only on their way to the store.
+    Return the CRC32C of `data` in the form that S3 and GCS use. It protects the bytes only in transit to the store.
     Later, the digests in the manifest of a checkpoint show whether its bytes are still the same.
     """
     checksum = google_crc32c.Checksum()  # type: ignore[no-untyped-call]

@@ -63,7 +63,7 @@ def strip(height: float, *marks: Markup) -> Markup:
 
 def bar(x: float, y: float, width: float, height: float, class_: str) -> Markup:
     """
-    Return a bar. `x` and `width` are percents, `y` and `height` are pixels. If `width` is not 0, the bar is at least a
+    Return a bar. `x` and `width` are percentages, `y` and `height` are in pixels. If `width` is not 0, the bar is at least a
     pixel wide.
     """
     wide = "1" if 0 < width < 0.1 else f"{max(width, 0):.2f}%"
@@ -100,8 +100,8 @@ def level(part: float) -> float:
 
 def curve(points: Iterable[tuple[float, float]], class_: str) -> Markup:
     """
-    Draw a line through the points of a plot. Each point has an x in percent of the width, and a height from 0 to 1 (see
-    `level`).
+    Draw a line through the points of a plot. The x of a point is a percentage of the width, and its height is from 0 to
+    1 (see `level`).
     """
     placed = " ".join(f"{x:.2f},{level(part):.1f}" for x, part in points)
     line = element("polyline", points=Markup(placed), class_=class_)  # markup: too long for `literal`

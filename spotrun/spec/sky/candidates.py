@@ -77,9 +77,9 @@ class JobValue:
     """
     A value for one of spotrun's keys. None means that the key is to be removed.
 
-    A message about a part of this value has to name the key that the user wrote. `spelled` has a pair of keys for each
-    part. The first is the key of the part, relative to spotrun's key. The second is the key that the user wrote,
-    relative to the list of candidates.
+    `spelled` has a pair of keys for each part of the value. Messages about the part need them to name the key that the
+    user wrote. The first key of a pair is that of the part, relative to spotrun's key. The second is the key that the
+    user wrote, relative to the list of candidates.
     """
 
     section: str

@@ -238,7 +238,7 @@ def _take_candidates(found: Translation, key: Key, resources: dict[str, Any]) ->
 
 def _fulfil(found: Translation, key: Key, wish: JobValue) -> str | None:
     """
-    Set one of spotrun's keys to a value that follows from the candidates at `key`. Return a description of the change;
+    Set one of spotrun's keys to a value that the candidates at `key` translate to. Return a description of the change;
     None if nothing changed, or if the change was refused.
     """
     holder = found.section(wish.section)
