@@ -70,7 +70,7 @@ def _of_command(row: dict[str, Any]) -> Iterator[str]:
 
 
 def prices(rows: Rows) -> list[str]:
-    """Return a line for each run that has not ended. It draws the run's hourly price so far as small bars."""
+    """Return a line for each run that has not ended, with small bars that show the run's hourly price over time."""
     by_run = {row["run"]: row.get("prices_usd_per_hour", []) for row in rows if row.get("next")}
     drawn = {
         run: sparkline([None if each is None else Decimal(each) for each in found]) for run, found in by_run.items()

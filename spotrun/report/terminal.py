@@ -78,7 +78,7 @@ def headline(summary: RunSummary) -> str:
 
 def cost_table(summary: RunSummary) -> FiguresTable:
     """
-    Return a table of the dollars of each epoch. One column sums up the costs of checkpoints: storage, requests and
+    Return a table of the dollars of each epoch. One column has the total costs of checkpoints: storage, requests and
     traffic between regions. For a gang, the last column has the cost of members while they only waited.
     """
     kept = "storage,\nrequests,\negress"

@@ -54,8 +54,7 @@ def left_alone(run: str, state: RunState) -> str:
 
 def _carried_on(run: str, created: RunCreated) -> str:
     """
-    Return the first half of a sentence: the command that continues the run. The caller adds the second half, the
-    command that ends the run.
+    Name the command that continues the run, in words to which the caller adds the command that ends the run.
     """
     if created.is_bench:
         return "The bench that created it is over: "

@@ -233,7 +233,7 @@ class _Narrator:
     def _pause(self, before: RunState) -> str:
         """
         Describe how long spotrun will wait before it launches another standby, because several standbys have failed in
-        a row. Return "" if this entry has not changed that pause.
+        a row. Return "" if this entry does not change the wait.
         """
         failing = failing_standbys(self._after)
         if failing is None or failing == failing_standbys(before):

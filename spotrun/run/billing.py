@@ -148,10 +148,10 @@ def switched_off_at(prices: Sequence[PriceSegment]) -> datetime | None:
 
 class Meter:
     """
-    The bill of one instance, including its disk and address, up to any moment. It never decreases as time passes.
+    Computes the bill of one instance, with its disk and address, at any moment. The bill never decreases over time.
 
     `ended_at` is the time at which the disk was deleted. Usually the machine ended at the same time. If it ended
-    earlier, its prices contain the time of its end, and `switched_off_at` reads the time from there.
+    earlier, `switched_off_at` finds the time of its end in its prices.
     """
 
     def __init__(

@@ -166,8 +166,8 @@ def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> Run
 def _cause_of_loss(member: Member, event: ev.InstanceGone) -> Cause:
     """
     Return the reason why an instance was lost. If a runner had condemned the instance, the reason is in that entry. If
-    not, the cloud's report decides: the instance was interrupted if the cloud ended it, and otherwise ended by someone
-    outside of spotrun (failures.md P27, R15).
+    not, the cloud's report decides: the instance was interrupted if the cloud ended it; otherwise a person or another
+    program ended it (failures.md P27, R15).
     """
     if member.condemned is not None:
         return member.condemned.cause

@@ -153,7 +153,7 @@ class RunCreated(Event, frozen=True, kw_only=True):
 
     def job(self, section: str) -> dict[str, Any]:
         """
-        Return a section of the job. If the section is not a mapping, return {}, because the fold does not validate the
+        Return a section of the job; {} if it is not a mapping, which can happen because the fold does not validate the
         job.
         """
         found = self.spec.get(section)
@@ -188,8 +188,8 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 
 class Passage(msgspec.Struct, frozen=True):
     """
-    The prices of traffic between a bucket and an instance. `is_home` is True if the instance is in a region of the
-    bucket. (A bucket can have several regions.)
+    The prices of traffic between a bucket and an instance. `is_home` is True if the instance is in the bucket's
+    region, or in one of them if the bucket has several.
     """
 
     read_usd_per_gb: Decimal
@@ -448,7 +448,7 @@ class InstanceCondemned(Event, frozen=True, kw_only=True):
 
 class MemberReleased(Event, frozen=True, kw_only=True):
     """
-    The run does not need this member any more, so any runner terminates its instance. The member is not at fault.
+    The run no longer needs this member, so any runner terminates its instance. The member is not at fault.
     Irrevocable.
     """
 
@@ -975,7 +975,7 @@ def encode_entry(entry: Entry, sign: Sign | None = None) -> bytes:
 
 
 def seal(body: bytes) -> bytes:
-    """Add a first field to a JSON object: the sha256 of the object."""
+    """Insert the sha256 of a JSON object as its first field."""
     assert body.startswith(b"{")
     return _seal_of(body) + body[1:]
 

@@ -65,9 +65,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pending(self) -> bool:
         """
-        True while the launch might still provide an instance that can train. A launch is no longer pending once it is
-        closed, once all its instances are gone, or once its instance has started an attempt. In the run of a gang, it
-        is also no longer pending once each of its members is ready, released or gone.
+        True while the launch may still provide an instance for training. A launch is no longer pending once it is
+        closed, once all its instances are gone, or once its instance has started an attempt. If the run trains on
+        a gang, the launch is also no longer pending once each of its members is ready, released or gone.
         """
         return self.open and self.attempt is None and any(map(_is_awaited, self.members))
 
@@ -353,7 +353,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A completed epoch. If a resume takes the training back to before the epoch's end, the epoch is dropped.
+    A completed epoch. The epoch is dropped if the training resumes from a checkpoint before its end.
     `step_reached` is the largest step of this epoch and all epochs before it.
     """
 
@@ -416,9 +416,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     begun an attempt yet. `last_end` is the entry that ended the newest attempt. `unsettled` lists the launches whose
     bill can still grow, and `settled_usd` is the total cost of all other launches.
 
-    `borrowers` tells whether objects of a commit are still needed by a later commit that borrows from it. Each key is
-    the prefix of a commit, and its value lists the numbers of the commits that borrow from this commit. The last number
-    in a list always belongs to a commit that is not retired: when that commit is retired, its number is removed.
+    `borrowers` maps the prefix of a commit to the numbers of the later commits that borrow its objects and so still
+    need them. The last number in a list always belongs to a commit that is not retired: when that commit is retired,
+    its number is removed.
     """
 
     next_number: int = 1
@@ -684,7 +684,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def _newest_state(self) -> Outputs | None:
         """
-        Return the files of the newest checkpoint of a command. They are used if the agent has stored no files after a
+        Return the files of the newest checkpoint of a command, for a run in which the agent has stored no files after a
         scan.
         """
         return next((each.outputs for each in self.usable_commits() if not each.event.has_image), None)
@@ -711,8 +711,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def resumes_without(self, one: NotCarried) -> int:
         """
-        Return how many trainers have resumed from a checkpoint that should have contained the change of state `one`, but
-        does not.
+        Return how many trainers have resumed from a checkpoint that was made after the change `one`, but does not
+        contain it.
         """
         begun = (trainer.commit for attempt in self.attempts.values() for trainer in attempt.trainers)
         return sum(commit is not None and commit > one.number for commit in begun)

@@ -90,7 +90,7 @@ class NewRun:
         return self.uri
 
     def not_ours(self, found: RunCreated) -> LedgerDamaged:
-        """Return the error for the case that another process has written a different entry 0, `found`."""
+        """Return the error to raise if another process has written a different entry 0, `found`."""
         return LedgerDamaged(
             f"another process wrote the first entry of {self.uri}{in_what(differences(found, self.created))}",
             hint="nothing in that folder was executed; check who has write access to the store, then delete the folder",
@@ -217,7 +217,7 @@ def in_what(unlike: Sequence[str]) -> str:
 
 def _try_out(store: Store) -> None:
     """
-    Test, before anything is rented, the store operations that every run needs. `spotrun doctor` tests further
+    Test the store operations that every run needs, before anything is rented. `spotrun doctor` tests further
     operations.
     """
     try:

@@ -78,7 +78,7 @@ def _refused(words: Sequence[str], error: Any) -> int:
 
 def _told(words: Sequence[str], message: str, code: int, problems: list[dict[str, object]]) -> int:
     """
-    Print the error as JSON if the command has the flag `--json` and has not printed its result yet. Return the exit
+    If the command was given `--json` and has not printed its result yet, print the error as JSON. Return the exit
     code.
     """
     ours = words[: words.index("--")] if "--" in words else words

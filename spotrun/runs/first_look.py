@@ -158,7 +158,7 @@ def look_at_market(
 
 def readable_store(folder: str) -> Store | None:
     """
-    Return the store of runs; None if it cannot be opened. This is no error here, because only a launch needs the store.
+    Return the store of runs; None if it cannot be opened. That is not an error here: only a launch needs the store.
     """
     with contextlib.suppress(StoreError):
         return open_store(folder)
@@ -174,7 +174,7 @@ def _ask(store: Store | None, question: Callable[[Store], Answer]) -> Answer | N
 
 def quotes_of(spec: RunSpec, offerings: Sequence[Offering]) -> Quotes:
     """
-    Return the current and recent prices of the instance types of `offerings` on the cloud of `spec`.
+    Return the current and recent prices of the instance types in `offerings`, on the cloud of `spec`.
 
     Raises:
         CloudError: the cloud does not answer.

@@ -40,7 +40,7 @@ def attend_tonight(spec: RunSpec, start: Path | None, prepare: Callable[[], Prep
 
     Raises:
         NightUnderWay: another process already takes care of a nightly run of this job.
-        RunEnded, LimitExceeded: as for `attend`.
+        RunEnded, LimitExceeded: see `attend`.
     """
     with one_at_a_time(spec):
         last = newest_of(spec.name, spec.checkpoint.uri, "runner")

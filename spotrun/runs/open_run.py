@@ -157,16 +157,16 @@ def default_store() -> str:
 
 def reference(run_id: str, uri: str) -> str:
     """
-    Return the shortest text with which a user can name the run in a command in this shell. That is the run's id if the
-    run is in the default store, and otherwise its address.
+    Return the shortest reference to the run that works in this shell: the run's id if the run is in the default store,
+    otherwise its address.
     """
     return run_id if uri.rpartition("/")[0] == address.absolute(default_store()).rstrip("/") else quote(uri)
 
 
 def who() -> str:
     """
-    Return the user's name and host, for entries of the ledger. In a container, a user may have no name but only a
-    number, which is then used instead.
+    Return the user's name and host, for entries of the ledger. For a user without a name, as in some containers, use
+    the user's number.
     """
     try:
         name = getpass.getuser()
@@ -252,7 +252,7 @@ def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
 
 def _refuse_sweep(reference: str, folder: str) -> None:
     """
-    Refuse the name of a sweep. It is not a reference to a run, even if the sweep has only one run so far.
+    Refuse a reference that is the name of a sweep. It names no run, even if the sweep has only one run so far.
 
     Raises:
         RunNotFound: `reference` is the name of a sweep.
@@ -330,7 +330,7 @@ def look_in(folder: str) -> tuple[list[OpenRun], list[Unreadable]]:
 
 
 def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[Unreadable]]:
-    """Return the readable runs in the folders `names` of a store, and the folders of runs that are not readable."""
+    """Return the readable runs in the folders `names` of a store, and the folders of runs that cannot be read."""
     with ThreadPoolExecutor(OPENERS) as pool:
         found = list(pool.map(lambda name: _try_open(name, f"{store.uri}/{name}"), names))
     runs, copies = set_copies_apart([run for run in found if isinstance(run, OpenRun)])

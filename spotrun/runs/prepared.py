@@ -215,7 +215,7 @@ def show_start(path: Path) -> None:
 
 def _require_completion(spec: RunSpec, newest: RunState | None, market: Market) -> None:
     """
-    Refuse a job if it is certain before the launch that the run would never complete, or would miss its deadline. The
+    Refuse a job if it is already certain that the run would never complete, or would miss its deadline. The
     speed of the training is taken from `newest`, the newest run of this name.
 
     Raises:

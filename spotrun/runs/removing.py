@@ -113,8 +113,8 @@ def remove_all(found: Sequence[Removable], *, yes: bool, dry_run: bool) -> None:
 
 def _stays(found: Removable) -> Iterator[str]:
     """
-    Yield a text for each thing that the removal leaves behind: the run's role, objects that spotrun did not write, and
-    older versions of objects. Each text says how the user can remove that thing.
+    Describe everything that the removal leaves behind, and how the user can remove it: the run's role, objects that
+    spotrun did not write, and older versions of objects.
     """
     run = found.run
     try:

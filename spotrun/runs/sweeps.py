@@ -130,9 +130,8 @@ class NamedSweep:
     @property
     def with_all(self) -> str:
         """
-        The author that stop requests name if the whole sweep is stopped. When the sweep continues, `go_on` looks for
-        this name in the runs' stop requests. It continues the runs that were stopped together with the sweep, and
-        leaves alone those that the user stopped individually.
+        The author that the runs' stop requests name if the user stops the whole sweep. By this name, `go_on` later
+        tells the runs that it has to continue from those that the user stopped individually.
         """
         return f"{self.record.stopped_by or who()}{self._with_all}"
 

@@ -88,7 +88,7 @@ class ExactValues:
 
 
 class ValueFragments:
-    """Fragments of secret values to look for in texts. Each fragment is `size` letters long."""
+    """Fragments of secret values to look for in texts. Each fragment is `size` characters long."""
 
     def __init__(self, values: Iterable[str], size: int) -> None:
         self._size = size

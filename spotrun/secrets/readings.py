@@ -129,8 +129,8 @@ class RedactionForm(NamedTuple):
 
     def turns(self, text: str, cuts: int = 0) -> Iterator[Reading]:
         """
-        Apply the steps in `turn` repeatedly, and stop when they change nothing any more. Yield the reading before the
-        first time, and after each time.
+        Apply the steps in `turn` up to `levels` times, and stop early if they change nothing. Yield the reading before
+        the first round, and after each round.
         """
         reading = Reading(text)
         for step in self.once:

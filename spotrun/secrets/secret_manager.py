@@ -97,8 +97,8 @@ def _read(names: Sequence[str], named: str | None, within_s: tuple[float, float]
 
 def _of_all(failures: Sequence[SecretUnreadable]) -> SecretUnreadable:
     """
-    Return one failure that names all secrets that could not be read. So the user can correct all of them before paying
-    for another instance.
+    Combine all failures into one error, so that the user can correct all of these secrets before paying for another
+    instance.
     """
     kind = _Denied if all(isinstance(each, _Denied) for each in failures) else SecretUnreadable
     hints = dict.fromkeys(each.hint for each in failures if each.hint)

@@ -56,7 +56,7 @@ def _spelled(value: str, way: RedactionForm) -> str:
 
 
 class ValuePrefix:
-    """A prefix of one or more values. It is `size` letters long. `whole` is True if the prefix is itself a value."""
+    """A prefix of one or more values. It is `size` characters long. `whole` is True if the prefix is itself a value."""
 
     def __init__(self, size: int = 0) -> None:
         self.size = size
@@ -127,8 +127,8 @@ class SpelledValues:
 
     def _read(self, text: str) -> Iterator[tuple[ValuePrefix, int, int]]:
         """
-        Yield each occurrence of a value's prefix in the text, with its start and end. If occurrences of the same prefix
-        end at the same position but start at different ones, yield only the earliest start.
+        Yield each prefix of a value that occurs in the text, with the start and end of the occurrence. If occurrences
+        of the same prefix end at the same position but start at different ones, yield only the earliest start.
         """
         read: dict[int, dict[ValuePrefix, int]] = {}
         at = self._next(text, 0)
@@ -159,9 +159,9 @@ class SpelledValues:
 
 def _written_at(text: str, at: int) -> Iterator[tuple[int, str]]:
     """
-    Yield the possible letters at position `at` of the text. Each is yielded after the position at which it ends. There
-    are several possible letters if the character at `at` can stand for itself, or begin a written letter. A decoded
-    letter can itself be the beginning of another written letter, which is then a further possibility.
+    Yield each way to read the character at position `at`: the position at which the letter ends, and the letter. There
+    are several ways if the character can stand for itself, or begin a written letter. A decoded letter can itself be
+    the beginning of another written letter, which is then a further way.
     """
     end, letters = at + 1, text[at]
     yield end, letters

@@ -106,7 +106,7 @@ class DefinedNames(NamedTuple):
 
 
 def _nodes(text: str) -> Iterator[ast.AST]:
-    """Yield the nodes of a Python text; none if it cannot be parsed."""
+    """Yield the nodes of Python source; none if it cannot be parsed."""
     try:
         yield from ast.walk(ast.parse(text))
     except (SyntaxError, ValueError):

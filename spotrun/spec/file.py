@@ -512,7 +512,7 @@ def _take_arguments(draft: Draft, arguments: Sequence[str]) -> None:
 
 
 def apply_overrides(draft: Draft, overrides: Mapping[str, object]) -> None:
-    """Replace values of the file by the values of the flags. A value of the file that was replaced is not checked."""
+    """Replace values of the file with those of the flags. The replaced values are not checked."""
     for path, value in overrides.items():
         if value is None:
             continue

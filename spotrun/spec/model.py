@@ -101,15 +101,15 @@ class TrainSpec(Model):
     @property
     def state_dir(self) -> str:
         """
-        The folder that $SPOTRUN_STATE_DIR names: the first folder in `state`, or the folder that spotrun makes if there
-        is none.
+        The folder that $SPOTRUN_STATE_DIR names: the first folder in `state`, or a folder that spotrun makes if `state`
+        names none.
         """
         named = (path for path in self.state if path.endswith("/") and not path.startswith("!"))
         return next((path.rstrip("/") for path in named), STATE_DIR)
 
     @property
     def no_state(self) -> tuple[str, ...]:
-        """Patterns of the files that are not saved as state, although they are in a folder that `state` names."""
+        """Patterns for files that are not saved as state, although they are in a folder that `state` names."""
         return tuple(path.removeprefix("!") for path in self.state if path.startswith("!"))
 
     @property

@@ -150,8 +150,8 @@ def _added(spec: RunSpec, script: Script, name: str, value: str) -> tuple[str, .
 
 def _flag_with(flag: str, value: str) -> tuple[str, ...]:
     """
-    Return the words that give a flag its value. If the value begins with a dash, they are joined into one word, because
-    the value would otherwise be taken for another flag.
+    Return a flag and its value as words of a command line. If the value begins with a dash, join the two into one word,
+    because the value would otherwise be taken for another flag.
     """
     return (f"{flag}={value}",) if value.startswith("-") and flag.startswith("--") else (flag, value)
 

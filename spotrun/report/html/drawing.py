@@ -63,8 +63,8 @@ def strip(height: float, *marks: Markup) -> Markup:
 
 def bar(x: float, y: float, width: float, height: float, class_: str) -> Markup:
     """
-    Return a bar. `x` and `width` are percentages, `y` and `height` are in pixels. If `width` is not 0, the bar is at least a
-    pixel wide.
+    Return a bar. `x` and `width` are percentages, `y` and `height` are in pixels. If `width` is not 0, the bar is at
+    least a pixel wide.
     """
     wide = "1" if 0 < width < 0.1 else f"{max(width, 0):.2f}%"
     return element("rect", x=f"{x:.2f}%", y=f"{y:g}", width=wide, height=f"{height:g}", class_=class_)

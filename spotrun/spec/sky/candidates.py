@@ -280,8 +280,8 @@ def _own_kind(item: dict[str, Any], at: int) -> str | None:
 
 def _kind_above(above: dict[str, Any]) -> str | None:
     """
-    Return the kind of instance that the keys above the list name, as text. This function does not check the text. Later
-    code checks it, and that code's error can name the right key.
+    Return the kind of instance that the keys above the list name, as text. Later code checks this text, because its
+    error can name the right key.
     """
     return _text(above.get("instance_type", above.get("accelerators")))
 

@@ -95,8 +95,7 @@ def _take_config(found: Translation) -> None:
 
 def differences(data: dict[str, Any]) -> Iterator[str]:
     """
-    Yield a note for each key that the translated file leaves out, and for which SkyPilot and spotrun have different
-    defaults.
+    Yield a note for each key that is not in the translated file and has another default in spotrun than in SkyPilot.
     """
     resources = data.get("resources")
     resources = resources if isinstance(resources, dict) else {}

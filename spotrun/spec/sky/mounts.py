@@ -97,8 +97,8 @@ def _out_of_reach(source: str) -> Unreadable:
 
 def _word(text: str) -> str:
     """
-    Return `text` as a word of a shell command, in quotes if the shell needs them. Variables and `~/` alone are no
-    reason for quotes, because the shell has to replace them.
+    Return `text` as a word of a shell command, in quotes if the shell needs them. Variables and `~/` stay unquoted if
+    nothing else needs quotes, so that the shell replaces them.
     """
     plain = text.removeprefix("~/").replace("${", "").replace("}", "").replace("$", "")
     return _told(text) if quote(plain) == plain else _told(quote(text))

@@ -103,8 +103,7 @@ def _take_disk(found: Translation, key: Key, resources: dict[str, Any]) -> None:
 
 def _take_image(found: Translation, key: Key, resources: dict[str, Any]) -> None:
     """
-    Move a machine image to the section of its cloud. Leave a container image in `image_id`, which means the same in
-    spotrun.
+    Move a machine image to the section of its cloud. Leave a container image in `image_id`, which spotrun has too.
     """
     value = resources["image_id"]
     if isinstance(value, dict):
