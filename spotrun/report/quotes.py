@@ -1,4 +1,4 @@
-"""Formats `spotrun offers`: the offerings of a cloud with their prices, as text and as JSON."""
+"""Formats the output of `spotrun offers`: the offerings of a cloud with their prices, as text and as JSON."""
 
 from __future__ import annotations
 

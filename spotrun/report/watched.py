@@ -22,8 +22,8 @@ def worth_watching(entries: list[Entry]) -> list[Entry]:
 
 def watched_line(entry: Entry, state: RunState) -> str:
     """
-    Return one line that describes an event. It is the line of `event_line`, except that a message from the cloud is
-    left out if an earlier line has already shown the same message.
+    Describe an event in one line, like `event_line`, but without a message from the cloud that an earlier line has
+    already shown.
     """
     event = entry.event
     if isinstance(event, LaunchClosed) and (launch := state.launches.get(event.launch)) and launch.closed == event:

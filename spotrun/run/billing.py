@@ -48,7 +48,7 @@ SLURM_RULE = BillingRule(
 
 def aws_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
     """
-    Return EC2's rule for any of `regions`. It includes the volume and the public address of an instance.
+    Return EC2's billing rule for any of `regions`. It covers the volume and the public address of an instance.
 
     The bill of a spot instance depends on who ended the instance: "no charge" if EC2 ended it in the first hour,
     "charged for the seconds used" if you ended it. The volume is charged in both cases:
@@ -76,7 +76,7 @@ def aws_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
 
 def gcp_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
     """
-    Return Compute Engine's rule for any of `regions`. It includes the disk and the public address of an instance.
+    Return Compute Engine's billing rule for any of `regions`. It covers the disk and the public address of an instance.
 
     A machine is billed from the state RUNNING until it is switched off or deleted: per second, for at least a minute
     (https://cloud.google.com/compute/vm-instance-pricing). A spot machine is billed at the current list price. A spot
@@ -120,14 +120,14 @@ def to_nano(amount_usd: Decimal) -> Decimal:
 
 
 def hourly(price_usd_per_hour: Decimal, duration: timedelta) -> Decimal:
-    """Return what `duration` costs at a price per hour, in whole nano-dollars."""
+    """Return the cost of `duration` at an hourly price, in whole nano-dollars."""
     return to_nano(price_usd_per_hour * exact_seconds(duration) / SECONDS_PER_HOUR)
 
 
 def metered(prices: Sequence[PriceSegment], start: datetime, end: datetime) -> Decimal:
     """
-    Return the cost from `start` to `end`. Each moment is billed at the price that was in effect at that moment. Moments
-    before the first price began are billed at the first price.
+    Return the cost from `start` to `end`, at the price in effect at each moment. Time before the first price began is
+    billed at the first price.
     """
     total = ZERO
     for index, segment in enumerate(prices):

@@ -152,8 +152,8 @@ def _gone(state: RunState, entry: Entry, event: ev.InstanceGone) -> RunState:
 
 def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> RunState:
     """
-    Correct the end of an instance, and the cost of its launch. The end of the attempt that ran
-    on the instance does not change.
+    Correct the end of an instance, and the cost of its launch. The end of the attempt that ran on the instance does not
+    change.
     """
     before, rule = state.launches[event.launch], state.created.billing
     after = before.with_end(event.ended_at, ev.name_of(event).member)
@@ -346,10 +346,8 @@ def _committed(state: RunState, entry: Entry, event: ev.CheckpointCommitted) -> 
 
 def _newest_not_cut_off(commits: PVector[Commit]) -> Commit | None:
     """
-    Return the newest commit that still counts, because it is not cut off.
-
-    When a run resumes from a commit, all later commits are cut off. So going back from the newest commit, the first one
-    that is not cut off is the newest valid commit.
+    Return the newest commit that is not cut off. When a run resumes from a commit, all later commits are cut off, so
+    this one still counts.
     """
     return next((commit for commit in reversed(commits) if not commit.cut_off), None)
 

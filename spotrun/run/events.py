@@ -115,8 +115,8 @@ class RunCreated(Event, frozen=True, kw_only=True):
     `storage` are the prices of the object store. `deadline_at` is the run time by which the run has to be completed;
     None without a deadline. `interruption_bands` has the cloud's published figures: for a region and a type
     (`us-east-1/g5.xlarge`), the share of spot instances that the cloud interrupts in a month, such as "5-10%".
-    `epochs_end` is the rule for when an epoch ends. `benched` has the seconds per step on each kind of
-    instance, if `spotrun bench` has measured this job.
+    `epochs_end` is the rule for when an epoch ends. `benched` has the seconds per step on each kind of instance, if
+    `spotrun bench` has measured this job.
 
     `public_key` is the Ed25519 key, in hex, with which signatures of the run's owner are checked (protocol 31); "" in a
     run that an earlier version created. `part_of` names the command that created the run as a part of its own work:
@@ -459,7 +459,7 @@ class MemberReleased(Event, frozen=True, kw_only=True):
 
 class InstanceGone(Event, frozen=True, kw_only=True):
     """
-    The instance of a launch has ended, as `evidence` shows. The event contains all that is needed to compute the bill.
+    The instance of a launch has ended, as `evidence` shows. The event contains everything needed to compute the bill.
 
     If the cloud reports when the instance ended, or a runner observed the end, `ended_at` is that time and `bounded_by`
     is "". Otherwise `ended_at` is the earliest time by which the instance must have ended, and `bounded_by` says what
@@ -750,7 +750,7 @@ class CheckpointFailed(Event, frozen=True, kw_only=True):
 
 class CheckpointRetired(Event, frozen=True, kw_only=True):
     """
-    A commit is retired: from now on no trainer resumes from it, so its objects are allowed to be deleted. Irrevocable.
+    A commit is retired: from now on no trainer resumes from it, so its objects may be deleted. Irrevocable.
     `attempt` is None if a runner retires the commit after the run has ended.
     """
 
@@ -783,7 +783,7 @@ class StateNotCarried(Event, frozen=True, kw_only=True):
 
 class OutputsStored(Event, frozen=True, kw_only=True):
     """
-    Files that the script has written are stored. They are listed in the object at `key`, each with the digest of its
+    Files that the script wrote have been stored. They are listed in the object at `key`, each with the digest of its
     content. The stored bytes were compared with the files before this event was written.
 
     The agent scanned the files at `looked_at`. At that time, `commit` was the newest checkpoint (None if there was

@@ -44,7 +44,7 @@ class MemberName(msgspec.Struct, frozen=True, order=True, array_like=True, forbi
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True):
-    """A member's place in an attempt. Its processes have consecutive ranks that begin with `rank`."""
+    """A member's position in an attempt. Its processes have consecutive ranks that begin with `rank`."""
 
     name: MemberName
     rank: Count

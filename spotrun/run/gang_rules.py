@@ -37,8 +37,7 @@ def check_intended(state: RunState, event: ev.LaunchIntended) -> None:
 
 def check_is_member(state: RunState, event: ev.OfMember) -> None:
     """
-    Require that the launch exists and has a member of that number. In a run on one instance, the only member is number
-    0.
+    Require that the launch exists and has a member with that number. In a run on one instance, only member 0 exists.
     """
     require(event.launch in state.launches, f"there is no launch {event.launch}")
     name = ev.name_of(event)
@@ -138,7 +137,7 @@ def check_wanted(state: RunState, names: Iterable[MemberName]) -> None:
 
 def check_not_let_go(state: RunState, names: Iterable[MemberName]) -> None:
     """
-    Require that none of these members has to leave. A member has to leave if its gang got a drain request, or if the
+    Require that none of these members has to leave. A member has to leave if its gang has a drain request, or if the
     cloud gave notice for the member (protocol 32).
     """
     for name in names:

@@ -17,9 +17,9 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """
     One instance that a launch requested. In a run on one instance, each launch has one member.
 
-    `ready` is the member's newest report that it is ready to join an attempt. `ready_at` is the time of the entry with
-    this newest report, and `ready_since` is the time of the entry with the member's first report that it is ready.
-    `setup` is the report on how the job's `setup` went, and `set_up_at` is the time of that report.
+    `ready` is the member's newest report that it is ready to join an attempt. `ready_at` is the time of this report,
+    and `ready_since` is the time of the member's first such report. `setup` is the report on how the job's `setup`
+    went, and `set_up_at` is the time of that report.
     """
 
     recorded: ev.LaunchRecorded | None = None

@@ -123,7 +123,7 @@ def _exception(lines: Sequence[str]) -> str:
 
 
 def _exceptions(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the exception of each traceback, except exceptions that the program survived."""
+    """Yield the exception of each traceback, except those that the program survived."""
     for at, line in enumerate(lines):
         if not _TRACEBACK.match(line) or (at and lines[at - 1].startswith(_SURVIVED)):
             continue

@@ -50,7 +50,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gone(self) -> ev.InstanceGone | None:
-        """The end of the instance of the launch that ended last; None until all of them are gone."""
+        """The end of whichever instance ended last; None until all instances of the launch are gone."""
         ends = [member.gone for member in self.members if member.gone is not None]
         return max(ends, key=lambda end: end.ended_at) if len(ends) == len(self.members) else None
 
@@ -100,7 +100,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def failed_to_start(self) -> bool:
-        """True if the cloud accepted the launch, and a fault ended all its instances before they were billed."""
+        """True if the cloud accepted the launch, but a fault ended all its instances before they were billed."""
         return self.closed is None and self._ended_before_it_ran(EndedBy.FAULT)
 
     def _ended_before_it_ran(self, by: EndedBy) -> bool:
@@ -171,7 +171,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     def reserved_usd(self, rule: ev.BillingRule) -> Decimal:
         """
-        Return the maximum cost of this launch. This is nothing if the cloud refused the launch. Otherwise it is the sum
+        Return the maximum cost of this launch. This is 0 if the cloud refused the launch. Otherwise it is the sum
         of two amounts: the final bills of the instances that are gone, and what the remaining instances would cost if
         each of them lived for its whole time-to-live.
         """
@@ -241,7 +241,7 @@ class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """
     One stretch of training on one instance, or on the instances of a `gang`. For a gang, `launch`, `instance_id` and
-    `setup` describe the lead, and `booted_at` is when the last member had booted.
+    `setup` describe the lead, and `booted_at` is when its last member booted.
     """
 
     number: int
@@ -462,9 +462,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         """
         Return True if a commit of that attempt counts.
 
-        In a run on one instance, only the current attempt is allowed to commit. In the run of a gang, the newest
-        attempt is also allowed to commit between its end and the start of another attempt. The reason is that its lead
-        is possibly still running, and has a snapshot with steps that would otherwise be lost (protocol 43).
+        In a run on one instance, only the current attempt is allowed to commit. If the run trains on a gang, the newest
+        attempt is also allowed to commit between its end and the start of another attempt, because its lead may still
+        be running, and have a snapshot with steps that would otherwise be lost (protocol 43).
         """
         if self.terminal is not None:
             return False
@@ -610,8 +610,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def usable_commits(self) -> Iterator[Commit]:
         """
-        Yield the commits from which a trainer is allowed to resume, the newest first. Each commit is searched for only
-        when the caller requests it, because some callers need only the newest.
+        Yield the commits from which a trainer is allowed to resume, the newest first. This is a generator, because some
+        callers need only the newest.
         """
         return (commit for commit in reversed(self.commits) if commit.usable)
 
@@ -631,9 +631,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def ends_before(self, commit: Commit) -> list[Commit]:
         """
-        Return the last checkpoint of each earlier fit() call, the earliest call first. Earlier calls are those that the
-        script made before the fit() call in which `commit` was made. Checkpoints that are cut off or retired do not
-        count.
+        Return the last checkpoint of each fit() call before the one in which `commit` was made, the earliest call
+        first. Checkpoints that are cut off or retired do not count.
         """
         before = (each for each in self.commits if each.event.fit < commit.event.fit)
         last = {each.event.fit: each for each in before if not each.cut_off and each.retired_at is None}

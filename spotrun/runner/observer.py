@@ -1,4 +1,4 @@
-"""Observes a run: reads first the ledger, then the cloud."""
+"""Observes a run: reads its ledger, then asks the cloud."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Runner:
         )
 
     def run(self, watch: Callable[[Tick], None]) -> Tick:
-        """Take care of the run until it has ended and has no more instances. Call `watch` with each tick."""
+        """Take care of the run until it has ended and has no instances left. Call `watch` with each tick."""
         while True:
             for tick in self.ticks():
                 watch(tick)

@@ -117,8 +117,8 @@ def say_that_it_attends() -> None:
 
 def open_to_append(log: Path) -> BinaryIO:
     """
-    Open a log to append, but refuse a link or a pipe. Another user with write access to a store's folder could put a
-    link or a pipe there. The link would make this process write to another file, and the pipe would make it wait.
+    Open a log for appending, but refuse a link or a pipe. Another user with write access to a store's folder could put
+    one there. A link would make this process write to another file, and a pipe would make it wait.
 
     Raises:
         OSError: `log` is a link or a pipe, or cannot be written.

@@ -1,9 +1,9 @@
 """
 Records which files `spotrun fetch` wrote into a folder, so that a later fetch detects the files that the user changed.
 
-The record of a folder is a file in the user's home, where no instance can write. Each line has the path of a fetched
-file, and the digests of the bytes that fetch wrote. If several lines have the same path, the last line counts. If no
-line has the path of a file in the folder, the file belongs to the user.
+The record of a folder is a file in the user's home directory, where no instance can write. Each line has the path of a
+fetched file, and the digests of the bytes that fetch wrote. If several lines have the same path, the last line counts.
+A file in the folder whose path is on no line belongs to the user.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ def _require_types(spec: RunSpec, cloud: Cloud, offered: Sequence[Offering]) -> 
 
 def _of_any_type(spec: RunSpec, cloud: Cloud) -> Sequence[Offering]:
     """
-    Return all offerings in the places where the job is allowed to run, including instance types that the job does not
+    Return all offerings in the zones where the job is allowed to run, including instance types that the job does not
     name.
     """
     return cloud.driver(cloud.of_any_type(spec), cloud.clock(spec)).offerings(must_see=())

@@ -133,8 +133,8 @@ class Interrupts:
 @contextlib.contextmanager
 def told(run: OpenRun) -> Iterator[None]:
     """
-    Run the code of a `with` block. If Ctrl-C or a signal ends the block, print the run's state, and the commands with
-    which the user can continue or end the run.
+    If Ctrl-C or a signal ends this block, print the run's state, and the commands with which the user can continue or
+    end the run.
     """
     try:
         yield

@@ -206,7 +206,7 @@ def last_runs(reference: str, count: int, store: str | None) -> list[OpenRun]:
 
 def newest_of(name: str, store: str, role: str) -> OpenRun | None:
     """
-    Return the newest run of exactly this name; None if there is none.
+    Return the newest run with exactly this name; None if there is none.
 
     Raises:
         StoreError: there are runs of this name, but none can be read.

@@ -130,8 +130,8 @@ class NamedSweep:
     @property
     def with_all(self) -> str:
         """
-        The author that the runs' stop requests name if the user stops the whole sweep. By this name, `go_on` later
-        tells the runs that it has to continue from those that the user stopped individually.
+        The author that the runs' stop requests name if the user stops the whole sweep. `go_on` continues only runs with
+        this author, and not those that the user stopped individually.
         """
         return f"{self.record.stopped_by or who()}{self._with_all}"
 
@@ -170,7 +170,7 @@ def stopped_by(run: OpenRun) -> str:
 
 def sweep_named(name: str, store: str | None) -> NamedSweep | None:
     """
-    Return the sweep of exactly this name in a store; None if there is none.
+    Return the sweep with exactly this name in a store; None if there is none.
 
     Raises:
         StoreError: the store cannot be read, or its object of that name is not a sweep.

@@ -109,7 +109,7 @@ class ValueFragments:
 
 
 def _written(way: RedactionForm, values: Iterable[str]) -> list[str]:
-    """Read each value in the given way, and return the results, sorted. Empty results are left out."""
+    """Return the readings of all values in this form, sorted and without empty ones."""
     return sorted({way.without(each) for each in values} - {""})
 
 

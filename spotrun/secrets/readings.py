@@ -89,9 +89,9 @@ class RedactionForm(NamedTuple):
     A way to read a text. First, the steps in `once` are applied. Then the steps in `turn` are applied up to `levels`
     times.
 
-    If a text contains none of the `signs`, the steps would not change it, so they are skipped. The result is searched
-    only for values of at least `least` characters. At the end of a text, the beginning of a value counts only if it has
-    at least `part` characters.
+    If a text contains none of the `signs`, the steps would not change it, so this form is skipped. A reading in this
+    form is searched only for values of at least `least` characters. At its end, the beginning of a value counts only if
+    it has at least `part` characters.
 
     `decodes` is True if the steps decode letters. In that case, a value is not looked for if decoding leaves fewer than
     DECODED_MIN characters of it. `silent` are characters that `SpelledValues` ignores.

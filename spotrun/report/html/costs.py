@@ -1,4 +1,4 @@
-"""Draws the dollars of each epoch, the accumulated dollars, and the downtime by cause."""
+"""Draws the cost of each epoch, the accumulated cost, and the downtime by cause."""
 
 from __future__ import annotations
 

@@ -30,8 +30,7 @@ def lane(name: str, *marks: Markup, value: str = "", height: float = ROW) -> Mar
 
 def plot(high: str, low: str, *marks: Markup) -> Markup:
     """
-    Draw the marks of a plot, with a line for the largest and a line for the smallest value. Call `axis` for the row
-    below it.
+    Draw a plot: its marks, and a line each for the largest and the smallest value. For the row below it, call `axis`.
     """
     lines = [
         element("line", x1="0", x2="100%", y1=f"{at:g}", y2=f"{at:g}", class_="axis") for at in (TOP - 2, HEIGHT + 1)
@@ -42,7 +41,7 @@ def plot(high: str, low: str, *marks: Markup) -> Markup:
 
 def axis(texts: Sequence[str]) -> Markup:
     """
-    Draw texts at equal distances: the first at the left edge of the marks, the last at the right edge. A narrow screen
+    Draw evenly spaced texts: the first at the left edge of the marks, the last at the right edge. A narrow screen
     shows only every other text.
     """
     last = max(len(texts) - 1, 1)
@@ -71,7 +70,7 @@ def bar(x: float, y: float, width: float, height: float, class_: str) -> Markup:
 
 
 def bars(y: float, height: float, parts: Iterable[tuple[float, str]]) -> Markup:
-    """Draw bars side by side from the left, each with its width and its class."""
+    """Draw bars side by side from the left, each with its width and its CSS class."""
     drawn, x = [], 0.0
     for width, class_ in parts:
         drawn.append(bar(x, y, width, height, class_))
@@ -110,7 +109,7 @@ def curve(points: Iterable[tuple[float, float]], class_: str) -> Markup:
 
 
 def dot(x: float, part: float, class_: str) -> Markup:
-    """Draw a dot in a plot, at a point given as in `curve`."""
+    """Draw a dot in a plot. Its coordinates are as in `curve`."""
     return element("circle", cx=f"{x:.2f}%", cy=f"{level(part):.1f}", r="3", class_=class_)
 
 

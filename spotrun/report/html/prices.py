@@ -1,4 +1,4 @@
-"""Draws the hourly price of each instance over the time of the run, together with the on-demand price."""
+"""Draws the hourly price of each instance during the run, and the on-demand price."""
 
 from __future__ import annotations
 
