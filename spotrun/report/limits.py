@@ -16,9 +16,7 @@ from spotrun.units import Unreadable
 
 
 def figures(summary: RunSummary) -> dict[str, Decimal | None]:
-    """
-    Return the value of each figure that a condition can name; None for a figure that this run does not have yet.
-    """
+    """Return the value of each figure that a condition can name; None for a figure that this run does not have yet."""
     of_run = {"epochs": len(summary.epochs), "usd_per_epoch": summary.usd_per_epoch}
     of_total = {name: getattr(summary.total, name.removesuffix("_s")) for name in FIGURE_NAMES if name not in of_run}
     return {name: _number(figure) for name, figure in (of_run | of_total).items()}

@@ -97,9 +97,7 @@ def _without_an_instance(state: RunState, spec: RunSpec) -> str:
 
 
 def _with_some(there: int, size: int) -> str:
-    """
-    Describe the next step of a gang that cannot train yet, because members are missing or not ready.
-    """
+    """Describe the next step of a gang that cannot train yet, because members are missing or not ready."""
     if there >= size:
         return f"trains once all of its {size} members are ready"
     waiting = f"{there} of {size} are ready, wait about as long as a start takes, and are then released"

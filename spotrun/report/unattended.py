@@ -53,9 +53,7 @@ def left_alone(run: str, state: RunState) -> str:
 
 
 def _carried_on(run: str, created: RunCreated) -> str:
-    """
-    Name the command that continues the run, in words to which the caller adds the command that ends the run.
-    """
+    """Name the command that continues the run, in words to which the caller adds the command that ends the run."""
     if created.is_bench:
         return "The bench that created it is over: "
     if created.sweep:

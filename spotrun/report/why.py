@@ -259,14 +259,12 @@ class _Narrator:
 
 
 def _wants_an_instance(state: RunState) -> bool:
-    """Return True if nothing trains, or the instance that trains is leaving."""
     if state.terminal is not None:
         return False
     return state.current is None or state.current.leaving
 
 
 def _may_ask(state: RunState) -> bool:
-    """Return True if the run needs an instance and no launch is in progress."""
     return _wants_an_instance(state) and state.pending_launch is None
 
 

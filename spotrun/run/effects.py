@@ -345,10 +345,6 @@ def _committed(state: RunState, entry: Entry, event: ev.CheckpointCommitted) -> 
 
 
 def _newest_not_cut_off(commits: PVector[Commit]) -> Commit | None:
-    """
-    Return the newest commit that is not cut off. When a run resumes from a commit, all later commits are cut off, so
-    this one still counts.
-    """
     return next((commit for commit in reversed(commits) if not commit.cut_off), None)
 
 

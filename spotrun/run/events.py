@@ -188,8 +188,8 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 
 class Passage(msgspec.Struct, frozen=True):
     """
-    The prices of traffic between a bucket and an instance. `is_home` is True if the instance is in the bucket's
-    region, or in one of them if the bucket has several.
+    The prices of traffic between a bucket and an instance. `is_home` is True if the instance is in the bucket's region,
+    or in one of them if the bucket has several.
     """
 
     read_usd_per_gb: Decimal
@@ -349,9 +349,9 @@ class EndCorrected(Event, frozen=True, kw_only=True):
 
 class LaunchIntended(Event, frozen=True, kw_only=True):
     """
-    The runner is about to request one instance, exactly as this event describes it. Runners send the request
-    only until `not_after`. Later they only check whether a request that was sent before has created the instance. For a
-    gang, `count` instances are requested, and the cloud starts either all or none of them.
+    The runner is about to request one instance, exactly as this event describes it. Runners send the request only until
+    `not_after`. Later they only check whether a request that was sent before has created the instance. For a gang,
+    `count` instances are requested, and the cloud starts either all or none of them.
 
     Two amounts are reserved in the budget: for each instance, `time_to_live_s` at `price_ceiling_usd_per_hour`; and for
     all instances together, `egress_usd` for traffic between regions. `on_demand_usd_per_hour` is the on-demand price of
@@ -448,8 +448,7 @@ class InstanceCondemned(Event, frozen=True, kw_only=True):
 
 class MemberReleased(Event, frozen=True, kw_only=True):
     """
-    The run no longer needs this member, so any runner terminates its instance. The member is not at fault.
-    Irrevocable.
+    The run no longer needs this member, so any runner terminates its instance. The member is not at fault. Irrevocable.
     """
 
     launch: Count
@@ -750,8 +749,8 @@ class CheckpointFailed(Event, frozen=True, kw_only=True):
 
 class CheckpointRetired(Event, frozen=True, kw_only=True):
     """
-    A commit is retired: from now on no trainer resumes from it, so its objects may be deleted. Irrevocable.
-    `attempt` is None if a runner retires the commit after the run has ended.
+    A commit is retired: from now on no trainer resumes from it, so its objects may be deleted. Irrevocable. `attempt`
+    is None if a runner retires the commit after the run has ended.
     """
 
     attempt: Count | None
@@ -939,9 +938,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """
     One numbered object of the ledger.
 
-    `run` is the uid of the run. `nonce` is a random string by which a writer recognises its own entry. `at` is the
-    run time on the writer's clock. Entries are ordered by `number`, never by `at`. The stored object also has a
-    signature, which is not in this struct.
+    `run` is the uid of the run. `nonce` is a random string by which a writer recognises its own entry. `at` is the run
+    time on the writer's clock. Entries are ordered by `number`, never by `at`. The stored object also has a signature,
+    which is not in this struct.
     """
 
     number: Count

@@ -66,8 +66,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     def pending(self) -> bool:
         """
         True while the launch may still provide an instance for training. A launch is no longer pending once it is
-        closed, once all its instances are gone, or once its instance has started an attempt. If the run trains on
-        a gang, the launch is also no longer pending once each of its members is ready, released or gone.
+        closed, once all its instances are gone, or once its instance has started an attempt. If the run trains on a
+        gang, the launch is also no longer pending once each of its members is ready, released or gone.
         """
         return self.open and self.attempt is None and any(map(_is_awaited, self.members))
 
@@ -171,9 +171,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     def reserved_usd(self, rule: ev.BillingRule) -> Decimal:
         """
-        Return the maximum cost of this launch. This is 0 if the cloud refused the launch. Otherwise it is the sum
-        of two amounts: the final bills of the instances that are gone, and what the remaining instances would cost if
-        each of them lived for its whole time-to-live.
+        Return the maximum cost of this launch. This is 0 if the cloud refused the launch. Otherwise it is the sum of
+        two amounts: the final bills of the instances that are gone, and what the remaining instances would cost if each
+        of them lived for its whole time-to-live.
         """
         if self._refused:
             return ZERO
@@ -353,8 +353,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A completed epoch. The epoch is dropped if the training resumes from a checkpoint before its end.
-    `step_reached` is the largest step of this epoch and all epochs before it.
+    A completed epoch. The epoch is dropped if the training resumes from a checkpoint before its end. `step_reached` is
+    the largest step of this epoch and all epochs before it.
     """
 
     number: int

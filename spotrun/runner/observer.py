@@ -58,8 +58,8 @@ class Observer:
         erased: Callable[[], None],
     ) -> None:
         """
-        `erased` is called when the run's folder seems to have been deleted. It checks whether the folder still
-        exists, and raises an error if it does not.
+        `erased` is called when the run's folder seems to have been deleted. It checks whether the folder still exists,
+        and raises an error if it does not.
         """
         self.message = ""
         self.has_seen_cloud = False

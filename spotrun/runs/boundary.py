@@ -78,8 +78,7 @@ def _refused(words: Sequence[str], error: Any) -> int:
 
 def _told(words: Sequence[str], message: str, code: int, problems: list[dict[str, object]]) -> int:
     """
-    If the command was given `--json` and has not printed its result yet, print the error as JSON. Return the exit
-    code.
+    If the command was given `--json` and has not printed its result yet, print the error as JSON. Return the exit code.
     """
     ours = words[: words.index("--")] if "--" in words else words
     if "--json" in ours and not answered:

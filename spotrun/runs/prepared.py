@@ -215,8 +215,8 @@ def show_start(path: Path) -> None:
 
 def _require_completion(spec: RunSpec, newest: RunState | None, market: Market) -> None:
     """
-    Refuse a job if it is already certain that the run would never complete, or would miss its deadline. The
-    speed of the training is taken from `newest`, the newest run of this name.
+    Refuse a job if it is already certain that the run would never complete, or would miss its deadline. The speed of
+    the training is taken from `newest`, the newest run of this name.
 
     Raises:
         SpecInvalid: the run would never complete on spot instances; or the deadline cannot be met even on demand.
@@ -234,7 +234,6 @@ def _require_completion(spec: RunSpec, newest: RunState | None, market: Market) 
 
 
 def _who_bills(spec: RunSpec) -> str:
-    """Return a sentence about the costs of a run on a simulated cloud."""
     if not billed(spec):
         return "There is no bill."
     return f"There is no bill for the instances; the objects in {spec.checkpoint.place} may cost money."

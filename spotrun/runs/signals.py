@@ -82,8 +82,8 @@ def _leave_terminal() -> None:
 
 def _hung_up(descriptor: int) -> bool:
     """
-    Return True if the descriptor belongs to a terminal that is gone. It is then still a character device, but no
-    longer a terminal.
+    Return True if the descriptor belongs to a terminal that is gone. It is then still a character device, but no longer
+    a terminal.
     """
     try:
         return stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor)

@@ -1,6 +1,6 @@
 """
-Finds known secret values in a text. A value is found even if its characters are separated by others, such as line
-ends, or written as character codes. The module `readings` describes how such changes are undone before the search.
+Finds known secret values in a text. A value is found even if its characters are separated by others, such as line ends,
+or written as character codes. The module `readings` describes how such changes are undone before the search.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ def letters_of(value: str) -> int:
 
 
 class ExactValues:
-    """
-    Secret values to look for in texts. `reach` is the maximum length of one value as it may be written in a text.
-    """
+    """Secret values to look for in texts. `reach` is the maximum length of one value as it may be written in a text."""
 
     def __init__(self, values: Iterable[str], ways: Ways = WAYS_OF_TEXT) -> None:
         known = {each for each in values if each}
@@ -109,7 +107,6 @@ class ValueFragments:
 
 
 def _written(way: RedactionForm, values: Iterable[str]) -> list[str]:
-    """Return the readings of all values in this form, sorted and without empty ones."""
     return sorted({way.without(each) for each in values} - {""})
 
 

@@ -106,8 +106,8 @@ class SpelledValues:
 
     def begun(self, text: str, least: int) -> Iterator[int]:
         """
-        Yield the start of each value of which the text could contain only a beginning, at its end. A beginning counts
-        only if it has at least `least` characters, of which the last can be incomplete.
+        Yield each position at which a value could start that the end of the text cuts off. At least `least` characters
+        of the value must be there; the last of them can be incomplete.
         """
         if self._may_be_in(text):
             for cuts in (0, 2 * LEVELS * len(self._way.turn)):

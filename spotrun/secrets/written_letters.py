@@ -68,9 +68,7 @@ def _numbered(code: int) -> str:
 
 
 def letter_of(found: re.Match[str]) -> str:
-    """
-    Decode a match of LETTER. The result has one character for each byte of the decoded character's UTF-8 form.
-    """
+    """Decode a match of LETTER. The result has one character for each byte of the decoded character's UTF-8 form."""
     match found.lastgroup:
         case None:
             return ""  # backslashes before a letter that stands for itself

@@ -49,8 +49,8 @@ _FLAGS = {
 @dataclass(frozen=True)
 class PlacedProblem:
     """
-    A problem, and its place: a line and column of the file. If a flag caused the problem, there is no line, and `key`
-    is the flag.
+    A problem, and its line and column in the file. If a flag caused the problem, there is no line, and `key` is the
+    flag.
     """
 
     file: str | None
@@ -404,8 +404,8 @@ def _take_sky(draft: Draft) -> None:
 
 def _take_run(draft: Draft) -> None:
     """
-    Move the command at the top-level key `run:` to train.run. If the file has this key, its section `train` is allowed
-    to have only the key `state`.
+    Move the command at the top-level key `run` to `train.run`. Next to this key, the section `train` can have only the
+    key `state`.
     """
     if "run" in draft.data:
         command, train = draft.data.pop("run"), draft.data.setdefault("train", {})
@@ -422,8 +422,8 @@ def _take_run(draft: Draft) -> None:
 
 def _take_places(draft: Draft) -> None:
     """
-    Rewrite `resources.any_of` if it lists the user's own machine and a cloud. The keys of the cloud's entry move
-    to `resources`, and the name of the machine moves to `resources.home`.
+    Rewrite `resources.any_of` if it lists the user's own machine and a cloud. The keys of the cloud's entry move to
+    `resources`, and the name of the machine moves to `resources.home`.
     """
     resources, key = draft.data.get("resources"), ("resources", ANY_OF)
     if not isinstance(resources, dict):

@@ -124,9 +124,7 @@ def _split(named: str) -> tuple[str, str]:
 
 
 def refused_login(envs: Mapping[str, str], secrets: Mapping[str, str]) -> Unreadable | None:
-    """
-    Return a problem if the job's variables and secrets cannot be a login to the image's registry; otherwise None.
-    """
+    """Return a problem if the job's variables and secrets cannot be a login to the image's registry; otherwise None."""
     if PASSWORD in envs:
         reason = "is a password, and envs are written into the ledger"
         return Unreadable(reason, f"write secrets: [{PASSWORD}]", at=("envs", PASSWORD))

@@ -908,7 +908,7 @@ class RunSpec(Model):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:
         """
-        Return the spec that `to_dict` was called on.
+        Convert the JSON that `to_dict` returned back to a spec.
 
         Raises:
             SpecInvalid: `data` was written by hand or by a newer spotrun; every problem is listed.

@@ -27,7 +27,7 @@ def schema_line(place: str) -> str:
 
 
 def schema_text() -> str:
-    """Return the text of a file with the JSON Schema of a job file."""
+    """Return the JSON Schema of job files, as the text of a file."""
     return json.dumps(json_schema(), indent=2) + "\n"
 
 

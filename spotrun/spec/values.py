@@ -1,5 +1,5 @@
 """
-Reads single values of a spec: converts a value from YAML or a flag to the type in the model.
+Reads individual values of a spec: converts a value from YAML or a flag to the type in the model.
 
 Every `read_*` raises `Unreadable` if it cannot read the value; the caller adds the key and the line.
 This module never touches the file system.

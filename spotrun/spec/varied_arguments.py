@@ -46,7 +46,7 @@ def with_argument(
 ) -> TrainSpec:
     """
     Return `train` with one argument of its script set to `value`. `named` is the argument's name as the user gave it.
-    If `named` is None, the argument is searched under `names`, the names that scripts usually give it.
+    If `named` is None, the argument is looked up under `names`, the names that scripts usually give it.
     """
     wanted = names if named is None else (named.lstrip("-"),)
     if train.run is not None:

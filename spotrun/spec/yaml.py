@@ -4,9 +4,9 @@ as YAML.
 
 The reader accepts only YAML that all readers understand in the same way. It refuses duplicate keys, tags, several
 documents, `.nan`, and values with a surprising meaning in YAML 1.1 (`no` is a boolean, `1:30` is 90, `010` is 8). Each
-refusal names the line. A file with more than NODES_MAX values is refused too. An alias stands for several values, and
-each use of the alias counts all of them. The merge key (`<<: *defaults`) adds keys to a mapping, but does not replace
-keys that the mapping already has.
+refusal names the line. A file with more than NODES_MAX values is refused too, where each use of an alias counts all
+values that the alias stands for. The merge key (`<<: *defaults`) adds keys to a mapping, but does not replace keys that
+the mapping already has.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NULLS = ("", "~", "null", "Null", "NULL")
 
 @dataclass(frozen=True)
 class Position:
-    """A place in a file, counted from 1, as editors do."""
+    """A line and a column in a file, counted from 1 as in editors."""
 
     line: int
     column: int
@@ -88,7 +88,7 @@ class _Node:
 
 
 class _Stop(Exception):
-    """The exception that stops reading, because nothing after this place can be read."""
+    """The exception that stops reading, because nothing after this point can be read."""
 
     def __init__(self, at: Position, message: str, suggestion: str | None = None, key: Key = ()) -> None:
         self.at = at
@@ -322,9 +322,7 @@ class _Constructor:
 
 
 def _surprise(text: str) -> tuple[str, str]:
-    """
-    Return why a number is refused that YAML would read in a surprising way, and what to write instead.
-    """
+    """Return why YAML would read a number in a surprising way, and what to write instead."""
     if ":" in text:
         length = "".join(f"{part}{unit}" for part, unit in zip(text.lstrip("+-").split(":"), "hms", strict=False))
         advice = f'write "{shown(text)}" in quotes for that time or text, or {shown(length)} for a duration'

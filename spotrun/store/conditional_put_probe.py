@@ -21,8 +21,8 @@ START_WITHIN_S = 30.0
 
 def race(store: Store, key: str, racers: int = RACERS) -> None:
     """
-    Make `racers` writers try to create the object `key` at the same time, and check that exactly one succeeds.
-    The object is not deleted afterwards.
+    Make `racers` writers try to create the object `key` at the same time, and check that exactly one succeeds. The
+    object is not deleted afterwards.
 
     Raises:
         StoreUnavailable: no writer got an answer, or the store refuses writes.

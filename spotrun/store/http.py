@@ -53,7 +53,7 @@ def passes(status: int) -> bool:
 
 
 class Exists(StoreError):
-    """A conditional write failed because an object of that name exists."""
+    """A conditional write failed because an object with that name already exists."""
 
 
 class BeyondTheEnd(StoreError):

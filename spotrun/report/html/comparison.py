@@ -1,6 +1,5 @@
 """
-Makes the page that `spotrun compare A B --html FILE` writes: several runs side by side, in one
-self-contained file.
+Makes the page that `spotrun compare A B --html FILE` writes: several runs side by side, in one self-contained file.
 """
 
 from __future__ import annotations
@@ -52,9 +51,7 @@ def _trend(summaries: Sequence[RunSummary]) -> Markup:
 
 
 def _costs(runs: Sequence[ComparedRun]) -> Markup:
-    """
-    Draw two bars for each run: its cost, split by capacity type, and its cost if everything had run on demand.
-    """
+    """Draw two bars for each run: its cost, split by capacity type, and its cost if everything had run on demand."""
     totals = [run.summary.total for run in runs]
     most = max((max(total.cost_usd, total.counterfactual_usd) for total in totals), default=Decimal(0)) or Decimal(1)
     rows = []

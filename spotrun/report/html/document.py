@@ -1,6 +1,6 @@
 """
-Builds a page as one self-contained file, with its style sheet and its script. The page's content security policy
-allows only these two.
+Builds a page as one self-contained file, with its style sheet and its script. The page's content security policy allows
+only these two.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ def plot(high: str, low: str, *marks: Markup) -> Markup:
 
 def axis(texts: Sequence[str]) -> Markup:
     """
-    Draw evenly spaced texts: the first at the left edge of the marks, the last at the right edge. A narrow screen
-    shows only every other text.
+    Draw evenly spaced texts: the first at the left edge of the marks, the last at the right edge. A narrow screen shows
+    only every other text.
     """
     last = max(len(texts) - 1, 1)
     ends = {0: "start", last: "end"}

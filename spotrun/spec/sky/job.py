@@ -1,9 +1,9 @@
 """
 Translates a job with SkyPilot's keys to spotrun's keys.
 
-A key that spotrun has under another name is replaced. A key without a counterpart becomes a problem with advice on
-what to write instead; no key is dropped silently. `spotrun.spec.file` translates every job, so a file may mix the keys
-of both tools.
+A key that spotrun has under another name is replaced. A key without a counterpart becomes a problem with advice on what
+to write instead; no key is dropped silently. `spotrun.spec.file` translates every job, so a file may mix the keys of
+both tools.
 """
 
 from __future__ import annotations
