@@ -146,9 +146,9 @@ def check_not_let_go(state: RunState, names: Iterable[MemberName]) -> None:
 
 def check_words(state: RunState, gang: Gang) -> None:
     """
-    Require two things of each member of a new gang (protocol 33). The member must have reported ready since the last
-    attempt that ended. And it must not be a member of the gang that trains now: a gang that hands over keeps its
-    members until its attempt has ended.
+    Require two things of each member of a new gang (protocol 33). The member must have reported ready since the end of
+    the last attempt. And it must not be a member of the gang that trains now: a gang that hands over keeps its members
+    until its attempt has ended.
     """
     for name in gang.names:
         ready = state.member(name).ready

@@ -1,7 +1,7 @@
 """
 The runner: observes, decides, acts and records, every few seconds.
 
-It keeps no state of its own: everything that it needs can be read from the ledger and the cloud. It writes each
+It keeps no state of its own: everything that it needs can be read from the store and the cloud. It writes each
 intention to the ledger before it acts on it. So a second runner on the same run is harmless, and can replace a runner
 that died.
 """

@@ -30,7 +30,7 @@ def confirm(yes: bool, question: str, *, default: bool, declined: str) -> None:
     try:
         answer = choose(f"{question} [{'Y/n' if default else 'y/N'}]: ", YES_NO, YES_NO[not default])
     except EOFError:
-        raise SpecInvalid(f"{question} got no answer, because the input has ended; {declined}", hint="add -y") from None
+        raise SpecInvalid(f"no answer to {question!r}: the input has ended; {declined}", hint="add -y") from None
     except (KeyboardInterrupt, Signalled):
         say(f"\n{declined}")
         raise

@@ -625,7 +625,7 @@ def _check_state(draft: Draft, workdir: Path, index: int, value: object) -> None
     try:
         path = workdir / read_state_path(value)
         if not path.resolve().is_relative_to(workdir.resolve()):
-            draft.add(key, "is a link out of workdir", "name a folder that is really in workdir")
+            draft.add(key, "is a link that leads out of workdir", "name a folder inside workdir")
         elif _count_of_files(path, STATE_FILES_MAX) > STATE_FILES_MAX:
             draft.add(
                 key, f"holds more than {STATE_FILES_MAX:,} files", "name a folder with fewer files, or pack the files"
@@ -653,7 +653,7 @@ def _check_script(draft: Draft, workdir: Path, value: object) -> None:
         if not script.is_file():
             draft.add(key, f"no such file: {shown(script, 200)}", _scripts_like(workdir, script.name))
         elif not script.resolve().is_relative_to(workdir.resolve()):
-            draft.add(key, "is a link out of workdir", "copy the script into workdir")
+            draft.add(key, "is a link that leads out of workdir", "copy the script into workdir")
     except Unreadable:
         return
     except (OSError, ValueError) as error:

@@ -2,7 +2,7 @@
 Chooses files of a folder by their paths, with patterns like those in `.gitignore`.
 
     best.ckpt           a file or folder of that name, in any folder
-    logs/*.csv          a pattern with a slash in it is matched from the top of the folder
+    logs/*.csv          a pattern with a slash inside is matched from the top of the folder
     lightning_logs/     everything below a folder
     **/last.ckpt        ** stands for any folders, or none
     !data/              leaves out what the pattern matches

@@ -70,7 +70,7 @@ def combinations(grid: Mapping[str, Sequence[str]]) -> int:
 def _values(text: str, listed: str) -> tuple[str, ...]:
     values = tuple(value.strip() for value in _at_commas(text, listed))
     if "" in values:
-        raise SpecInvalid(f"--grid {text!r} has an empty value", hint=f"separate values by one comma: {EXAMPLE}")
+        raise SpecInvalid(f"--grid {text!r} has an empty value", hint=f"separate values with one comma: {EXAMPLE}")
     for _, alike in groupby(sorted(values, key=as_number), key=as_number):
         same = list(alike)
         if len(same) > 1:
@@ -95,7 +95,7 @@ def _at_commas(text: str, listed: str) -> list[str]:
     return parts
 
 
-# -- the places of parameters ----------------------------------------------------------------------------------------
+# -- where a parameter is set ----------------------------------------------------------------------------------------
 
 
 def with_params(spec: RunSpec, params: Mapping[str, str]) -> RunSpec:
