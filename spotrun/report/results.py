@@ -1,6 +1,4 @@
-"""
-Lists the commands with which a user fetches the results of an ended run: its weights, its script's files, its report.
-"""
+"""Lists the commands that fetch the results of an ended run: its weights, its script's files, its report."""
 
 from __future__ import annotations
 

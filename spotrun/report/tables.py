@@ -43,8 +43,8 @@ def dollars(amount_usd: Decimal | None) -> str:
 
 def decimals(amount_usd: Decimal) -> int:
     """
-    Return the number of decimals with which to show an amount: four below ten dollars, none from ten thousand dollars
-    on, otherwise two.
+    Return how many decimals of an amount to show: four below ten dollars, none from ten thousand dollars on, otherwise
+    two.
     """
     return 4 if abs(amount_usd) < 10 else 2 if abs(amount_usd) < 10_000 else 0
 
@@ -113,12 +113,12 @@ class Block(NamedTuple):
 
 class FiguresTable:
     """
-    A table whose texts are never cut off.
+    A table whose cells are never cut off.
 
-    `texts` has the indices of the columns that contain texts. They are aligned left, all other columns right. If the
-    terminal is too narrow, the contents of the text columns are wrapped. If the table is still too wide, it is divided
-    into blocks of columns, one below the other. Each block begins with the first `repeated` columns. A column's head
-    can have several lines.
+    `texts` has the indices of the text columns. They are aligned left, all other columns right. If the terminal is too
+    narrow, the contents of the text columns are wrapped. If the table is still too wide, it is divided into blocks of
+    columns, one below the other. Each block begins with the first `repeated` columns. A column's head can have several
+    lines.
     """
 
     def __init__(

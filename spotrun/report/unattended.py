@@ -1,6 +1,6 @@
 """
-Describes a run that has no runner, and names the commands with which the user can continue or end it. The text mentions
-each instance that is possibly still billed, because no runner will end it.
+Describes a run that has no runner, and names the commands that continue or end it. The text mentions each instance that
+may still be billed, because no runner will end it.
 """
 
 from __future__ import annotations

@@ -293,7 +293,7 @@ def _kind_of_launch(before: RunState, event: ev.LaunchIntended) -> str:
 
 def _refusals(before: RunState, since: datetime) -> Iterator[str]:
     """
-    Describe the refusals since `since`, in one text for each reason. The text names the reason, the pools that refused
+    Describe the refusals since `since`, in one sentence for each reason. It names the reason, the pools that refused
     for this reason, and how long spotrun waits before it asks such a pool again.
     """
     refused: dict[str, dict[str, None]] = {}

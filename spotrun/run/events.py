@@ -5,7 +5,7 @@ from its events.
 An *entry* is one event under its number, with its writer and its time. A *launch* has the number of its
 `LaunchIntended` entry, an *attempt* that of its `AttemptStarted`, and a commit that of its `CheckpointCommitted`.
 
-Epochs count from 0 in events, and from 1 in texts for people. All times and durations are in run time.
+Epochs count from 0 in events, and from 1 in text for people. All times and durations are in run time.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class RunCreated(Event, frozen=True, kw_only=True):
     Entry 0: the job, and the limit of its cost. No later entry raises the limit.
 
     `clock_epoch` and `time_scale` define run time for every process of the run. `workdir_sha256` names the uploaded
-    work folder. `start_sha256` names the uploaded Lightning checkpoint with which the training starts; None if it
+    work folder. `start_sha256` names the uploaded Lightning checkpoint from which the training starts; None if it
     starts from scratch. `revision` is the git commit of the work folder; None outside of git. `spotrun` is the version
     that created the run; "" if the run is older than this field.
 
@@ -118,8 +118,8 @@ class RunCreated(Event, frozen=True, kw_only=True):
     `epochs_end` is the rule for when an epoch ends. `benched` has the seconds per step on each kind of instance, if
     `spotrun bench` has measured this job.
 
-    `public_key` is the Ed25519 key, in hex, with which signatures of the run's owner are checked (protocol 31); "" in a
-    run that an earlier version created. `part_of` names the command that created the run as a part of its own work:
+    `public_key` is the Ed25519 key, in hex, for checking the signatures of the run's owner (protocol 31); "" in a run
+    that an earlier version created. `part_of` names the command that created the run as a part of its own work:
     `BENCH`, or `SWEEP` and a name. Only that command can continue the run.
     """
 
@@ -267,7 +267,7 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
 
     Instances are billed per second, for at least `minimum_s`. If the cloud takes a spot instance back within
     `free_if_interrupted_within_s` of its start, the machine itself costs nothing, but its disk of `volume_gib` and its
-    public address are billed nevertheless.
+    public address are still billed.
 
     On some clouds, the disk remains after the machine has shut down, and is billed until it is deleted. The machine
     itself then costs nothing: in the record of such an instance, the last price begins at the shutdown, and is 0.

@@ -43,7 +43,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def billed_from(self) -> datetime | None:
         """
-        The time since which the member has been billed, according to the newest record; None if it was never billed.
+        The time from which the member has been billed, according to the newest record; None if it was never billed.
         """
         return next((fact.billed_from for fact in self._facts if fact.billed_from is not None), None)
 

@@ -100,7 +100,7 @@ def in_brief(detail: str, *known: str) -> str:
 
 
 def shortened(text: str, limit: int = REASON_MAX) -> str:
-    """Return the text, cut between two words to at most `limit` characters."""
+    """Shorten the text to at most `limit` characters, between two words."""
     if len(text) <= limit:
         return text
     cut = text[: limit - 2]

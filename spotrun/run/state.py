@@ -122,7 +122,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def billed_from(self) -> datetime | None:
         """
-        The time since which any instance of the launch has been billed, according to the newest records; None if none
+        The time from which any instance of the launch has been billed, according to the newest records; None if none
         was ever billed.
         """
         return min((each.billed_from for each in self.members if each.billed_from is not None), default=None)
@@ -514,7 +514,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return self.launches[name.launch].members[name.member]
 
     def names(self) -> Iterator[MemberName]:
-        """Yield the names of all instances that were ever requested, the earliest first."""
+        """Yield the names of all instances that were ever requested, earliest first."""
         return (name for launch in self.launches.values() for name in launch.names)
 
     def told(self, name: MemberName) -> int | UnsetType:
@@ -577,8 +577,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def setups(self) -> list[KnownSetUp]:
         """
-        Return the reports on how the job's `setup` went, one for each instance that reported it, the earliest first. In
-        a gang, each member reports this in `MemberReady`. In a run on one instance, the report is part of
+        Return the reports on how the job's `setup` went, one for each instance that reported it, earliest first. In a
+        gang, each member reports this in `MemberReady`. In a run on one instance, the report is part of
         `AttemptStarted`.
         """
         if self.of_gangs:
@@ -605,12 +605,12 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return list(first.values())
 
     def restore_candidates(self) -> list[Commit]:
-        """Return the commits from which a trainer is allowed to resume, the newest first (protocol 22)."""
+        """Return the commits from which a trainer is allowed to resume, newest first (protocol 22)."""
         return list(self.usable_commits())
 
     def usable_commits(self) -> Iterator[Commit]:
         """
-        Yield the commits from which a trainer is allowed to resume, the newest first. This is a generator, because some
+        Yield the commits from which a trainer is allowed to resume, newest first. This is a generator, because some
         callers need only the newest.
         """
         return (commit for commit in reversed(self.commits) if commit.usable)

@@ -89,8 +89,8 @@ class Observer:
     @property
     def remarks(self) -> list[str]:
         """
-        The problems that do not stop the run, such as an unreadable market record. The list always has one text for
-        each kind of problem; a text is "" if there is no such problem now.
+        The problems that do not stop the run, such as an unreadable market record. The list always has one string for
+        each kind of problem, which is "" if there is no such problem now.
         """
         market = "" if self._market is None else self._market.trouble or ""
         return [self._heartbeats.refused, market, self._unlisted]
@@ -103,8 +103,8 @@ class Observer:
         Another runner may have launched that instance between the two readings. Without the second reading of the
         ledger, the instance would look like an orphan, and be terminated.
 
-        If a region does not answer, observe the others. The exception is a region in which the run may have an
-        instance: then the observation fails.
+        If a region does not answer, observe the others. But if the run may have an instance in that region, the
+        observation fails.
         """
         state = self._ledger.refresh()
         occupied = [each.intent.offering for each in state.launches.values() if not each.settled]

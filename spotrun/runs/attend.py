@@ -43,7 +43,7 @@ def attend(run: OpenRun, *, nightly: bool = False, background: bool = False) -> 
         RunEnded: the run failed, or was stopped.
         LimitExceeded: the run is complete, and the condition of `report.fail_if` holds.
         KeyboardInterrupt, Signalled: this process no longer takes care of the run. Before `attend` raises this error,
-            it prints the state of the run, and the command with which the user can continue the run.
+            it prints the state of the run, and the command that continues the run.
     """
     with notifying(run, ours=nightly) as notifier:
         last = _until_the_end(run, notifier, Interrupts(run, background=background))

@@ -55,7 +55,7 @@ def leave_behind(run: OpenRun) -> None:
 class Background(NamedTuple):
     """
     A spotrun process without a terminal. It works in `folder` and writes its output to `log`. `ends` is the command
-    with which the user can end it.
+    that ends it.
     """
 
     name: str

@@ -66,7 +66,7 @@ class Market(NamedTuple):
 
     @property
     def least_usd(self) -> Decimal | None:
-        """The minimum budget with which the run can begin; None if it cannot begin with any budget."""
+        """The smallest budget that lets the run begin; None if no budget does."""
         return least_budget_usd(self.unborn, self.spec, self.world)
 
     def first_choice(self) -> Offering:

@@ -1,6 +1,6 @@
 """
 Handles Ctrl-C and signals to a runner. Before the runner's process ends, it prints the run's state, and the commands
-with which the user can continue or end the run.
+that continue or end the run.
 
     Ctrl-C    ask whether to stop or to detach, and wait ANSWER_WITHIN_S for an answer; without a terminal: stop
     SIGTERM   stop, within STOP_WITHIN_S
@@ -132,10 +132,7 @@ class Interrupts:
 
 @contextlib.contextmanager
 def told(run: OpenRun) -> Iterator[None]:
-    """
-    If Ctrl-C or a signal ends this block, print the run's state, and the commands with which the user can continue or
-    end the run.
-    """
+    """If Ctrl-C or a signal ends this block, print the run's state, and the commands that continue or end the run."""
     try:
         yield
     except (KeyboardInterrupt, Signalled):
@@ -144,10 +141,7 @@ def told(run: OpenRun) -> Iterator[None]:
 
 
 def what_is_left(run: OpenRun) -> str:
-    """
-    Describe the state in which this process leaves the run. Name the commands with which the user can continue the run
-    or end it.
-    """
+    """Describe the state in which this process leaves the run, and name the commands that continue or end it."""
     state, other = run.ledger.state, _attends_elsewhere(run)
     if other is None or state.terminal is not None:
         return left_alone(run.typed, state)

@@ -182,7 +182,7 @@ def writer(role: str) -> str:
 def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
     """
     Return the run that `reference` names. A reference is an address, an id, or a name. An unambiguous beginning of an
-    id or a name is enough. A name stands for the newest run of that name.
+    id or a name is enough. A name stands for the newest run with that name.
 
     Raises:
         RunNotFound: no run matches, or several do. The message says where spotrun looked.
@@ -196,7 +196,7 @@ def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
 
 def last_runs(reference: str, count: int, store: str | None) -> list[OpenRun]:
     """
-    Return the newest runs that `reference` names, at most `count` of them, in order of age with the oldest first.
+    Return the newest runs that `reference` names, at most `count` of them, oldest first.
 
     Raises:
         RunNotFound: no run matches, or runs of several names do.
@@ -209,7 +209,7 @@ def newest_of(name: str, store: str, role: str) -> OpenRun | None:
     Return the newest run with exactly this name; None if there is none.
 
     Raises:
-        StoreError: there are runs of this name, but none can be read.
+        StoreError: there are runs with this name, but none can be read.
     """
     runs, unreadable = look_in(store)
     named = [run for run in runs if run.created.name == name]
@@ -233,8 +233,8 @@ def attended(run: OpenRun) -> bool:
 
 def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
     """
-    Return all runs with the id or name `reference`, the oldest first. If there are none, return those whose id or name
-    begins with `reference`. Refuse a reference with which several ids or names begin. The result is never empty.
+    Return all runs with the id or name `reference`, oldest first. If there are none, return those whose id or name
+    begins with `reference`. Refuse a reference that several ids or names begin with. The result is never empty.
     """
     folder = store or DEFAULT_STORE
     runs, unreadable = look_in(folder)

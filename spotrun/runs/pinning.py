@@ -68,8 +68,8 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
     """
     Return the job with the digest of its container image, and notes on checks that were not possible.
 
-    The digest comes from the image's registry. There is one exception: if the training runs on this machine, and the
-    image is already here, the digest is that of the image on this machine. Such an image need not be in a registry.
+    The digest comes from the image's registry. But if the training runs on this machine, and the image is already here,
+    its digest here is used, and the image need not be in a registry.
 
     Raises:
         SpecInvalid: the image does not exist, this user is not allowed to read it, or it was built for other processors

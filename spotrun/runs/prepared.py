@@ -54,7 +54,7 @@ class Prepared(NamedTuple):
     A job that is ready to begin.
 
     `spec` is the job as it will be stored, and `chosen` is the offering that it requests first. `earlier` are the runs
-    of the same name, the newest first. `notes` are for the user. `start` is the Lightning checkpoint that the training
+    with the same name, newest first. `notes` are for the user. `start` is the Lightning checkpoint that the training
     starts from. `later` is True if the job will begin at another time.
     """
 
@@ -216,7 +216,7 @@ def show_start(path: Path) -> None:
 def _require_completion(spec: RunSpec, newest: RunState | None, market: Market) -> None:
     """
     Refuse a job if it is already certain that the run would never complete, or would miss its deadline. The speed of
-    the training is taken from `newest`, the newest run of this name.
+    the training is taken from `newest`, the newest run with this name.
 
     Raises:
         SpecInvalid: the run would never complete on spot instances; or the deadline cannot be met even on demand.

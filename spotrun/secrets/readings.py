@@ -115,8 +115,8 @@ class RedactionForm(NamedTuple):
 
     def cut(self, text: str) -> Iterator[Reading]:
         """
-        Yield readings of a text whose end is possibly incomplete. The text may end in the middle of a written letter
-        (such as `\\u00` of `\\u00e9`) or of a break (such as half of a terminal colour). The first reading lacks the
+        Yield readings of a text whose end may be incomplete. The text may end in the middle of a written letter (such
+        as `\\u00` of `\\u00e9`) or of a break (such as half of a terminal colour). The first reading lacks the
         characters at the end that look incomplete. If the remaining text again ends with such characters, the second
         reading lacks these too, and so on. There is more than one reading, because characters that look incomplete may
         also be letters of a value.

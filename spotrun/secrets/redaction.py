@@ -1,5 +1,5 @@
 """
-Removes secrets from texts before a notification sends them.
+Removes secrets from the texts of notifications.
 
 A secret is recognised by its value or by its shape. The known values are the run's own variables, the variables of the
 runner's environment with names like PASSWORD, and the addresses of webhooks. A log line may begin or end within a
@@ -85,7 +85,7 @@ class Redactor:
         return self.clean(text[:TEXT_MAX])[:-AT_THE_CUT] + " …"
 
     def clean_all(self, value: Any) -> Any:
-        """Return plain data, with all texts in it (keys included) cleaned and shortened."""
+        """Return plain data, with all strings in it (keys included) cleaned and shortened."""
         if isinstance(value, str):
             return self.clean_short(value)
         if isinstance(value, dict):

@@ -59,7 +59,7 @@ inserted a break between a backslash and the character code that belongs to it.
 
 
 def utf8(character: str) -> str:
-    """Return a text that has one character for each byte of the character's UTF-8 form."""
+    """Return a string with one character for each byte of the character's UTF-8 form."""
     return character.encode("utf-8", "surrogatepass").decode("latin-1")
 
 

@@ -115,7 +115,7 @@ def _nodes(text: str) -> Iterator[ast.AST]:
 
 def _texts(workdir: Path) -> Iterator[str]:
     """
-    Yield the texts of the Python files that a script in the work folder might import: those in the work folder and in
+    Yield the source of each Python file that a script in the work folder might import: those in the work folder and in
     its subfolders, one level deep.
     """
     found = (path for pattern in ("*.py", "*/*.py") for path in sorted(workdir.glob(pattern)))

@@ -122,7 +122,7 @@ class Problem:
 
 
 def sentence(*parts: str | None) -> str:
-    """Return the non-empty parts as one text: `where: key: message; suggestion`. The last part is the suggestion."""
+    """Join the non-empty parts into one text: `where: key: message; suggestion`. The last part is the suggestion."""
     *before, suggestion = parts
     told = ": ".join(part for part in before if part)
     return f"{told}; {suggestion}" if suggestion else told

@@ -1,4 +1,4 @@
-"""Generates the JSON Schema of a spec file, with which editors complete and check the file."""
+"""Generates the JSON Schema of a spec file, which editors use to complete and check the file."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def comparison_page(summaries: Sequence[RunSummary], *, with_trend: bool) -> str
     given runs, even if that first run is not shown.
 
     If `with_trend` is True, the page also shows how the figures changed from run to run. In this case, all runs must
-    have the same name and be sorted by age, the oldest first.
+    have the same name and be sorted by age, oldest first.
     """
     runs = comparison(summaries)[-RUNS_MAX:]
     simulated = " (simulated prices)" if any(run.summary.simulated for run in runs) else ""

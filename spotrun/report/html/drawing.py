@@ -41,8 +41,8 @@ def plot(high: str, low: str, *marks: Markup) -> Markup:
 
 def axis(texts: Sequence[str]) -> Markup:
     """
-    Draw evenly spaced texts: the first at the left edge of the marks, the last at the right edge. A narrow screen shows
-    only every other text.
+    Draw evenly spaced labels: the first at the left edge of the marks, the last at the right edge. A narrow screen
+    shows only every other label.
     """
     last = max(len(texts) - 1, 1)
     ends = {0: "start", last: "end"}
@@ -85,8 +85,8 @@ def tick(x: float, y: float, pixels: float, height: float, class_: str) -> Marku
 
 def label(x: float, y: float, text: str, anchor: str = "start", spare: bool = False) -> Markup:
     """
-    Draw a text. `anchor` (start, middle or end) is the part of the text that is placed at `x`. A `spare` text is hidden
-    on a narrow screen.
+    Draw a label. `anchor` (start, middle or end) is the part of the label that is placed at `x`. A `spare` label is
+    hidden on a narrow screen.
     """
     hidden = {"class_": "spare"} if spare else {}
     return element("text", text, x=f"{x:.2f}%", y=f"{y:g}", text_anchor=anchor, **hidden)

@@ -222,7 +222,7 @@ class Candidates:
 
     def _name_of_kind(self, at: int) -> str | None:
         """
-        Return the key with which the candidate itself names a kind of instance; None if the candidate has no such key.
+        Return the key under which the candidate itself names a kind of instance; None if the candidate has no such key.
         In that case, a key above the list may name a kind.
         """
         return next((name for name in ("instance_type", "accelerators") if name in self.listed[at]), None)
