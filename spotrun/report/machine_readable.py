@@ -2,7 +2,7 @@
 Formats a run's account for programs, as JSON and CSV. The keys do not change, because other programs read them.
 
 Dollars are decimal strings, times are in seconds, and epochs count from 1. `attempt` is the number of the ledger entry
-with which the attempt began. (Texts for people number attempts 1, 2, 3 instead.)
+with which the attempt began. (Reports for people number attempts 1, 2, 3 instead.)
 """
 
 from __future__ import annotations

@@ -296,7 +296,7 @@ class KnownSetUp(NamedTuple):
 
 
 class Outputs(msgspec.Struct, frozen=True, kw_only=True):
-    """The script's files that one entry reported as stored."""
+    """Stored files of the script, as one entry reported them."""
 
     number: int
     at: datetime

@@ -272,8 +272,8 @@ def _refuse_sweep(reference: str, folder: str) -> None:
 def _begin_with(reference: str, runs: list[OpenRun]) -> list[OpenRun]:
     """
     Return the runs whose name or id begins with `reference`. If `reference` is the beginning of a name, the result has
-    all runs of that name. If it is the beginning of an id, the result has the one run with that id. The result is empty
-    if no name or id begins with `reference`.
+    all runs with that name. If it is the beginning of an id, the result has the one run with that id. The result is
+    empty if no name or id begins with `reference`.
 
     Raises:
         RunNotFound: several names or ids begin with `reference`.
@@ -371,8 +371,8 @@ def _try_open(name: str, uri: str) -> OpenRun | Unreadable | None:
 
 def _refuse(meant: Iterable[Unreadable]) -> None:
     """
-    Raise the error of the first folder in `meant`; do nothing if there is no folder. Without this, a run that exists
-    but cannot be read would be reported as missing.
+    Raise the error of the first folder in `meant`; do nothing if `meant` is empty. Without this, a run that exists but
+    cannot be read would be reported as missing.
     """
     for each in meant:
         raise each.error

@@ -132,7 +132,7 @@ def _all_between(places: Sequence[int]) -> Sequence[int]:
 
 def _begun(text: str, value: str, least: int) -> int:
     """
-    Return the length of the longest proper prefix of `value` with which `text` ends; 0 if it is shorter than `least`.
+    Return the length of the longest proper prefix of `value` that `text` ends with; 0 if it is shorter than `least`.
     """
     if not text:
         return 0

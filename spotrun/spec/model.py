@@ -908,7 +908,7 @@ class RunSpec(Model):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:
         """
-        Convert the JSON that `to_dict` returned back to a spec.
+        Convert JSON from `to_dict` back to a spec.
 
         Raises:
             SpecInvalid: `data` was written by hand or by a newer spotrun; every problem is listed.

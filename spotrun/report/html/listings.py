@@ -1,5 +1,5 @@
 """
-Builds the tables of the page: epochs, attempts, interruptions and events. Columns have the same names as on the
+Builds the tables of the HTML report: epochs, attempts, interruptions and events. Columns have the same names as on the
 terminal.
 """
 
