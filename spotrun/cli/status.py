@@ -67,7 +67,7 @@ def status(
     from spotrun.runs.sweeps import sweep_named
 
     if watch and as_json:
-        raise SpecInvalid("--watch and --json exclude each other", hint="leave out one of them")
+        raise SpecInvalid("--watch and --json cannot be combined", hint="leave out one of them")
     runs, unreadable = look_in(store or DEFAULT_STORE)
     sweep = None if name is None else sweep_named(name, store)
     trials = set[str]() if sweep is None else sweep.folders()

@@ -16,10 +16,7 @@ from spotrun.units import Unreadable
 
 
 def figures(summary: RunSummary) -> dict[str, Decimal | None]:
-    """
-    Return the value of each figure that a condition is allowed to name. A figure that this run does not have yet is
-    None.
-    """
+    """Return the value of each figure that a condition can name; None for a figure that this run does not have yet."""
     of_run = {"epochs": len(summary.epochs), "usd_per_epoch": summary.usd_per_epoch}
     of_total = {name: getattr(summary.total, name.removesuffix("_s")) for name in FIGURE_NAMES if name not in of_run}
     return {name: _number(figure) for name, figure in (of_run | of_total).items()}
@@ -49,7 +46,7 @@ def parse(text: str) -> Condition:
     Return the condition that the flag `--fail-if` contains.
 
     Raises:
-        SpecInvalid: the text is not a condition; the message names the place of the error.
+        SpecInvalid: the text is not a condition; the message says where in the text the error is.
     """
     try:
         return condition.parse(text)

@@ -1,4 +1,4 @@
-"""Shows a run until it ends: on one live screen on a terminal, as plain lines elsewhere."""
+"""Shows a run until it ends: as a live screen on a terminal, as plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -154,8 +154,7 @@ class LiveView(_Watching, Screen[Tick]):
 
     def _events(self, state: RunState, room: int) -> RenderableType:
         """
-        Return the newest events that fit into `room` lines, but at most `EVENTS_SHOWN` lines. An event is never shown
-        in part.
+        Return the newest events that fit into `room` lines, and into `EVENTS_SHOWN` lines. No event is shown in part.
         """
         latest = worth_watching(self._ledger.entries[-4 * EVENTS_SHOWN :])
         lines: list[str] = []
@@ -213,7 +212,7 @@ def _gpus(usage: Usage) -> list[str]:
 
 
 def _where(state: RunState) -> str:
-    """Describe the instances that train and, if a launch is in progress, the instances that start."""
+    """Describe the instances that train and, if a launch is in progress, the instances that are starting."""
     places = [] if state.current is None else [_place(state, state.current.names)]
     if state.pending_launch is not None:
         places.append(f"starting {_place(state, state.pending_launch.names)}")

@@ -2,7 +2,7 @@
 Formats a run's account for programs, as JSON and CSV. The keys do not change, because other programs read them.
 
 Dollars are decimal strings, times are in seconds, and epochs count from 1. `attempt` is the number of the ledger entry
-with which the attempt began. (Texts for people number attempts 1, 2, 3 instead.)
+with which the attempt began. (Reports for people number attempts 1, 2, 3 instead.)
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def json_object(usd: Callable[[Decimal], str] = usd_text, /, **fields: object) -
     Return `fields` as plain values for JSON.
 
     A Struct, a dataclass or a named tuple becomes an object of its fields. `usd` formats amounts of dollars. Durations
-    are in seconds, and times are texts in ISO 8601.
+    are in seconds, and times are ISO 8601 strings.
     """
     return {name: _plain_value(value, usd) for name, value in fields.items()}
 
@@ -157,7 +157,7 @@ def rounded(share: float | None) -> float | None:
 
 
 def _flat(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures with each kind of downtime under a key of its own."""
+    """Return the figures with a separate key for each kind of downtime."""
     flat = {key: value for key, value in figures.items() if key != "downtime_s"}
     return flat | {f"{cause}_s": seconds for cause, seconds in figures["downtime_s"].items()}
 

@@ -1,4 +1,4 @@
-"""Formats how busy a run's machines were, for its report and as JSON."""
+"""Formats figures on how busy a run's machines were, for the report and as JSON."""
 
 from __future__ import annotations
 

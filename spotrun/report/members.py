@@ -1,4 +1,4 @@
-"""Describes what each member of a gang is doing now. No function has side effects."""
+"""Describes what each member of a gang is doing now, without side effects."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class MemberNow(NamedTuple):
     """
     A member of a gang, as it is now.
 
-    `does` says in words what it is doing. `rank` is the rank of its first process in the running attempt; None if it
-    does not take part in that attempt. `where` is its offering. `instance_id` is empty until the cloud has assigned an
-    id.
+    `does` says in words what the member is doing. `rank` is the rank of the member's first process in the running
+    attempt; None if the member does not take part in that attempt. `where` is the member's offering. `instance_id` is
+    empty until the cloud has assigned an id.
     """
 
     name: MemberName

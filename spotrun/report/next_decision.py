@@ -25,8 +25,8 @@ from spotrun.spec.model import RunSpec
 
 def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = "") -> str:
     """
-    Return the next step of a run as the second half of a sentence, whose first half is the run's name. If a quota is
-    full, the text ends with the quota's name. Return "" if the run has ended.
+    Describe the next step of a run, as the rest of a sentence that begins with the run's name. If a quota is full, the
+    text ends with the quota's name. Return "" if the run has ended.
 
     `no_room` is the reason why the store accepts no more data; "" if it accepts data.
     """
@@ -37,9 +37,9 @@ def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = 
 
 def left_undone(coming: str, run: str, created: RunCreated) -> str:
     """
-    Return the second half of a sentence about a run that has no runner. The caller puts the run's name before it. The
-    text names the command that starts a runner, and says what the run does after that: `coming`, such as "asks for spot
-    again". `run` is the reference that users type in commands to name the run.
+    Describe a run that has no runner, as the rest of a sentence that begins with the run's name: which command starts a
+    runner, and what the run does after that (`coming`, such as "asks for spot again"). `run` is the reference that
+    users type for the run.
     """
     if created.is_bench:
         return f"has no runner, and the bench that created it is over: `spotrun down {run}` ends it"
@@ -97,10 +97,7 @@ def _without_an_instance(state: RunState, spec: RunSpec) -> str:
 
 
 def _with_some(there: int, size: int) -> str:
-    """
-    Describe the next step of a gang that cannot train yet, because it lacks members, or because some members are not
-    ready.
-    """
+    """Describe the next step of a gang that cannot train yet, because members are missing or not ready."""
     if there >= size:
         return f"trains once all of its {size} members are ready"
     waiting = f"{there} of {size} are ready, wait about as long as a start takes, and are then released"
@@ -109,8 +106,8 @@ def _with_some(there: int, size: int) -> str:
 
 def _back_to_spot(state: RunState, spec: RunSpec, current: Attempt) -> str:
     """
-    Describe when a run that trains on demand returns to spot. Without a deadline, the run returns at a certain time.
-    With a deadline, it returns when spot is expected to save more than a changeover costs.
+    Describe when a run that trains on demand returns to spot. Without a deadline, it asks for spot again once
+    `return_cooldown` is over. With a deadline, it returns when spot is expected to save more than a changeover costs.
     """
     sums = _sums(state, state.launch_of(current))
     if spec.policy.deadline is None:

@@ -1,6 +1,5 @@
 """
-Shows the offerings that were considered, on one screen, before a launch asks the user to confirm it. A check mark shows
-the chosen offering.
+Shows the offerings that a launch considers, before it asks the user to confirm. A check mark shows the chosen offering.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ def offerings_table(
     last row. The line below the table counts the offerings that are not shown.
 
     If the job accepts several kinds of instances, their hourly prices cannot be compared, because some kinds train
-    faster. So `work` then has a comparable cost for each offering. The unit of work is what the first kind does in an
-    hour, and the cost is what this work is expected to cost on the offering.
+    faster. In this case, `work` has a second figure for each offering: the expected cost of the work that the first
+    kind does in an hour.
     """
     first = offerings[:ROWS_MAX]
     shown = first if chosen in first else [*first[:-1], chosen]

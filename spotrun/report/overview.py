@@ -1,5 +1,5 @@
 """
-Builds the table of `spotrun status`. It imports few modules, so that this command, which people use often, is fast.
+Builds the table of `spotrun status`. It imports few modules, because this command is used often and has to be fast.
 """
 
 from __future__ import annotations
@@ -58,9 +58,8 @@ def _members(found: Rows) -> list[str]:
 
 def _of_command(row: dict[str, Any]) -> Iterator[str]:
     """
-    Yield notes about a run that is a command. Such a run has no epochs whose cost could be shown. So one note
-    shows the cost per hour of work, counting only work whose result was kept. Another note warns if the run stores no
-    files.
+    Yield notes about a run whose job is a command. Such a run has no epochs whose cost could be shown, so one note
+    shows the cost per hour of work whose result was kept. Another note warns if the run stores no files.
     """
     if row.get("usd_per_kept_hour"):
         yield f"{dollars(Decimal(row['usd_per_kept_hour']))} for each hour of work whose result was kept"
@@ -71,7 +70,7 @@ def _of_command(row: dict[str, Any]) -> Iterator[str]:
 
 
 def prices(rows: Rows) -> list[str]:
-    """Return a line for each run that has not ended. It draws the run's hourly price so far as small bars."""
+    """Return a line for each run that has not ended, with small bars that show the run's hourly price over time."""
     by_run = {row["run"]: row.get("prices_usd_per_hour", []) for row in rows if row.get("next")}
     drawn = {
         run: sparkline([None if each is None else Decimal(each) for each in found]) for run, found in by_run.items()

@@ -1,4 +1,4 @@
-"""Formats `spotrun offers`: the offerings of a cloud with their prices, as text and as JSON."""
+"""Formats the output of `spotrun offers`: the offerings of a cloud with their prices, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _FIGURES = [
 
 def ordered(quotes: Sequence[Quote], order: Order) -> list[Quote]:
     """
-    Sort the quotes by price, the lowest first. If `order` is "usd", quotes are sorted by their price per hour. If it is
-    "compute", they are sorted by the price of one PFLOPS of computing speed for an hour. Quotes for which this price is
+    Sort the quotes by price, lowest first. If `order` is "usd", quotes are sorted by their price per hour. If it is
+    "compute", they are sorted by their price per hour and PFLOPS of computing speed. Quotes for which this price is
     unknown come last.
     """
 
@@ -58,7 +58,7 @@ def ordered(quotes: Sequence[Quote], order: Order) -> list[Quote]:
 
 
 def show(found: Quotes, order: Order, console: Console | None = None) -> None:
-    """Print the table. Below it, print what its marks mean, and the notes."""
+    """Print the table, and below it the meaning of its marks and the notes."""
     print_figures(quotes_table(found, order), console)
     say("\n".join(["", "✓ the cheapest zone of its type; averages are weighted by time", *legend(found)]))
 

@@ -1,6 +1,4 @@
-"""
-Lists the commands with which a user fetches the results of an ended run: its weights, its script's files, its report.
-"""
+"""Lists the commands that fetch the results of an ended run: its weights, its script's files, its report."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ def how_to_get(program: str, name: str, reference: str, *, weights: bool, files:
     """
     Return a line for each result, with the command that fetches it.
 
-    `program` is the command that starts spotrun in the shell, and `reference` is what the user types for the run.
+    `program` is the command that starts spotrun in the shell, and `reference` is how the user refers to the run.
     `weights` is True if the run has weights, and `files` is the number of its stored files.
     """
     return [f"{what:8} {program} {command}" for what, command in _results(name, reference, weights, files)]

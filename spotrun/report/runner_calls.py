@@ -1,6 +1,6 @@
 """
-Formats, as text and as JSON, what the runner of a run costs if it is a function in the cloud. The cloud bills each call
-of the function. Only a run that a night began has such a runner; the runner on a user's machine costs nothing.
+Formats, as text and as JSON, the cost of a run's runner. Only the runner of a night costs anything: it is a function in
+the cloud, and the cloud bills each call of the function. A runner on a user's machine is free.
 """
 
 from __future__ import annotations

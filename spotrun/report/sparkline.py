@@ -9,7 +9,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(prices: Sequence[Decimal | None]) -> str:
-    """Draw a bar for each price, and a space for each unknown price. The range of the prices follows in figures."""
+    """Draw a bar for each price, and a space for each unknown price. Append the lowest and the highest price."""
     known = [price for price in prices if price is not None]
     if not known:
         return ""

@@ -1,6 +1,6 @@
 """
-Formats figures for people, and defines the look of all tables. No meaning depends on colour alone. Texts are printed as
-they are: rich's markup in them has no effect.
+Formats figures for people to read, and defines how all tables look. No meaning depends on colour alone. Texts are
+printed as they are: rich's markup in them has no effect.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def dollars(amount_usd: Decimal | None) -> str:
 
 def decimals(amount_usd: Decimal) -> int:
     """
-    Return the number of decimals with which to show an amount: four below ten dollars, none from ten thousand dollars
-    on, otherwise two.
+    Return how many decimals of an amount to show: four below ten dollars, none from ten thousand dollars on, otherwise
+    two.
     """
     return 4 if abs(amount_usd) < 10 else 2 if abs(amount_usd) < 10_000 else 0
 
@@ -78,7 +78,7 @@ def optional_duration(duration: timedelta | None, otherwise: str) -> str:
 
 def percent(share: float | None) -> str:
     """
-    Format a share in percent. None becomes a dash, and so does a share below -1000 %, which would tell the reader
+    Format a share as a percentage. None becomes a dash, and so does a share below -1000 %, which would tell the reader
     nothing.
     """
     return NOTHING if share is None or share < -10 else f"{round(share * 100)}%"
@@ -113,12 +113,12 @@ class Block(NamedTuple):
 
 class FiguresTable:
     """
-    A table whose texts are never cut off.
+    A table whose cells are never cut off.
 
-    `texts` has the indices of the columns that contain texts. They are aligned left, all other columns right. If the
-    terminal is too narrow, the contents of the text columns are wrapped. If the table is still too wide, it is divided
-    into blocks of columns, one below the other. Each block begins with the first `repeated` columns. A column's head
-    can have several lines.
+    `texts` has the indices of the text columns. They are aligned left, all other columns right. If the terminal is too
+    narrow, the contents of the text columns are wrapped. If the table is still too wide, it is divided into blocks of
+    columns, one below the other. Each block begins with the first `repeated` columns. A column's head can have several
+    lines.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class FiguresTable:
     def _narrowed(self, natural: Sequence[int], least: Sequence[int], group: list[int], width: int) -> dict[int, int]:
         """
         Return the widths of the columns in `group` so that they fit into `width`. The widest column is narrowed first.
-        Columns that are not text are narrowed only if the text columns cannot be narrowed any more.
+        Columns that are not text are narrowed only if the text columns cannot be narrowed any further.
         """
         widths = {column: natural[column] for column in group}
         while _total(widths.values(), 1) > width:

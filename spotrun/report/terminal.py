@@ -1,4 +1,4 @@
-"""Formats `spotrun report RUN` as text: what each epoch cost, where the time went, and how much was saved."""
+"""Formats the text that `spotrun report RUN` prints: what each epoch cost, where the time went, and what was saved."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def headline(summary: RunSummary) -> str:
 
 def cost_table(summary: RunSummary) -> FiguresTable:
     """
-    Return a table of the dollars of each epoch. One column sums up the costs of checkpoints: storage, requests and
-    traffic between regions. For a gang, the last column has the cost of members while they only waited.
+    Return a table of the dollars of each epoch. One column has the total costs of checkpoints: storage, requests and
+    traffic between regions. For a gang, the last column has the cost of members while they were only waiting.
     """
     kept = "storage,\nrequests,\negress"
     own = ["own\nmachine"] if summary.total.at_home else []
@@ -134,7 +134,7 @@ def interruption_table(summary: RunSummary) -> FiguresTable:
 
 
 def lost_where(found: Interruption) -> str:
-    """Return the place of the interruption and, for a gang, the members that were lost."""
+    """Describe where the interruption happened and, for a gang, which members were lost."""
     return ", ".join([f"{found.offering.zone} {capacity_text(found.offering)}", *map(str, found.members)])
 
 
@@ -207,7 +207,7 @@ def _without_price(total: Account) -> str:
 
 
 def at_home(summary: RunSummary) -> str:
-    """Describe what the user's own machine cost (wear and power). This cost is on no bill."""
+    """Describe what the user's own machine cost (wear and power). No bill includes this cost."""
     total = summary.total
     hours = f"{total.own_paid / timedelta(hours=1):.2f} h"
     share = percent(float(total.own_paid / total.paid))

@@ -1,6 +1,6 @@
 """
-Describes a run that has no runner, and names the commands with which the user can continue or end it. The text mentions
-each instance that is possibly still billed, because no runner will end it.
+Describes a run that has no runner, and names the commands that continue or end it. The text mentions each instance that
+may still be billed, because no runner will end it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spotrun.run.state import Launch, RunState
 
 
 def attended_to(run: str, state: RunState, runner: str = "a runner") -> str:
-    """Describe in one line a run that a runner takes care of. `run` is what users type for the run."""
+    """Describe, in one line, a run that has a runner. `run` is the reference that users type for the run."""
     if state.stop_requested:
         return f"{run} has a stop request, and {runner} is stopping it. `spotrun down {run}` ends it now"
     return (
@@ -35,8 +35,8 @@ def blind(why: str, since: datetime, now: datetime, clock: str) -> str:
 
 def left_alone(run: str, state: RunState) -> str:
     """
-    Describe in one line a run without a runner: its outcome, its running instances, and the command to type. `run` is
-    what users type for the run.
+    Describe, in one line, a run without a runner: its outcome, its running instances, and the command to type. `run` is
+    the reference that users type for the run.
     """
     if state.terminal is not None:
         what, advice = (
@@ -53,10 +53,7 @@ def left_alone(run: str, state: RunState) -> str:
 
 
 def _carried_on(run: str, created: RunCreated) -> str:
-    """
-    Return the first half of a sentence: the command that continues the run. The caller adds the second half, the
-    command that ends the run.
-    """
+    """Name the command that continues the run, in words to which the caller adds the command that ends the run."""
     if created.is_bench:
         return "The bench that created it is over: "
     if created.sweep:

@@ -1,4 +1,4 @@
-"""Shows work in progress. On a terminal this is one continuously updated screen, elsewhere it is plain lines."""
+"""Shows work in progress: as a continuously updated screen on a terminal, as plain lines elsewhere."""
 
 from __future__ import annotations
 

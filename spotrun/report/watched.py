@@ -1,5 +1,5 @@
 """
-Shortens the descriptions of events for people who watch a run. The reason of a refusal is shown only once, and briefly;
+Shortens the descriptions of events for people who watch a run. The reason for a refusal is shown only once and briefly;
 `events` and `why` show it in full.
 """
 
@@ -14,16 +14,16 @@ from spotrun.run.state import Launch, RunState
 
 def worth_watching(entries: list[Entry]) -> list[Entry]:
     """
-    Return the entries, except for two frequent kinds: a checkpoint was retired, or files were stored. `spotrun events`
-    shows these too.
+    Return the entries without two frequent kinds: retired checkpoints and stored files. `spotrun events` shows these
+    too.
     """
     return [entry for entry in entries if not isinstance(entry.event, CheckpointRetired | OutputsStored)]
 
 
 def watched_line(entry: Entry, state: RunState) -> str:
     """
-    Return one line that describes an event. It is the line of `event_line`, except that a message from the cloud is
-    left out if an earlier line has already shown the same message.
+    Describe an event in one line, like `event_line`, but without a message from the cloud that an earlier line has
+    already shown.
     """
     event = entry.event
     if isinstance(event, LaunchClosed) and (launch := state.launches.get(event.launch)) and launch.closed == event:

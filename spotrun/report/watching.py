@@ -1,4 +1,4 @@
-"""Shows all runs, and updates them while a person watches: on one screen on a terminal, as plain lines elsewhere."""
+"""Shows all runs, and updates them while a person watches: as a live screen on a terminal, as plain lines elsewhere."""
 
 from __future__ import annotations
 

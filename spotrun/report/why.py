@@ -1,5 +1,5 @@
 """
-Explains each decision of a run in a sentence that includes the reason. All of it is computed from the run's ledger.
+Explains each decision of a run, and its reason, in one sentence that is computed from the run's ledger.
 
 The ledger records the reason why a launch was chosen (`LaunchIntended.reason`). The reason for a wait, and the effect
 of a notice, are inferred from the entries around them. If no reason can be found in the ledger, the sentence says so.
@@ -76,8 +76,8 @@ def decisions(entries: Sequence[Entry], spec: RunSpec) -> list[Decision]:
 
 def briefly(made: list[Decision]) -> list[Decision]:
     """
-    Shorten the list of decisions for people. If more than PAIRS_MAX requests in a row were refused, keep only the first
-    and the last of these requests, and replace the others by one line with their number.
+    Shorten the list of decisions. If more than PAIRS_MAX requests in a row were refused, keep only the first and the
+    last of them, and replace the others with one line that says how many they were.
     """
     shortened: list[Decision] = []
     rest = made
@@ -96,8 +96,8 @@ def briefly(made: list[Decision]) -> list[Decision]:
 
 def _refused_in_a_row(made: list[Decision]) -> int:
     """
-    Return the number of refused requests with which the list starts. Each consists of two decisions: the request, and
-    its refusal.
+    Count the refused requests at the start of the list, up to the first other decision. Each refused request is two
+    decisions: the request and its refusal.
     """
     pairs = 0
     while [each.kind for each in made[2 * pairs : 2 * pairs + 2]][1:] == [REFUSED]:
@@ -233,7 +233,7 @@ class _Narrator:
     def _pause(self, before: RunState) -> str:
         """
         Describe how long spotrun will wait before it launches another standby, because several standbys have failed in
-        a row. Return "" if this entry has not changed that pause.
+        a row. Return "" if this entry does not change the wait.
         """
         failing = failing_standbys(self._after)
         if failing is None or failing == failing_standbys(before):
@@ -259,14 +259,12 @@ class _Narrator:
 
 
 def _wants_an_instance(state: RunState) -> bool:
-    """Return whether the run needs an instance: nothing trains, or the instance that trains is leaving."""
     if state.terminal is not None:
         return False
     return state.current is None or state.current.leaving
 
 
 def _may_ask(state: RunState) -> bool:
-    """Return whether the run needs an instance, and no launch is in progress."""
     return _wants_an_instance(state) and state.pending_launch is None
 
 
@@ -295,7 +293,7 @@ def _kind_of_launch(before: RunState, event: ev.LaunchIntended) -> str:
 
 def _refusals(before: RunState, since: datetime) -> Iterator[str]:
     """
-    Describe the refusals since `since`, in one text for each reason. The text names the reason, the pools that refused
+    Describe the refusals since `since`, in one sentence for each reason. It names the reason, the pools that refused
     for this reason, and how long spotrun waits before it asks such a pool again.
     """
     refused: dict[str, dict[str, None]] = {}
@@ -323,8 +321,8 @@ def _saved_after(end: RunState, attempt: Attempt, notice_at: datetime) -> str:
 
 def _what_followed(end: RunState, attempt: Attempt) -> str:
     """
-    Describe what followed the end of an attempt: how many steps had to be repeated, and which instance took over. If no
-    later attempt has begun yet, say that nothing has taken over.
+    Describe what happened after an attempt ended: how many steps had to be repeated, and which instance took over. If
+    no later attempt has begun yet, say that nothing has taken over.
     """
     successor = next((later for number, later in end.attempts.items() if number > attempt.number), None)
     if attempt.end is None or successor is None:
@@ -349,9 +347,8 @@ def _who_took_over(end: RunState, attempt: Attempt, successor: Attempt) -> str:
 
 def _time_lost(end: RunState, stopped_at: datetime, number: int | None) -> str:
     """
-    Describe the work that a command lost, for example "40 s had to be done again". This is the time from the last copy
-    of the command's state until the command stopped. That copy is commit `number`, from which the next attempt began.
-    If `number` is None, all work was lost.
+    Describe the work that a command lost, for example "40 s had to be done again". All work after commit `number` was
+    lost, because the next attempt began from that commit. If `number` is None, all work was lost.
     """
     commit = None if number is None else end.commit(number)
     if commit is None:

@@ -1,1 +1,1 @@
-"""The events of a run, and the fold, which computes the run's state from them without side effects."""
+"""The events of a run, and the fold that computes the run's state from them. No function has side effects."""

@@ -1,7 +1,6 @@
 """
-Computes what an instance costs for the seconds for which it was used. The billing rule is that of the instance's cloud,
-as the cloud had published it on a certain date. The results are exact, in whole nano-dollars. No function has side
-effects.
+Computes the cost of an instance from the seconds for which it was used and its cloud's billing rule, as published on a
+certain date. The results are whole nano-dollars. No function has side effects.
 
 Only cumulative costs are rounded. The cost of a period is the difference of two of them, so the costs of all periods
 always add up to the total.
@@ -49,7 +48,7 @@ SLURM_RULE = BillingRule(
 
 def aws_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
     """
-    Return EC2's rule for any of `regions`. It includes the volume and the public address of an instance.
+    Return EC2's billing rule for any of `regions`. It covers the volume and the public address of an instance.
 
     The bill of a spot instance depends on who ended the instance: "no charge" if EC2 ended it in the first hour,
     "charged for the seconds used" if you ended it. The volume is charged in both cases:
@@ -77,15 +76,15 @@ def aws_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
 
 def gcp_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
     """
-    Return Compute Engine's rule for any of `regions`. It includes the disk and the public address of an instance.
+    Return Compute Engine's billing rule for any of `regions`. It covers the disk and the public address of an instance.
 
     A machine is billed from the state RUNNING until it is switched off or deleted: per second, for at least a minute
     (https://cloud.google.com/compute/vm-instance-pricing). A spot machine is billed at the current list price. A spot
     machine that Google preempts in its first minute is free (https://cloud.google.com/compute/docs/instances/spot). The
     disk is billed until it is deleted, and the ephemeral address while the machine runs.
 
-    Some machine families have no Persistent Disk. Their machines get a Hyperdisk instead, with only the speed that is
-    included in its price. Such a disk costs less than this rule says.
+    Some machine families have no Persistent Disk. Their machines get a Hyperdisk instead, at its baseline speed. Such a
+    disk costs less than this rule says.
     """
     disk, address = listed.list_prices("pd-balanced"), listed.list_prices("address of Compute Engine")
     volume = listed.volume_price(disk.prices, regions)
@@ -112,7 +111,7 @@ def without_address(rule: BillingRule) -> BillingRule:
 
 
 def exact_seconds(duration: timedelta) -> Decimal:
-    """Convert a duration to seconds, exactly. No float is used."""
+    """Convert a duration to seconds exactly, without floats."""
     return Decimal(duration // timedelta(microseconds=1)) / 1_000_000
 
 
@@ -121,14 +120,14 @@ def to_nano(amount_usd: Decimal) -> Decimal:
 
 
 def hourly(price_usd_per_hour: Decimal, duration: timedelta) -> Decimal:
-    """Return what `duration` costs at a price per hour, in whole nano-dollars."""
+    """Return the cost of `duration` at an hourly price, in whole nano-dollars."""
     return to_nano(price_usd_per_hour * exact_seconds(duration) / SECONDS_PER_HOUR)
 
 
 def metered(prices: Sequence[PriceSegment], start: datetime, end: datetime) -> Decimal:
     """
-    Return the cost from `start` to `end`. Each moment is billed at the price that was in effect at that moment. Moments
-    before the first price began are billed at the first price.
+    Return the cost from `start` to `end`, at the price in effect at each moment. Time before the first price began is
+    billed at the first price.
     """
     total = ZERO
     for index, segment in enumerate(prices):
@@ -141,18 +140,18 @@ def metered(prices: Sequence[PriceSegment], start: datetime, end: datetime) -> D
 
 def switched_off_at(prices: Sequence[PriceSegment]) -> datetime | None:
     """
-    Return the time at which the machine ended, if its disk was billed for longer. In this case, the last of `prices` is
-    0. If it is not 0, the machine and the disk ended together; then return None.
+    Return when the machine ended, if its disk was billed beyond that time; the last of `prices` is then 0. Return None
+    if the machine and the disk ended together.
     """
     return prices[-1].since if len(prices) > 1 and not prices[-1].usd_per_hour else None
 
 
 class Meter:
     """
-    The bill of one instance, including its disk and address, up to any moment. It never decreases as time passes.
+    Computes the bill of one instance, with its disk and address, at any moment. The bill never decreases over time.
 
     `ended_at` is the time at which the disk was deleted. Usually the machine ended at the same time. If it ended
-    earlier, its prices contain the time of its end, and `switched_off_at` reads the time from there.
+    earlier, `switched_off_at` finds the time of its end in its prices.
     """
 
     def __init__(
@@ -178,8 +177,8 @@ class Meter:
 
     def cost_until(self, moment: datetime) -> Decimal:
         """
-        Return the dollars that are due by `moment`. If the machine runs for less than the minimum that is billed, the
-        rest of that minimum is added when the machine ends.
+        Return the dollars that are due by `moment`. If the machine ends before the minimum billed time is over, the
+        rest of this minimum is added at its end.
         """
         if self.billed_from is None or moment <= self.billed_from:
             return ZERO
@@ -188,10 +187,7 @@ class Meter:
         return attached if self._free else attached + metered(self._prices, self.billed_from, until)
 
     def time_until(self, moment: datetime) -> timedelta:
-        """
-        Return how much time of the machine is billed by `moment`. It is zero if the cloud does not charge for the
-        machine.
-        """
+        """Return for how long the machine is billed by `moment`; zero if the cloud does not charge for the machine."""
         if self.billed_from is None or moment <= self.billed_from or self._free:
             return timedelta(0)
         return self._until(moment, self._machine_ended_at) - self.billed_from
@@ -203,8 +199,8 @@ class Meter:
 
     def _until(self, moment: datetime, end: datetime | None) -> datetime:
         """
-        Return the time up to which something is billed, as of `moment`. While it still runs, that is `moment` itself.
-        Once it has ended, that is its `end`, or the end of the minimum billed time if that is later.
+        Return the time up to which a machine or disk is billed, as of `moment`: `moment` itself until its `end`. After
+        that, its `end` or the end of the minimum billed time, whichever is later.
         """
         assert self.billed_from is not None
         if end is None or moment < end:

@@ -90,7 +90,7 @@ def prepare(kind: Any) -> None:
 
 
 def amount_of(value: object) -> Decimal | None:
-    """Return the amount of dollars that a text or a number stands for; None if it does not stand for one."""
+    """Read an amount of dollars from a string or a number. Return None if it is not an amount."""
     try:
         amount = Decimal(str(value))
         require_amount(amount)

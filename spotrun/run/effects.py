@@ -40,8 +40,7 @@ def _with_launch(state: RunState, number: int, **changes: Any) -> RunState:
 
 def _with_member(state: RunState, name: MemberName, **changes: Any) -> RunState:
     """
-    Apply `changes` to one instance. A launch is pending until each of its members is ready, released or gone. So if
-    that is the case after the changes, the launch is no longer pending.
+    Apply `changes` to one instance. A launch is no longer pending once each of its members is ready, released or gone.
     """
     launch = state.launches[name.launch].with_member(name.member, **changes)
     state = replace(state, launches=state.launches.changed(launch))
@@ -153,8 +152,8 @@ def _gone(state: RunState, entry: Entry, event: ev.InstanceGone) -> RunState:
 
 def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> RunState:
     """
-    Correct the end of an instance, and the cost of its launch. The attempt that ran on the instance still ends at the
-    time that its agent reported.
+    Correct the end of an instance, and the cost of its launch. The end of the attempt that ran on the instance does not
+    change.
     """
     before, rule = state.launches[event.launch], state.created.billing
     after = before.with_end(event.ended_at, ev.name_of(event).member)
@@ -167,8 +166,8 @@ def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> Run
 def _cause_of_loss(member: Member, event: ev.InstanceGone) -> Cause:
     """
     Return the reason why an instance was lost. If a runner had condemned the instance, the reason is in that entry. If
-    not, the cloud's report decides: the instance was interrupted if the cloud ended it, and otherwise ended by someone
-    outside of spotrun (failures.md P27, R15).
+    not, the cloud's report decides: the instance was interrupted if the cloud ended it; otherwise a person or another
+    program ended it (failures.md P27, R15).
     """
     if member.condemned is not None:
         return member.condemned.cause
@@ -251,8 +250,8 @@ def _resumed_from(state: RunState, entry: Entry, event: ev.ResumedFrom) -> RunSt
 
 def _cut_off(commits: PVector[Commit], chosen: int) -> PVector[Commit]:
     """
-    Mark all commits after commit `chosen` as cut off, which means that they no longer count. They do not count because
-    a trainer has resumed from `chosen`, and repeats the steps that these commits contain.
+    Mark all commits after commit `chosen` as cut off. They no longer count, because a trainer has resumed from `chosen`
+    and repeats their steps.
     """
     for at in range(len(commits) - 1, -1, -1):
         commit = commits[at]
@@ -268,8 +267,7 @@ def _epochs_until(epochs: PVector[Epoch], step: int) -> PVector[Epoch]:
     Return the epochs whose last step is at most `step`.
 
     To save time, the search begins with the newest epoch, and stops at an epoch whose `step_reached` is at most `step`.
-    An epoch's `step_reached` is the largest last step among that epoch and all earlier epochs. So that epoch and all
-    earlier epochs are returned without a further check.
+    That is the largest last step of this epoch and all earlier ones, so none of them has to be checked.
     """
     undecided = list(takewhile(lambda epoch: epoch.step_reached > step, reversed(epochs)))
     kept = epochs[: len(epochs) - len(undecided)]
@@ -285,7 +283,7 @@ def _with_epoch(epochs: PVector[Epoch], epoch: Epoch) -> PVector[Epoch]:
 
 
 def _last_step_reached(state: RunState) -> int:
-    """Return the newest step that the previous trainer is known to have completed; 0 if there was no trainer."""
+    """Return the last step that the previous trainer is known to have completed; 0 if there was no trainer."""
     last = next((attempt for attempt in reversed(state.attempts.values()) if attempt.trainers), None)
     if last is None:
         return 0
@@ -347,12 +345,6 @@ def _committed(state: RunState, entry: Entry, event: ev.CheckpointCommitted) -> 
 
 
 def _newest_not_cut_off(commits: PVector[Commit]) -> Commit | None:
-    """
-    Return the newest commit that still counts, because it is not cut off.
-
-    When a run resumes from a commit, all later commits are cut off. So going back from the newest commit, the first one
-    that is not cut off is the newest valid commit.
-    """
     return next((commit for commit in reversed(commits) if not commit.cut_off), None)
 
 

@@ -1,12 +1,11 @@
 """
-The events of a run. Their names are in the past tense, and they are never changed. Everything else about a run is
-computed from its events.
+The events of a run, named in the past tense. A written event is never changed. Everything else about a run is computed
+from its events.
 
-An *entry* is one event under its number, with its writer and its time. The number of a launch, an attempt or a commit
-is the number of the entry with which it began: a *launch* has the number of its `LaunchIntended`, an *attempt* the
-number of its `AttemptStarted`, and a commit the number of its `CheckpointCommitted`.
+An *entry* is one event under its number, with its writer and its time. A *launch* has the number of its
+`LaunchIntended` entry, an *attempt* that of its `AttemptStarted`, and a commit that of its `CheckpointCommitted`.
 
-Epochs count from 0 in events, and from 1 in texts for people. All times and durations are in run time.
+Epochs count from 0 in events, and from 1 in text for people. All times and durations are in run time.
 """
 
 from __future__ import annotations
@@ -75,9 +74,9 @@ class Cause(StrEnum):
 
 class EpochsEnd(StrEnum):
     """
-    The rule for the moment at which the account of an epoch is closed (protocol 26). Runs that an earlier version of
-    spotrun created do not name a rule. For them, the default is the rule of that version, so that the figures of old
-    runs do not change.
+    The rule for when an epoch ends, so that later costs belong to the next one (protocol 26). Runs that an earlier
+    version of spotrun created do not name a rule. The default is the rule of that version, so their figures do not
+    change.
     """
 
     FINISHED = "finished"
@@ -106,7 +105,7 @@ class RunCreated(Event, frozen=True, kw_only=True):
     Entry 0: the job, and the limit of its cost. No later entry raises the limit.
 
     `clock_epoch` and `time_scale` define run time for every process of the run. `workdir_sha256` names the uploaded
-    work folder. `start_sha256` names the uploaded Lightning checkpoint with which the training starts; None if it
+    work folder. `start_sha256` names the uploaded Lightning checkpoint from which the training starts; None if it
     starts from scratch. `revision` is the git commit of the work folder; None outside of git. `spotrun` is the version
     that created the run; "" if the run is older than this field.
 
@@ -116,11 +115,11 @@ class RunCreated(Event, frozen=True, kw_only=True):
     `storage` are the prices of the object store. `deadline_at` is the run time by which the run has to be completed;
     None without a deadline. `interruption_bands` has the cloud's published figures: for a region and a type
     (`us-east-1/g5.xlarge`), the share of spot instances that the cloud interrupts in a month, such as "5-10%".
-    `epochs_end` says when the account of an epoch is closed. `benched` has the seconds per step on each kind of
-    instance, if `spotrun bench` has measured this job.
+    `epochs_end` is the rule for when an epoch ends. `benched` has the seconds per step on each kind of instance, if
+    `spotrun bench` has measured this job.
 
-    `public_key` is the Ed25519 key, in hex, with which signatures of the run's owner are checked (protocol 31); "" in a
-    run that an earlier version created. `part_of` names the command that created the run as a part of its own work:
+    `public_key` is the Ed25519 key, in hex, for checking the signatures of the run's owner (protocol 31); "" in a run
+    that an earlier version created. `part_of` names the command that created the run as a part of its own work:
     `BENCH`, or `SWEEP` and a name. Only that command can continue the run.
     """
 
@@ -154,7 +153,7 @@ class RunCreated(Event, frozen=True, kw_only=True):
 
     def job(self, section: str) -> dict[str, Any]:
         """
-        Return a section of the job. If the section is not a mapping, return {}, because the fold does not validate the
+        Return a section of the job; {} if it is not a mapping, which can happen because the fold does not validate the
         job.
         """
         found = self.spec.get(section)
@@ -189,8 +188,8 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 
 class Passage(msgspec.Struct, frozen=True):
     """
-    The prices of traffic between a bucket and an instance. `is_home` is True if the instance is in a region of the
-    bucket. (A bucket can have several regions.)
+    The prices of traffic between a bucket and an instance. `is_home` is True if the instance is in the bucket's region,
+    or in one of them if the bucket has several.
     """
 
     read_usd_per_gb: Decimal
@@ -210,9 +209,9 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
     traffic between regions.
 
     The price of a GB that is sent to another region depends on the sending region. It is `egress_elsewhere[region]` or,
-    if the region is not a key there, `egress_usd_per_gb`. On some clouds, the price depends on the receiving region
-    too. On those clouds, `between` has the prices of traffic between the bucket and an instance. Its keys are the
-    instance's region, or the first word of the region's name, such as `europe`.
+    if the region is not a key there, `egress_usd_per_gb`. On some clouds, the price also depends on the receiving
+    region. On those clouds, `between` has the prices of traffic between the bucket and an instance, keyed by the
+    instance's region or by the first word of that region's name, such as `europe`.
     """
 
     usd_per_gb_month: Decimal
@@ -268,11 +267,10 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
 
     Instances are billed per second, for at least `minimum_s`. If the cloud takes a spot instance back within
     `free_if_interrupted_within_s` of its start, the machine itself costs nothing, but its disk of `volume_gib` and its
-    public address are billed nevertheless.
+    public address are still billed.
 
     On some clouds, the disk remains after the machine has shut down, and is billed until it is deleted. The machine
-    itself then costs nothing. An instance of such a cloud has this in its record: the last of its prices is 0, from the
-    time of the shutdown on.
+    itself then costs nothing: in the record of such an instance, the last price begins at the shutdown, and is 0.
     """
 
     minimum_s: Seconds
@@ -297,15 +295,14 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     def attached_usd_per_hour(self) -> Decimal:
         """
         The hourly cost of an instance's disk and address, which is billed in addition to the machine. The address of a
-        spot instance can be cheaper. So for a spot instance, first get its own rule from `attached_to`, and then read
-        this property of that rule.
+        spot instance can be cheaper. So for a spot instance, read this from the rule that `attached_to` returns.
         """
         return self.volume_usd_per_hour + self.address_usd_per_hour
 
     def attached_to(self, capacity_type: CapacityType) -> BillingRule:
         """
-        Return the rule for instances of one capacity type. For spot instances, the price of the address can differ.
-        For the user's own machine, the rule has no minimum, and no costs of a disk or an address.
+        Return the rule for instances of one capacity type. Spot instances can have another price for the address. The
+        user's own machine has no minimum, and no costs of a disk or an address.
         """
         if capacity_type is CapacityType.OWN:
             alone = replace(self, minimum_s=0, volume_gib=0, address_usd_per_hour=Decimal(0))
@@ -334,8 +331,8 @@ class PruneRequested(Event, frozen=True, kw_only=True):
 
 class EndCorrected(Event, frozen=True, kw_only=True):
     """
-    The end of an instance is corrected, because no runner had observed it. The time is now known from the cloud's bill,
-    which `evidence` names.
+    No runner had observed the end of an instance, so its time was estimated. Now the cloud's bill, which `evidence`
+    names, shows the true time.
 
     `ended_at` replaces the estimated time in `InstanceGone`. `member` is as in `LaunchRecorded`.
     """
@@ -352,14 +349,13 @@ class EndCorrected(Event, frozen=True, kw_only=True):
 
 class LaunchIntended(Event, frozen=True, kw_only=True):
     """
-    The runner is about to request one instance, exactly as this event describes it. The request is allowed until
-    `not_after`. After that time, runners only check whether an earlier request has created the instance. For a gang,
+    The runner is about to request one instance, exactly as this event describes it. Runners send the request only until
+    `not_after`. Later they only check whether a request that was sent before has created the instance. For a gang,
     `count` instances are requested, and the cloud starts either all or none of them.
 
-    Two amounts are reserved in the budget: for each instance, what `time_to_live_s` costs at
-    `price_ceiling_usd_per_hour`, and for all instances together, `egress_usd` for traffic between regions.
-    `on_demand_usd_per_hour` is the on-demand price of the same type in the same place. The cost of spot is compared
-    with this price.
+    Two amounts are reserved in the budget: for each instance, `time_to_live_s` at `price_ceiling_usd_per_hour`; and for
+    all instances together, `egress_usd` for traffic between regions. `on_demand_usd_per_hour` is the on-demand price of
+    the same type in the same place. The cost of spot is compared with this price.
 
     `standby_for` is the attempt whose instance will be replaced. `for_gang` is the attempt whose missing members will
     be replaced; if it is None, the instances form a new gang.
@@ -452,8 +448,7 @@ class InstanceCondemned(Event, frozen=True, kw_only=True):
 
 class MemberReleased(Event, frozen=True, kw_only=True):
     """
-    The run does not need this member any more, so any runner terminates its instance. The member is not at fault.
-    Irrevocable.
+    The run no longer needs this member, so any runner terminates its instance. The member is not at fault. Irrevocable.
     """
 
     launch: Count
@@ -463,7 +458,7 @@ class MemberReleased(Event, frozen=True, kw_only=True):
 
 class InstanceGone(Event, frozen=True, kw_only=True):
     """
-    The instance of a launch has ended, as `evidence` shows. The event contains all that is needed to compute the bill.
+    The instance of a launch has ended, as `evidence` shows. The event contains everything needed to compute the bill.
 
     If the cloud reports when the instance ended, or a runner observed the end, `ended_at` is that time and `bounded_by`
     is "". Otherwise `ended_at` is the earliest time by which the instance must have ended, and `bounded_by` says what
@@ -502,7 +497,7 @@ class BudgetNearlySpent(Event, frozen=True, kw_only=True):
     """
     The run has spent the share of its budget at which the user wants a warning.
 
-    If it goes on spending at this rate, the whole budget will be spent at `passes_at`, in `epoch`. Both are None if
+    If it continues to spend at this rate, the whole budget will be spent at `passes_at`, in `epoch`. Both are None if
     this cannot be predicted. Written once.
     """
 
@@ -593,13 +588,13 @@ class MemberReady(Event, frozen=True, kw_only=True):
 
 class ResumedFrom(Event, frozen=True, kw_only=True):
     """
-    A trainer of this attempt begins from `commit`; if that is None, it begins from scratch. All commits after `commit`
-    are cut off: the trainer repeats their steps, so they no longer count.
+    A trainer of this attempt resumes from `commit`, or begins from scratch if `commit` is None. All later commits are
+    cut off: the trainer repeats their steps, so they no longer count.
 
     `incarnation` numbers the trainers of the attempt from 0. `skipped` are newer commits that were not used, because
-    they could not be read back, or because a command had failed with them repeatedly. `in_place` is True if a command
-    continues with the files that the previous trainer left on this instance; they are newer than `commit`. `meet` is
-    the address and port at which the trainers of a gang connect with one another.
+    they could not be read, or because a command that resumed from them had failed repeatedly. `in_place` is True if a
+    command continues with the files that the previous trainer left on this instance; they are newer than `commit`.
+    `meet` is the address and port at which the trainers of a gang connect with one another.
     """
 
     attempt: Count
@@ -754,8 +749,8 @@ class CheckpointFailed(Event, frozen=True, kw_only=True):
 
 class CheckpointRetired(Event, frozen=True, kw_only=True):
     """
-    A commit is retired: from now on no trainer resumes from it, so its objects are allowed to be deleted. Irrevocable.
-    `attempt` is None if a runner retires the commit after the run has ended.
+    A commit is retired: from now on no trainer resumes from it, so its objects may be deleted. Irrevocable. `attempt`
+    is None if a runner retires the commit after the run has ended.
     """
 
     attempt: Count | None
@@ -774,10 +769,10 @@ class Uncarried(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateNotCarried(Event, frozen=True, kw_only=True):
     """
-    State that no checkpoint contains has changed since fit() began. So a training that resumes may differ from an
-    uninterrupted one.
+    Part of the script's state has changed since fit() began, and no checkpoint contains this part. So a training that
+    resumes may differ from an uninterrupted one.
 
-    The change was found when the snapshot of step `step` was made. Each such state is reported once per run.
+    The change was found when the snapshot of step `step` was made. Each changed place is reported once per run.
     """
 
     attempt: Count
@@ -787,7 +782,7 @@ class StateNotCarried(Event, frozen=True, kw_only=True):
 
 class OutputsStored(Event, frozen=True, kw_only=True):
     """
-    Files that the script has written are stored. They are listed in the object at `key`, each with the digest of its
+    Files that the script wrote have been stored. They are listed in the object at `key`, each with the digest of its
     content. The stored bytes were compared with the files before this event was written.
 
     The agent scanned the files at `looked_at`. At that time, `commit` was the newest checkpoint (None if there was
@@ -844,7 +839,7 @@ class TrainerExited(Event, frozen=True, kw_only=True):
 
 class AttemptDrained(Event, frozen=True, kw_only=True):
     """
-    The attempt handed over. `final_commit` contains all that it has trained, and no step was taken after `stopped_at`.
+    The attempt has handed over. `final_commit` contains all of its training: no step was taken after `stopped_at`.
     """
 
     attempt: Count
@@ -869,7 +864,7 @@ class AttemptEnded(Event, frozen=True, kw_only=True):
 
 
 class RunCompleted(Event, frozen=True, kw_only=True):
-    """The training is complete. `final_commit` contains its result; None if it was a command without checkpoints."""
+    """The training is complete. `final_commit` contains the result; it is None for a command without checkpoints."""
 
     attempt: Count
     final_commit: Count | None
@@ -943,9 +938,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """
     One numbered object of the ledger.
 
-    `run` is the uid of the run. `nonce` is a random text by which a writer recognises an entry of its own. `at` is the
-    run time on the writer's clock. Entries are ordered by `number`, never by `at`. The stored object also has a
-    signature, which is not in this struct.
+    `run` is the uid of the run. `nonce` is a random string by which a writer recognises its own entry. `at` is the run
+    time on the writer's clock. Entries are ordered by `number`, never by `at`. The stored object also has a signature,
+    which is not in this struct.
     """
 
     number: Count
@@ -979,7 +974,7 @@ def encode_entry(entry: Entry, sign: Sign | None = None) -> bytes:
 
 
 def seal(body: bytes) -> bytes:
-    """Add a first field to a JSON object: the sha256 of the object."""
+    """Insert the sha256 of a JSON object as its first field."""
     assert body.startswith(b"{")
     return _seal_of(body) + body[1:]
 
@@ -993,7 +988,7 @@ _SIGNATURE_SIZE = len(_SIGNATURE) + 128 + len(_AFTER_SEAL)
 
 
 def signed(body: bytes, signature: str) -> bytes:
-    """Add a first field to a JSON object: its Ed25519 signature in hex."""
+    """Insert a JSON object's Ed25519 signature, in hex, as its first field."""
     assert body.startswith(b"{")
     return _SIGNATURE + signature.encode() + _AFTER_SEAL + body[1:]
 
@@ -1021,9 +1016,9 @@ def decode_entry(data: bytes) -> Entry | None:
     entry is void.
 
     Raises:
-        LedgerDamaged: the bytes do not match their checksum. No writer stores such an object, so this is an entry that
-            was damaged after it was stored. Other programs may have read and counted the entry before the damage, so
-            a reader is not allowed to skip it.
+        LedgerDamaged: the bytes do not match their checksum. No writer stores such an object, so the entry was damaged
+            after it was stored. A reader is not allowed to skip it, because other programs may have read it before it
+            was damaged.
     """
     if not is_whole(data):
         raise LedgerDamaged("an entry does not match its checksum", hint=RESTORE)

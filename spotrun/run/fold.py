@@ -1,5 +1,5 @@
 """
-The fold that computes the state of a run from its entries, and from nothing else.
+The fold that computes the state of a run from its entries alone.
 
 `begin` makes the first state from entry 0, and `apply` adds one entry. `apply` checks the preconditions of the entry's
 event. A program checks them before it writes an entry (protocol 3), but another program may write an entry in between.

@@ -38,13 +38,13 @@ class MemberName(msgspec.Struct, frozen=True, order=True, array_like=True, forbi
     def place(self) -> str:
         """
         The part of a key in the store that names the member. The keys of its log and its status object contain it. For
-        member 0, it is only the launch's number, as for an instance without a gang.
+        member 0, this is just the launch's number, as for an instance without a gang.
         """
         return str(self) if self.member else str(self.launch)
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True):
-    """A member's place in an attempt. Its processes have consecutive ranks that begin with `rank`."""
+    """A member's position in an attempt. Its processes have consecutive ranks that begin with `rank`."""
 
     name: MemberName
     rank: Count
@@ -52,7 +52,7 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
 
 class Gang(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The members of an attempt, in the order of their ranks. They never change.
+    The members of an attempt, in the order of their ranks. An attempt's members never change.
 
     `batches` shares out each global batch. The batch is divided into `sum(batches)` equal parts. Rank 0 takes the first
     `batches[0]` parts, rank 1 the next `batches[1]` parts, and so on.

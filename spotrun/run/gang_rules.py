@@ -1,10 +1,10 @@
 """
 The additional preconditions for entries of a gang's run (protocol 32 to 48), with one function per rule.
 
-`GANG_CHECKS` has the preconditions of each event. They apply only in the run of a gang.
+`GANG_CHECKS` maps each event to its preconditions. They apply only if the run trains on a gang.
 
-In a run without a gang, every entry with a field for gangs is void, because all versions of spotrun have to agree on
-which entries are void: older versions do not know these fields, and treat such an entry as void.
+In a run without a gang, every entry that has a field for gangs is void. Older versions of spotrun do not know these
+fields and treat such an entry as void, and all versions have to agree on which entries are void.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ def check_intended(state: RunState, event: ev.LaunchIntended) -> None:
 
 def check_is_member(state: RunState, event: ev.OfMember) -> None:
     """
-    Require that the launch exists and has a member of that number. In a run on one instance, the only member is number
-    0.
+    Require that the launch exists and has a member with that number. In a run on one instance, only member 0 exists.
     """
     require(event.launch in state.launches, f"there is no launch {event.launch}")
     name = ev.name_of(event)
@@ -138,7 +137,7 @@ def check_wanted(state: RunState, names: Iterable[MemberName]) -> None:
 
 def check_not_let_go(state: RunState, names: Iterable[MemberName]) -> None:
     """
-    Require that none of these members has to leave. A member has to leave if its gang got a drain request, or if the
+    Require that none of these members has to leave. A member has to leave if its gang has a drain request, or if the
     cloud gave notice for the member (protocol 32).
     """
     for name in names:
@@ -147,9 +146,9 @@ def check_not_let_go(state: RunState, names: Iterable[MemberName]) -> None:
 
 def check_words(state: RunState, gang: Gang) -> None:
     """
-    Require two things of each member of a new gang (protocol 33). The member has reported that it is ready, after the
-    end of the newest attempt that has ended. And it is not a member of the gang that trains now: a gang that hands over
-    keeps its members until its attempt has ended.
+    Require two things of each member of a new gang (protocol 33). The member must have reported ready since the end of
+    the last attempt. And it must not be a member of the gang that trains now: a gang that hands over keeps its members
+    until its attempt has ended.
     """
     for name in gang.names:
         ready = state.member(name).ready
@@ -225,8 +224,8 @@ def check_newest(state: RunState, event: ev.CheckpointCommitted, snapshot: int) 
 def check_shards(gang: Gang, event: ev.CheckpointCommitted, shards: tuple[Shard, ...]) -> None:
     """
     Require one shard from each rank that has to store a part. If the state is replicated, that is only rank 0;
-    otherwise it is every rank. All shards must be from the same snapshot. The sum of their sizes and the sum of their
-    objects must be the figures that the commit states (protocol 42).
+    otherwise it is every rank. All shards must be from the same snapshot. Their sizes and their numbers of objects must
+    add up to the commit's (protocol 42).
     """
     ranks = (0,) if event.layout is Layout.REPLICATED else tuple(range(gang.world))
     require(tuple(shard.rank for shard in shards) == ranks, "shards are missing")

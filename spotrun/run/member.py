@@ -17,9 +17,9 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """
     One instance that a launch requested. In a run on one instance, each launch has one member.
 
-    `ready` is the member's newest report that it is ready to join an attempt. `ready_at` is the time of the entry with
-    this newest report, and `ready_since` is the time of the entry with the member's first report that it is ready.
-    `setup` is the report on how the job's `setup` went, and `set_up_at` is the time of that report.
+    `ready` is the member's newest report that it is ready to join an attempt. `ready_at` is the time of this report,
+    and `ready_since` is the time of the member's first such report. `setup` is the report on how the job's `setup`
+    went, and `set_up_at` is the time of that report.
     """
 
     recorded: ev.LaunchRecorded | None = None
@@ -43,7 +43,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def billed_from(self) -> datetime | None:
         """
-        The time since which the member has been billed, according to the newest record; None if it was never billed.
+        The time from which the member has been billed, according to the newest record; None if it was never billed.
         """
         return next((fact.billed_from for fact in self._facts if fact.billed_from is not None), None)
 

@@ -1,9 +1,9 @@
 """
-The events that only the owner of a run is allowed to write: the command line and the runners (protocol 31).
+The events that only the owner's programs may write: the command line and the runners (protocol 31).
 
 These events decide which instances are rented and ended. The run's training code can write to the same folder, and must
-not be able to forge such an event. So the owner signs the entries of these events. An agent's reports are not signed,
-because they affect only the agent's attempt.
+not be able to forge such an event. So entries with these events are signed with the owner's key. An agent's reports are
+not signed, because they affect only the agent's attempt.
 """
 
 from __future__ import annotations

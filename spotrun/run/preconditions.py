@@ -29,7 +29,7 @@ def check_run(state: RunState, entry: Entry) -> None:
 
 def check(state: RunState, event: ev.Event) -> None:
     """
-    Check the preconditions of an event. In the run of a gang, also check those for gangs.
+    Check the preconditions of an event, including those for gangs if the run trains on a gang.
 
     Raises:
         Refusal: the event breaks a precondition, which the message names.
@@ -226,8 +226,8 @@ def _check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
 
 def _is_kept(state: RunState, prefix: str) -> bool:
     """
-    Return True if the objects whose names begin with `prefix` are certain to stay in the store. That is so if the
-    commit to which they belong is not retired, or if another commit borrows from it.
+    Return True if the objects whose names begin with `prefix` are certain to stay in the store. They are if the commit
+    to which they belong is not retired, or if another commit borrows from it.
     """
     if prefix in state.borrowers:
         return True

@@ -1,4 +1,4 @@
-"""Finds the line of a failed program's output that gives the reason for the failure. No function has side effects."""
+"""Finds the line of a failed program's output that gives the reason for the failure. Has no side effects."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def in_brief(detail: str, *known: str) -> str:
 
 
 def shortened(text: str, limit: int = REASON_MAX) -> str:
-    """Return the text, cut between two words to at most `limit` characters."""
+    """Shorten the text to at most `limit` characters, between two words."""
     if len(text) <= limit:
         return text
     cut = text[: limit - 2]
@@ -123,7 +123,7 @@ def _exception(lines: Sequence[str]) -> str:
 
 
 def _exceptions(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the exception of each traceback, except exceptions that the program survived."""
+    """Yield the exception of each traceback, except those that the program survived."""
     for at, line in enumerate(lines):
         if not _TRACEBACK.match(line) or (at and lines[at - 1].startswith(_SURVIVED)):
             continue
@@ -136,8 +136,8 @@ def _exceptions(lines: Sequence[str]) -> Iterator[str]:
 
 def _fatal(lines: Sequence[str]) -> str:
     """
-    Return the last message that a program printed when it aborted; "" if there is none. The patterns are tried in turn,
-    from the most precise to the least, and the first that matches any line counts.
+    Return the last message that a program printed when it aborted; "" if there is none. The patterns are tried from the
+    most to the least precise. Only the first pattern that matches a line is used.
     """
     found = ([match[1] for line in lines if (match := pattern.match(line))] for pattern in _FATAL)
     return next((matches[-1].strip() for matches in found if matches), "")

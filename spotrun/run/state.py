@@ -25,9 +25,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """
     The instances that one entry requested, and their records.
 
-    In a run on one instance, each launch has one instance, and the launch's properties describe that instance. In the
-    run of a gang, a member whose gang has ended can join the next gang, so the members of one launch can train in
-    several attempts. `attempt` is the newest of these attempts.
+    In a run on one instance, each launch has one instance, and the launch's properties describe that instance. If the
+    run trains on a gang, a member whose gang has ended can join the next gang, so the members of one launch can train
+    in several attempts. `attempt` is the newest of these attempts.
     """
 
     number: int
@@ -40,7 +40,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def recorded(self) -> ev.LaunchRecorded | None:
-        """The record of the launch's first instance that exists; None if no instance exists."""
+        """The record of the first instance of the launch that has a record; None if none has one."""
         return next((member.recorded for member in self.members if member.recorded is not None), None)
 
     @property
@@ -50,7 +50,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gone(self) -> ev.InstanceGone | None:
-        """The latest end of the launch's instances; None until all of them are gone."""
+        """The end of whichever instance ended last; None until all instances of the launch are gone."""
         ends = [member.gone for member in self.members if member.gone is not None]
         return max(ends, key=lambda end: end.ended_at) if len(ends) == len(self.members) else None
 
@@ -65,9 +65,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pending(self) -> bool:
         """
-        True while the launch might still provide an instance that can train. A launch is no longer pending once it is
-        closed, once all its instances are gone, or once its instance has started an attempt. In the run of a gang, it
-        is also no longer pending once each of its members is ready, released or gone.
+        True while the launch may still provide an instance for training. A launch is no longer pending once it is
+        closed, once all its instances are gone, or once its instance has started an attempt. If the run trains on a
+        gang, the launch is also no longer pending once each of its members is ready, released or gone.
         """
         return self.open and self.attempt is None and any(map(_is_awaited, self.members))
 
@@ -78,7 +78,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_be_closed(self) -> bool:
-        """True if the launch can be closed with all its instances (protocol 12, 46)."""
+        """True if the launch may be closed. This gives up all of its instances (protocol 12, 46)."""
         return self.open and not self.came_up
 
     @property
@@ -100,7 +100,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def failed_to_start(self) -> bool:
-        """True if the cloud accepted the launch, and a fault ended all its instances before they were billed."""
+        """True if the cloud accepted the launch, but a fault ended all its instances before they were billed."""
         return self.closed is None and self._ended_before_it_ran(EndedBy.FAULT)
 
     def _ended_before_it_ran(self, by: EndedBy) -> bool:
@@ -122,7 +122,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def billed_from(self) -> datetime | None:
         """
-        The time since which any instance of the launch has been billed, according to the newest records; None if none
+        The time from which any instance of the launch has been billed, according to the newest records; None if none
         was ever billed.
         """
         return min((each.billed_from for each in self.members if each.billed_from is not None), default=None)
@@ -159,8 +159,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def latest_end(self) -> datetime | None:
         """
-        The latest time at which the instance can end: when its time-to-live, counted from the start of billing, is
-        over. None if the instance was never billed.
+        The latest time at which the instance can end: when its time-to-live, counted from the start of billing,
+        expires. None if the instance was never billed.
         """
         return self.latest_end_of(0)
 
@@ -171,9 +171,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     def reserved_usd(self, rule: ev.BillingRule) -> Decimal:
         """
-        Return the maximum cost of this launch. This is nothing if the cloud refused the launch. Otherwise it is the sum
-        of two amounts: the final bills of the instances that are gone, and what the remaining instances would cost if
-        each of them lived for its whole time-to-live.
+        Return the maximum cost of this launch. This is 0 if the cloud refused the launch. Otherwise it is the sum of
+        two amounts: the final bills of the instances that are gone, and what the remaining instances would cost if each
+        of them lived for its whole time-to-live.
         """
         if self._refused:
             return ZERO
@@ -241,7 +241,7 @@ class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """
     One stretch of training on one instance, or on the instances of a `gang`. For a gang, `launch`, `instance_id` and
-    `setup` describe the lead, and `booted_at` is when the last member had booted.
+    `setup` describe the lead, and `booted_at` is when its last member booted.
     """
 
     number: int
@@ -296,7 +296,7 @@ class KnownSetUp(NamedTuple):
 
 
 class Outputs(msgspec.Struct, frozen=True, kw_only=True):
-    """The script's files that one entry reported as stored."""
+    """Stored files of the script, as one entry reported them."""
 
     number: int
     at: datetime
@@ -353,8 +353,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A completed epoch. If a resume takes the training back to before the epoch's end, the epoch is dropped.
-    `step_reached` is the largest step of this epoch and all epochs before it.
+    A completed epoch. The epoch is dropped if the training resumes from a checkpoint before its end. `step_reached` is
+    the largest step of this epoch and all epochs before it.
     """
 
     number: int
@@ -416,9 +416,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     begun an attempt yet. `last_end` is the entry that ended the newest attempt. `unsettled` lists the launches whose
     bill can still grow, and `settled_usd` is the total cost of all other launches.
 
-    `borrowers` tells whether objects of a commit are still needed by a later commit that borrows from it. Each key is
-    the prefix of a commit, and its value lists the numbers of the commits that borrow from this commit. The last number
-    in a list always belongs to a commit that is not retired: when that commit is retired, its number is removed.
+    `borrowers` maps the prefix of a commit to the numbers of the later commits that borrow its objects and so still
+    need them. The last number in a list always belongs to a commit that is not retired: when that commit is retired,
+    its number is removed.
     """
 
     next_number: int = 1
@@ -462,9 +462,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         """
         Return True if a commit of that attempt counts.
 
-        In a run on one instance, only the current attempt is allowed to commit. In the run of a gang, the newest
-        attempt is also allowed to commit between its end and the start of another attempt. The reason is that its lead
-        is possibly still running, and has a snapshot with steps that would otherwise be lost (protocol 43).
+        In a run on one instance, only the current attempt is allowed to commit. If the run trains on a gang, the newest
+        attempt is also allowed to commit between its end and the start of another attempt, because its lead may still
+        be running, and have a snapshot with steps that would otherwise be lost (protocol 43).
         """
         if self.terminal is not None:
             return False
@@ -492,7 +492,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_gangs(self) -> bool:
-        """True if this run is one in which several instances can train together."""
+        """True if several instances can train together in this run."""
         return self.created.ledger_version == ev.GANG_LEDGER_VERSION
 
     def members(self) -> Iterator[Member]:
@@ -514,13 +514,13 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return self.launches[name.launch].members[name.member]
 
     def names(self) -> Iterator[MemberName]:
-        """Yield the names of all instances that were ever requested, the earliest first."""
+        """Yield the names of all instances that were ever requested, earliest first."""
         return (name for launch in self.launches.values() for name in launch.names)
 
     def told(self, name: MemberName) -> int | UnsetType:
         """
-        Return the value that an event about this instance has in its field `member`. In a gang, this is the instance's
-        index in its launch. In a run on one instance, events have no such field, and the value is UNSET.
+        Return the value for the field `member` of an event about this instance. In a gang, this is the instance's index
+        in its launch. In a run on one instance, events lack the field, so the value is UNSET.
         """
         return name.member if self.of_gangs else UNSET
 
@@ -561,7 +561,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
         The cloud's own answer is not enough. A cloud says that the user ended an instance even if spotrun ended it, or
         if the guard ended it after its time-to-live. So this method makes two further checks: spotrun had no reason to
-        end the instance, and the instance's time-to-live was not over.
+        end the instance, and the instance's time-to-live had not expired.
         """
         launch, name = self.launches[event.launch], ev.name_of(event)
         asked = launch.closed is not None or not self.member(name).wanted or self.stop_requested
@@ -577,8 +577,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def setups(self) -> list[KnownSetUp]:
         """
-        Return the reports on how the job's `setup` went, one for each instance that reported it, the earliest first. In
-        a gang, each member reports this in `MemberReady`. In a run on one instance, the report is part of
+        Return the reports on how the job's `setup` went, one for each instance that reported it, earliest first. In a
+        gang, each member reports this in `MemberReady`. In a run on one instance, the report is part of
         `AttemptStarted`.
         """
         if self.of_gangs:
@@ -605,13 +605,13 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return list(first.values())
 
     def restore_candidates(self) -> list[Commit]:
-        """Return the commits from which a trainer is allowed to resume, the newest first (protocol 22)."""
+        """Return the commits from which a trainer is allowed to resume, newest first (protocol 22)."""
         return list(self.usable_commits())
 
     def usable_commits(self) -> Iterator[Commit]:
         """
-        Yield the commits from which a trainer is allowed to resume, the newest first. Each commit is searched for only
-        when the caller requests it, because some callers need only the newest.
+        Yield the commits from which a trainer is allowed to resume, newest first. This is a generator, because some
+        callers need only the newest.
         """
         return (commit for commit in reversed(self.commits) if commit.usable)
 
@@ -620,20 +620,19 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_trained(self) -> bool:
-        """True if a training has made a checkpoint. The checkpoint of a command does not count."""
+        """True if any checkpoint has weights. The checkpoint of a command has only files."""
         return any(commit.event.has_image for commit in self.commits)
 
     @property
     def has_weights(self) -> bool:
-        """True if a training made the newest checkpoint. The checkpoint of a command has no weights, only files."""
+        """True if the newest checkpoint has weights. The checkpoint of a command has only files."""
         newest = self.latest_commit()
         return newest is not None and newest.event.has_image
 
     def ends_before(self, commit: Commit) -> list[Commit]:
         """
-        Return the last checkpoint of each earlier fit() call, the earliest call first. Earlier calls are those that the
-        script made before the fit() call in which `commit` was made. Checkpoints that are cut off or retired do not
-        count.
+        Return the last checkpoint of each fit() call before the one in which `commit` was made, the earliest call
+        first. Checkpoints that are cut off or retired do not count.
         """
         before = (each for each in self.commits if each.event.fit < commit.event.fit)
         last = {each.event.fit: each for each in before if not each.cut_off and each.retired_at is None}
@@ -684,7 +683,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def _newest_state(self) -> Outputs | None:
         """
-        Return the files of the newest checkpoint of a command. They are used if the agent has stored no files after a
+        Return the files of the newest checkpoint of a command, for a run in which the agent has stored no files after a
         scan.
         """
         return next((each.outputs for each in self.usable_commits() if not each.event.has_image), None)
@@ -711,15 +710,15 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def resumes_without(self, one: NotCarried) -> int:
         """
-        Return how many trainers have continued without the change `one`: a change of state that no checkpoint contains.
-        Such a trainer started from a checkpoint that was made after the change.
+        Return how many trainers have resumed from a checkpoint that was made after the change `one`, but does not
+        contain it.
         """
         begun = (trainer.commit for attempt in self.attempts.values() for trainer in attempt.trainers)
         return sum(commit is not None and commit > one.number for commit in begun)
 
     def reserved_usd(self) -> Decimal:
         """
-        Return the most that the run's launches so far can cost (protocol 11): the final bills of those launches whose
+        Return the maximum cost of the run's launches so far (protocol 11): the final bills of the launches whose
         instances have ended, and the reservations of all others.
         """
         rule = self.created.billing
@@ -728,16 +727,15 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
 def reservation_usd(intent: ev.LaunchIntended, rule: ev.BillingRule) -> Decimal:
     """
-    Return the most that this launch can cost: its instances for their whole time-to-live, and the traffic between
-    regions.
+    Return the maximum cost of this launch: its instances for their whole time-to-live, and the traffic between regions.
     """
     return life_usd(intent, rule) * intent.instances + intent.egress_usd
 
 
 def life_usd(intent: ev.LaunchIntended, rule: ev.BillingRule) -> Decimal:
     """
-    Return the most that one instance can cost, together with its disk and address: its whole time-to-live at the
-    highest price that the launch accepts.
+    Return the maximum cost of one instance with its disk and address: its whole time-to-live at the highest price that
+    the launch accepts.
     """
     attached = rule.attached_to(intent.offering.capacity_type).attached_usd_per_hour
     return hourly(intent.price_ceiling_usd_per_hour + attached, timedelta(seconds=intent.time_to_live_s))

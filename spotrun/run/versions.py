@@ -33,7 +33,7 @@ def position(items: Sequence[HasNumber], number: int) -> int | None:
 
 
 class Table(Mapping[int, N]):
-    """Items by number. Each item that is added must have a greater number than all earlier items."""
+    """Items, keyed by their numbers. Each item that is added must have a greater number than all earlier items."""
 
     __slots__ = ("_items",)
 

@@ -1,8 +1,8 @@
 """
-List prices of an instance's disk and public address by region, with the dates of the prices. They are in the file
-volume_prices.json.
+List prices of an instance's disk and public address in each region, read from volume_prices.json. That file also has
+the dates of the prices.
 
-For EC2, the table has the price of a gp3 volume with its basic speed. (A higher speed would cost extra.) In each
+For EC2, the table has the price of a gp3 volume at its baseline speed. (A higher speed would cost extra.) In each
 region, gp3 costs four fifths of the price of gp2. The prices in the table were checked against this ratio.
 
 On Compute Engine, hyperdisk-balanced is cheaper than pd-balanced: $0.08 in us-central1.
@@ -30,7 +30,7 @@ def list_prices(what: Literal["gp3", "pd-balanced", "address of EC2", "address o
 
 
 class VolumePrice(NamedTuple):
-    """The price of a volume. `where` is the region that has this price."""
+    """The price of a volume, and the region (`where`) that has this price."""
 
     usd_per_gib_month: Decimal
     where: str

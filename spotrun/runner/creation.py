@@ -90,7 +90,7 @@ class NewRun:
         return self.uri
 
     def not_ours(self, found: RunCreated) -> LedgerDamaged:
-        """Return the error for the case that another process has written a different entry 0, `found`."""
+        """Return the error to raise if another process has written a different entry 0, `found`."""
         return LedgerDamaged(
             f"another process wrote the first entry of {self.uri}{in_what(differences(found, self.created))}",
             hint="nothing in that folder was executed; check who has write access to the store, then delete the folder",
@@ -108,7 +108,7 @@ def prepare_run(
     signer: keys.Signer | None = None,
 ) -> NewRun:
     """
-    Put everything that an instance needs into the store, except entry 0.
+    Store everything that an instance needs, except entry 0.
 
     `start` is the Lightning checkpoint that the training starts from. `uid` is the run's uid, if the caller has already
     chosen it. `shared` is True if several processes may create the run at the same time. Then the store is not tested,
@@ -140,7 +140,7 @@ def prepare_run(
 
 def would_be_created(spec: RunSpec, uid: str, start: Path | None = None) -> RunCreated:
     """
-    Return the event that entry 0 would contain if a run of `spec` were created now. Write nothing, and make no key.
+    Return the event that entry 0 would contain if a run of `spec` were created now. Write nothing, and create no key.
 
     Raises:
         StoreError, SpecInvalid, CloudError: as in `prepare_run`.
@@ -186,7 +186,7 @@ def differences(found: RunCreated, ours: RunCreated) -> list[str]:
     difference in the work folder comes first.
 
     Three values always differ, and are ignored: the creation time, the key, and a deadline that is counted from the
-    creation. Two work folders are compared by their files, not by their paths.
+    creation. Work folders are compared by their content, not by their paths.
     """
     job = {**ours.spec, "workdir": found.spec.get("workdir")}
     deadline = RunSpec.from_dict(ours.spec).policy.deadline
@@ -209,15 +209,15 @@ def differences(found: RunCreated, ours: RunCreated) -> list[str]:
 
 def in_what(unlike: Sequence[str]) -> str:
     """
-    Return the end of an error message that names the differences, such as ": it differs in work folder"; "" if there
-    are none.
+    Return the last part of an error message, which names the differences, such as ": it differs in work folder"; "" if
+    there are none.
     """
     return f": it differs in {', '.join(unlike)}" if unlike else ""
 
 
 def _try_out(store: Store) -> None:
     """
-    Test, before anything is rented, the store operations that every run needs. `spotrun doctor` tests further
+    Test the store operations that every run needs, before anything is rented. `spotrun doctor` tests further
     operations.
     """
     try:

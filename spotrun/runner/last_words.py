@@ -20,11 +20,10 @@ def with_last_words(
     last_words: LastWords | None,
 ) -> ev.InstanceGone | ev.LaunchClosed:
     """
-    Return the event, with the instance's last output added to it if the output may explain the end.
+    Return the event, with the instance's last output added if the output may explain the end.
 
-    Output is added only if the instance ran and its agent never took over, because only then does the output possibly
-    explain the end. If the cloud ended the instance, or a quota did not allow it, the reason is already known. `listed`
-    are the instances that the cloud lists.
+    That is only possible if the instance ran and its agent never took over. If the cloud ended the instance, or a quota
+    did not allow it, the reason is already known. `listed` are the instances that the cloud lists.
     """
     launch = state.launches[event.launch]
     if last_words is None or launch.came_up or launch.closed is not None or launch.recorded is None:

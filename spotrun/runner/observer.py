@@ -1,4 +1,4 @@
-"""Observes a run: reads first the ledger, then the cloud."""
+"""Observes a run: reads its ledger, then asks the cloud."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ requests then help.
 
 class Observer:
     """
-    Collects the facts that a decision needs. The observer itself keeps only facts that it could collect a second time,
-    so nothing is lost if the runner dies.
+    Collects the facts that a decision needs. It keeps only facts that another observer can collect too, so nothing is
+    lost if the runner dies.
 
     `message` is written into the runner's status object with each heartbeat. `has_seen_cloud` is True once the cloud
     has answered a call. `listed` are the instances in the cloud's newest list.
@@ -58,7 +58,7 @@ class Observer:
         erased: Callable[[], None],
     ) -> None:
         """
-        `erased` is called when the run's folder seems to have been deleted. It looks whether the folder still exists,
+        `erased` is called when the run's folder seems to have been deleted. It checks whether the folder still exists,
         and raises an error if it does not.
         """
         self.message = ""
@@ -80,8 +80,8 @@ class Observer:
 
     def show_signs_of_life(self) -> None:
         """
-        Write a heartbeat even though nothing could be observed. Without it, another runner would take this runner for
-        dead and replace it.
+        Write a heartbeat even though nothing could be observed. Without it, another runner would assume that this one
+        is dead, and replace it.
         """
         with contextlib.suppress(CloudError, StoreUnavailable):
             self._heartbeats.silent(self.message, self._blind)
@@ -89,8 +89,8 @@ class Observer:
     @property
     def remarks(self) -> list[str]:
         """
-        The problems that do not stop the run, such as an unreadable market record. The list always has one text for
-        each kind of problem; a text is "" if there is no such problem now.
+        The problems that do not stop the run, such as an unreadable market record. The list always has one string for
+        each kind of problem, which is "" if there is no such problem now.
         """
         market = "" if self._market is None else self._market.trouble or ""
         return [self._heartbeats.refused, market, self._unlisted]
@@ -103,8 +103,8 @@ class Observer:
         Another runner may have launched that instance between the two readings. Without the second reading of the
         ledger, the instance would look like an orphan, and be terminated.
 
-        If a region does not answer, observe the others. The exception is a region in which the run may have an
-        instance: then the observation fails.
+        If a region does not answer, observe the others. But if the run may have an instance in that region, the
+        observation fails.
         """
         state = self._ledger.refresh()
         occupied = [each.intent.offering for each in state.launches.values() if not each.settled]

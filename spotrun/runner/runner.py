@@ -1,8 +1,9 @@
 """
 The runner: observes, decides, acts and records, every few seconds.
 
-It keeps no state that it cannot read back. It writes each intention to the ledger before it acts on the intention. So a
-second runner on the same run is harmless, and can replace a runner that died.
+It keeps no state of its own: everything that it needs can be read from the store and the cloud. It writes each
+intention to the ledger before it acts on it. So a second runner on the same run is harmless, and can replace a runner
+that died.
 """
 
 from __future__ import annotations
@@ -76,10 +77,11 @@ class Runner:
         last_words: LastWords | None = None,
     ) -> None:
         """
-        `market` is the record in which runs share their observations of the market. `guards` make timers on clouds that
-        do not end an instance after its time-to-live. `identities` make the roles on clouds where each run has its own.
-        `decide` returns the next actions. `pace` has the intervals at which the runner reads and writes. `last_words`
-        reads the last output of an instance whose agent never took over, for the entry that records the instance's end.
+        `market` is the record in which runs share their observations of the market. `guards` makes the timers that end
+        instances on clouds that do not enforce a time-to-live. `identities` makes the roles, on clouds where each run
+        has its own. `decide` returns the next actions. `pace` sets the intervals at which the runner reads and writes.
+        `last_words` reads the last output of an instance whose agent never took over, for the entry that records the
+        instance's end.
         """
         self._ledger = ledger
         self._store = store
@@ -96,7 +98,7 @@ class Runner:
         )
 
     def run(self, watch: Callable[[Tick], None]) -> Tick:
-        """Take care of the run until it has ended and has no more instances. Call `watch` with each tick."""
+        """Take care of the run until it has ended and has no instances left. Call `watch` with each tick."""
         while True:
             for tick in self.ticks():
                 watch(tick)
@@ -105,7 +107,7 @@ class Runner:
             self._pause()
 
     def watch_for(self, seconds: float) -> Iterator[Tick]:
-        """Yield ticks for `seconds` of run time: at the usual interval, and after each entry of another writer."""
+        """Tick for `seconds` of run time, at the usual interval and whenever another program has written an entry."""
         until_s = self._clock.monotonic() + seconds
         while True:
             for tick in self.ticks():
@@ -129,8 +131,8 @@ class Runner:
 
     def ticks(self) -> Iterator[Tick]:
         """
-        Yield ticks without a pause until a tick writes no entry, but at most TICKS_MAX. So the runner requests a launch
-        immediately after it has written the intention, and tries the next offering immediately after a refusal.
+        Tick again without a pause as long as each tick writes an entry, at most TICKS_MAX times. So the runner requests
+        a launch as soon as it has written the intention, and tries the next offering as soon as one is refused.
         """
         for _ in range(TICKS_MAX):
             tick = self.tick()
@@ -238,8 +240,8 @@ class Runner:
         if isinstance(event, ev.InstanceGone | ev.LaunchClosed):
             event = with_last_words(event, self._ledger.state, self._observer.listed, self._last_words)
         if isinstance(event, ev.LaunchRecorded):
-            # Arm the guard first, and write the entry afterwards. If this runner dies before it has armed the guard,
-            # the instance has no entry either. The next runner notices that, arms the guard, and writes the entry.
+            # Arm the guard before the entry is written. Then an instance without a guard has no entry either, so if
+            # this runner dies in between, the next runner finds the instance, arms its guard and writes the entry.
             event = replace(event, unguarded=self._driver.arm(*self._guarded(event)))
         try:
             entry = self._ledger.append(lambda state: event if state.next_number == decided_at else None)

@@ -18,7 +18,7 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
 
     If the runner could not observe, it did nothing, and `blind` is the reason. `remark` is a problem that does not stop
     the run. `wrote` is True if the ledger got a new entry during the tick. `epochs_total` is the training's number of
-    epochs, if an agent has reported it. Only in a run with a budget does the runner read this number.
+    epochs, as an agent has reported it. The runner reads this number only if the run has a budget.
     """
 
     state: RunState

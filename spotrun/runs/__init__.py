@@ -1,1 +1,1 @@
-"""Opens, prepares, attends and ends runs: the code that several verbs of the command line share."""
+"""Code that several verbs of the command line share: it prepares, opens, looks after and ends runs."""

@@ -1,4 +1,4 @@
-"""Asks the user questions at the terminal, and writes to the error output."""
+"""Asks the user questions at the terminal. Writes to standard error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def confirm(yes: bool, question: str, *, default: bool, declined: str) -> None:
     try:
         answer = choose(f"{question} [{'Y/n' if default else 'y/N'}]: ", YES_NO, YES_NO[not default])
     except EOFError:
-        raise SpecInvalid(f"{question} got no answer, because the input has ended; {declined}", hint="add -y") from None
+        raise SpecInvalid(f"no answer to {question!r}: the input has ended; {declined}", hint="add -y") from None
     except (KeyboardInterrupt, Signalled):
         say(f"\n{declined}")
         raise
@@ -58,6 +58,6 @@ def choose(question: str, answers: Sequence[str], default: str | None = None) ->
 
 
 def say(line: str) -> None:
-    """Print a line on the error output. A closed error output is not an error."""
+    """Print a line on standard error. Do nothing if standard error is closed."""
     with contextlib.suppress(OSError):
         print(shown_lines(line), file=sys.stderr, flush=True)

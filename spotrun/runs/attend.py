@@ -43,7 +43,7 @@ def attend(run: OpenRun, *, nightly: bool = False, background: bool = False) -> 
         RunEnded: the run failed, or was stopped.
         LimitExceeded: the run is complete, and the condition of `report.fail_if` holds.
         KeyboardInterrupt, Signalled: this process no longer takes care of the run. Before `attend` raises this error,
-            it prints the state of the run, and the command with which the user can continue the run.
+            it prints the state of the run, and the command that continues the run.
     """
     with notifying(run, ours=nightly) as notifier:
         last = _until_the_end(run, notifier, Interrupts(run, background=background))
@@ -69,7 +69,7 @@ def _show_results(run: OpenRun, state: RunState) -> None:
 
 
 def _until_the_end(run: OpenRun, notifier: Notifier, interrupts: Interrupts) -> Tick | None:
-    """Attend until the run ends, and return the last tick; None if another runner has taken over."""
+    """Take care of the run until it ends, and return the last tick; None if another runner has taken over."""
     view = view_for(run.ledger, run.clock, run.spec, run.id)
     show = _show_or_go_on(view)
 
@@ -136,8 +136,8 @@ def launch_again(run: OpenRun, state: RunState) -> str:
 
 def changed_script(run: OpenRun) -> str | None:
     """
-    Return a note for the user that the script on this machine has changed since the launch. Return None if the script
-    is the same, or cannot be compared.
+    Return a note if the script on this machine has changed since the launch; None if it is the same, or cannot be
+    compared.
     """
     launched, train = run.created.script_sha256, run.spec.train
     source = train.source(Path(run.spec.workdir))

@@ -55,7 +55,7 @@ def leave_behind(run: OpenRun) -> None:
 class Background(NamedTuple):
     """
     A spotrun process without a terminal. It works in `folder` and writes its output to `log`. `ends` is the command
-    with which the user can end it.
+    that ends it.
     """
 
     name: str
@@ -65,8 +65,8 @@ class Background(NamedTuple):
 
     def start(self, words: Sequence[str], *, otherwise: str) -> None:
         """
-        Start the process, and wait until it reports that it has begun to attend. If it does not report, the error gives
-        `otherwise` as advice.
+        Start the process, and wait until it reports that it takes care of the run. If it does not report, the error
+        gives `otherwise` as advice.
 
         Raises:
             SpotrunError: the process ended, or did not report for ATTENDS_WITHIN_S, or its log cannot be written.
@@ -117,8 +117,8 @@ def say_that_it_attends() -> None:
 
 def open_to_append(log: Path) -> BinaryIO:
     """
-    Open a log to append, but refuse a link or a pipe. Another user with write access to a store's folder could put a
-    link or a pipe there. The link would make this process write to another file, and the pipe would make it wait.
+    Open a log for appending, but refuse a link or a pipe. Another user with write access to a store's folder could put
+    one there. A link would make this process write to another file, and a pipe would make it wait.
 
     Raises:
         OSError: `log` is a link or a pipe, or cannot be written.
@@ -144,7 +144,7 @@ def log_of(run: OpenRun) -> Path:
 
 
 def log_named(name: str) -> Path:
-    """Return the path of log `name` below LOGS, for a run in a bucket."""
+    """Return the path below LOGS of the log `name`, for a run in a bucket."""
     folder = LOGS.expanduser()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder / f"{name}.log"

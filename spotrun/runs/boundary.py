@@ -1,8 +1,8 @@
 """
-Turns every error of a command into a text on the error output, and an exit code.
+Turns every error of a command into an exit code and a message on standard error.
 
-With `--json`, the standard output is always JSON. If the command gave no result because of an error, the output is one
-line with the fields below. Within `problems`, a field that does not apply to the error is null.
+With `--json`, the standard output is always JSON. If an error prevents the command from printing its result, the output
+is one line with the fields below. Within `problems`, a field that does not apply to the error is null.
 
     {"error": "…", "exit_code": 2, "problems": [{"file", "line", "column", "key", "problem", "fix"}, …]}
 """
@@ -78,8 +78,7 @@ def _refused(words: Sequence[str], error: Any) -> int:
 
 def _told(words: Sequence[str], message: str, code: int, problems: list[dict[str, object]]) -> int:
     """
-    Print the error as JSON if the command has the flag `--json` and has not printed its result yet. Return the exit
-    code.
+    If the command was given `--json` and has not printed its result yet, print the error as JSON. Return the exit code.
     """
     ours = words[: words.index("--")] if "--" in words else words
     if "--json" in ours and not answered:

@@ -1,4 +1,4 @@
-"""Completes a word in a shell: runs of the store, and files that may be jobs."""
+"""Completes a word in a shell: names of runs in the store, and of files that may be jobs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run_names(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def job_files(incomplete: str) -> list[str]:
-    """Return files that may be jobs, and folders, whose names begin with `incomplete`."""
+    """Return the folders, and the files that may be jobs, whose paths begin with `incomplete`."""
     folder, _, start = incomplete.rpartition("/")
     place = Path(f"{folder}/" if folder or incomplete.startswith("/") else ".").expanduser()
     try:

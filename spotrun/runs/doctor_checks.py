@@ -1,4 +1,4 @@
-"""The checks of `spotrun doctor`: the store and the ledgers, and this machine or a cloud."""
+"""The checks of `spotrun doctor`. They check the store and its ledgers, and also either this machine or a cloud."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def findings(subjects: list[str], store: str | None, wish: RentalFlags) -> Itera
     named = first if first in known_clouds() or (first.isalnum() and not Path(first).exists()) else None
     paths = subjects if named is None else subjects[1:]
     if len(paths) > 1:
-        raise SpecInvalid(f"{len(paths)} jobs are named", hint="spotrun doctor [aws|gcp|slurm] [JOB.yaml]")
+        raise SpecInvalid(f"doctor checks one job, not {len(paths)}", hint="spotrun doctor [aws|gcp|slurm] [JOB.yaml]")
     if named is None and wish != RentalFlags():
         raise SpecInvalid(
-            "options that describe instances need a cloud",
+            "these options describe instances, so name a cloud",
             hint="spotrun doctor aws --region …",
         )
     if store is not None:
@@ -75,7 +75,7 @@ def _container(spec: RunSpec) -> Iterator[Finding]:
 
 def _engine() -> Iterator[Finding]:
     """
-    Check the container engine of this machine, and yield what was found.
+    Check the container engine of this machine, and yield the findings.
 
     Raises:
         NotInstalled, EngineFailed: this machine cannot run containers for a training.
@@ -105,7 +105,7 @@ def _image(spec: RunSpec) -> Iterator[Finding]:
 
 def _store(uri: str, region: str | None) -> Iterator[Finding]:
     """
-    Try out the store, check its settings, and yield what was found. The last finding says that the store passed both.
+    Try out the store, check its settings, and yield the findings. The last one says that the store passed both checks.
 
     Raises:
         StoreError: the trial or a check of the settings failed.

@@ -1,9 +1,9 @@
 """
 Records which files `spotrun fetch` wrote into a folder, so that a later fetch detects the files that the user changed.
 
-The record of a folder is a file in the user's home, where no instance can write. Each line has the path of a fetched
-file, and the digests of the bytes that fetch wrote. If several lines have the same path, the last line counts. If no
-line has the path of a file in the folder, the file belongs to the user.
+The record of a folder is a file in the user's home directory, where no instance can write. Each line has the path of a
+fetched file, and the digests of the bytes that fetch wrote. If several lines have the same path, the last line counts.
+A file in the folder whose path is on no line belongs to the user.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class _Line(msgspec.Struct, frozen=True, array_like=True):
 
 class FetchRecord:
     """
-    The record of the files that fetch wrote into `folder`. The record belongs to the folder's real path, so the user
-    finds the same record if they reach the folder through a link. Implements spotrun.checkpoint.fetching.Record.
+    The record of the files that fetch wrote into `folder`. It is found by the folder's real path, even if the user
+    reaches the folder through a link. Implements spotrun.checkpoint.fetching.Record.
 
     `problem` is the reason why the record could not be read or written; "" if there was no problem. If there is no
     record, later fetches assume that all files in the folder belong to the user, and do not replace them.

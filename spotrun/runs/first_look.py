@@ -1,4 +1,4 @@
-"""Reads the market for a job before it runs, and refuses a job without a suitable offering. Writes nothing."""
+"""Reads offerings and prices for a job before it runs. Refuses a job without a suitable offering. Writes nothing."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ Answer = TypeVar("Answer")
 
 class Market(NamedTuple):
     """
-    The market for a run of `spec`. `unborn` is the state that the run would have just after its creation, and `world`
-    has the suitable offerings.
+    The market for a job whose run does not exist yet. `unborn` is the state that the run would have just after its
+    creation, and `world` has the suitable offerings.
     """
 
     spec: RunSpec
@@ -66,7 +66,7 @@ class Market(NamedTuple):
 
     @property
     def least_usd(self) -> Decimal | None:
-        """The minimum budget with which the run can begin; None if it cannot begin with any budget."""
+        """The smallest budget that lets the run begin; None if no budget does."""
         return least_budget_usd(self.unborn, self.spec, self.world)
 
     def first_choice(self) -> Offering:
@@ -132,9 +132,9 @@ def look_at_market(
     Return the current market of `cloud` for a run of `spec`. `part_of` is as in RunCreated. If the market was just read
     for another job with the same resources, pass the result as `world`, so that the cloud is not asked again.
 
-    Earlier runs have recorded the speeds of instance types, and the market, in the store `runs`. These records are
-    taken into account. If `runs` is None or cannot be read, they are left out without an error, because the launch
-    itself reports an unreadable store.
+    The result includes what earlier runs recorded in the store `runs`: the speeds of instance types, and the market. If
+    `runs` is None or cannot be read, these records are left out without an error, because the launch itself reports an
+    unreadable store.
 
     Raises:
         SpecInvalid: the job names an instance type that the cloud does not have.
@@ -158,7 +158,7 @@ def look_at_market(
 
 def readable_store(folder: str) -> Store | None:
     """
-    Return the store of runs; None if it cannot be opened. This is no error here, because only a launch needs the store.
+    Return the store of runs; None if it cannot be opened. That is not an error here: only a launch needs the store.
     """
     with contextlib.suppress(StoreError):
         return open_store(folder)
@@ -174,7 +174,7 @@ def _ask(store: Store | None, question: Callable[[Store], Answer]) -> Answer | N
 
 def quotes_of(spec: RunSpec, offerings: Sequence[Offering]) -> Quotes:
     """
-    Return the current and recent prices of the instance types of `offerings` on the cloud of `spec`.
+    Return the current and recent prices of the instance types in `offerings`, on the cloud of `spec`.
 
     Raises:
         CloudError: the cloud does not answer.
@@ -193,11 +193,11 @@ def not_offered(spec: RunSpec) -> SpecInvalid | None:
 
 def _require_types(spec: RunSpec, cloud: Cloud, offered: Sequence[Offering]) -> None:
     """
-    Check that the cloud has the instance types and kinds that the job lists.
+    Check that the cloud has the instance types and kinds that the job lists. Those in `offered` exist; ask the cloud
+    only about the others.
 
     Raises:
-        SpecInvalid: the cloud does not have one of them. Those in `offered` are known to exist; for any other, this
-        function asks the cloud.
+        SpecInvalid: the cloud does not have one of them.
     """
     types = cloud.types_listed(spec)
     if not_named(offered, spec.resources, types) is None:
@@ -208,7 +208,7 @@ def _require_types(spec: RunSpec, cloud: Cloud, offered: Sequence[Offering]) -> 
 
 def _of_any_type(spec: RunSpec, cloud: Cloud) -> Sequence[Offering]:
     """
-    Return all offerings in the places where the job is allowed to run, including instance types that the job does not
+    Return all offerings in the zones where the job is allowed to run, including instance types that the job does not
     name.
     """
     return cloud.driver(cloud.of_any_type(spec), cloud.clock(spec)).offerings(must_see=())

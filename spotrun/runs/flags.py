@@ -41,14 +41,14 @@ def read_flag(flag: str, read: Callable[[object], Value], text: str, hint: str |
 
 def only_one(**given: bool) -> None:
     """
-    Check that at most one of these flags is given. They exclude one another.
+    Check that at most one of these flags is given.
 
     Raises:
         SpecInvalid: more than one of them is given.
     """
     flags = [f"--{name.replace('_', '-')}" for name, is_given in given.items() if is_given]
     if len(flags) > 1:
-        raise SpecInvalid(f"{' and '.join(flags)} exclude each other", hint="give one of them")
+        raise SpecInvalid(f"{' and '.join(flags)} cannot be combined", hint="give one of them")
 
 
 def known_word(flag: str, word: str, words: Collection[str]) -> str:
@@ -59,14 +59,14 @@ def known_word(flag: str, word: str, words: Collection[str]) -> str:
         SpecInvalid: `word` is not one of `words`.
     """
     if word not in words:
-        raise SpecInvalid(f"{flag} {word!r} is not known", hint=f"one of {', '.join(words)}")
+        raise SpecInvalid(f"{flag} {word!r} is not known", hint=f"use one of {', '.join(words)}")
     return word
 
 
 def with_new_names(words: Sequence[str], known: Container[str]) -> list[str]:
     """
-    Replace old names of flags by new names, if the command accepts the new names. Words after `--` belong to the script
-    and are not changed.
+    Replace old names of flags with the new ones, if the command accepts them. Words after `--` belong to the script and
+    are not changed.
 
     Raises:
         SpecInvalid: a flag is given under both of its names.
@@ -76,6 +76,6 @@ def with_new_names(words: Sequence[str], known: Container[str]) -> list[str]:
     renamed = {old: new for old, new in RENAMED.items() if old in given and new in known}
     for old, new in renamed.items():
         if new in given:
-            raise SpecInvalid(f"{old} is the old name of {new}, and both are given", hint=f"leave out {old}")
+            raise SpecInvalid(f"both {new} and its old name {old} are given", hint=f"leave out {old}")
     parts = (word.partition("=") for word in words[:end])
     return ["".join((renamed.get(flag, flag), *value)) for flag, *value in parts] + list(words[end:])

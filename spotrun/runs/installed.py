@@ -1,4 +1,4 @@
-"""Reads the installed version of spotrun, its commit if known, and its extras."""
+"""Reads the installed version of spotrun, its Git commit if known, and its extras."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from spotrun.version import __version__
 
 PACKAGE = Path(spotrun.__file__).parent
 COMMIT_FILE = "commit.txt"
-"""Name of the file with the commit, in a package built by `make dist`."""
+"""Name of the file with the Git commit, in a package built by `make dist`."""
 GIT_WITHIN_S = 5.0
 SHORT = 12
 
 
 def told() -> str:
-    """Return the version, commit and extras, for bug reports."""
+    """Return the version, Git commit and extras, for bug reports."""
     commit = commit_of(PACKAGE)
     known = "" if commit is None else f" (commit {commit})"
     return f"spotrun {__version__}{known}\nextras: {', '.join(extras()) or 'none'}"
@@ -27,8 +27,8 @@ def told() -> str:
 
 def commit_of(package: Path) -> str | None:
     """
-    Return the commit of the package's code: from the file in the package, from pip's record, or, in a checkout, from
-    git. In a checkout, `-dirty` means that files differ from the commit.
+    Return the Git commit of the package's code: from the file in the package, from pip's record, or from Git if this is
+    a checkout. In a checkout, `-dirty` means that files differ from the commit.
     """
     return _built_in(package) or _told_to_pip() or _checked_out(package.parent)
 
@@ -42,8 +42,8 @@ def _built_in(package: Path) -> str | None:
 
 def _told_to_pip() -> str | None:
     """
-    Return the commit that pip recorded when it installed spotrun from a repository; None if there is no such record.
-    The record's format: https://packaging.python.org/specifications/direct-url.
+    Return the Git commit that pip recorded when it installed spotrun from a repository; None if there is no such
+    record. The record's format: https://packaging.python.org/specifications/direct-url.
     """
     try:
         text = distribution("spotrun").read_text("direct_url.json")

@@ -1,14 +1,14 @@
 """
 Handles Ctrl-C and signals to a runner. Before the runner's process ends, it prints the run's state, and the commands
-with which the user can continue or end the run.
+that continue or end the run.
 
-    Ctrl-C    ask whether to stop or to detach, for ANSWER_WITHIN_S; without a terminal: stop
+    Ctrl-C    ask whether to stop or to detach, and wait ANSWER_WITHIN_S for an answer; without a terminal: stop
     SIGTERM   stop, within STOP_WITHIN_S
     SIGHUP    detach: a runner in the background takes over
 
-If another runner takes care of the run too, Ctrl-C and signals end only this process, and the run continues. If the run
-is already stopping, another Ctrl-C or signal ends this process immediately. A last checkpoint is still possible: the
-agent on the instance does not depend on this process, and tries to save one.
+If another runner also takes care of the run, Ctrl-C and signals end only this process, and the run continues. If the
+run is already stopping, another Ctrl-C or signal ends this process immediately. Even then, the agent on the instance
+tries to save a last checkpoint, because it does not depend on this process.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Interrupts:
         return self._stop(caught)
 
     def done(self) -> None:
-        """Stop the timer that limits the time of a stop."""
+        """Cancel the timer that ends a stop after STOP_WITHIN_S."""
         signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _hung_up(self) -> bool:
@@ -132,10 +132,7 @@ class Interrupts:
 
 @contextlib.contextmanager
 def told(run: OpenRun) -> Iterator[None]:
-    """
-    Run the code of a `with` block. If Ctrl-C or a signal ends the block, print the run's state, and the commands with
-    which the user can continue or end the run.
-    """
+    """If Ctrl-C or a signal ends this block, print the run's state, and the commands that continue or end the run."""
     try:
         yield
     except (KeyboardInterrupt, Signalled):
@@ -144,10 +141,7 @@ def told(run: OpenRun) -> Iterator[None]:
 
 
 def what_is_left(run: OpenRun) -> str:
-    """
-    Describe the state in which this process leaves the run. Name the commands with which the user can continue the run
-    or end it.
-    """
+    """Describe the state in which this process leaves the run, and name the commands that continue or end it."""
     state, other = run.ledger.state, _attends_elsewhere(run)
     if other is None or state.terminal is not None:
         return left_alone(run.typed, state)

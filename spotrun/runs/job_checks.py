@@ -1,6 +1,6 @@
 """
-Checks those parts of a job that can be checked without reading the market: its script, its work folder, its bucket,
-and the packages and variables that it needs on this machine.
+Checks what can be checked of a job before prices and offerings are read: its script, its work folder, its bucket, and
+the packages and variables that it needs on this machine.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def check_job(spec: RunSpec, cloud: Cloud, *, all_left_behind: bool = False) -> 
     with which its instances log in to the cloud. `check_machine` checks what this machine needs. The checks change
     nothing.
 
-    One of the notes names files of the work folder that are not uploaded. With `all_left_behind`, it names all of them,
-    and otherwise only the first ones.
+    One of the notes names files of the work folder that are not uploaded: all of them with `all_left_behind`, otherwise
+    only the first ones.
 
     Raises:
         SpecInvalid, StoreError, CloudError: something is missing; or the bucket or the identity that the job names does
@@ -92,8 +92,8 @@ def check_machine(spec: RunSpec) -> None:
 
 def check_script(spec: RunSpec, *, here: bool) -> str | None:
     """
-    Check that this machine's Python can compile the script. Return None if it can. If it cannot and the job trains on
-    other machines, return a note that says so. That is no error, because the instances may have a newer Python.
+    Check that this machine's Python can compile the script. If it cannot, and the job trains on other machines, return
+    a note rather than raise an error, because those machines may have a newer Python.
 
     Raises:
         SpecInvalid: the script cannot be compiled, and the training would run with this machine's Python (`here`); or
@@ -162,9 +162,8 @@ def about_home(spec: RunSpec) -> str | None:
 
 def alone_at_home(spec: RunSpec) -> str | None:
     """
-    Return a note for a job that can train on the user's own machine: how long the training would take there, and what
-    it would cost, without the cloud. The note is needed because the forecast covers only the cloud. Return None for any
-    other job.
+    Say what the training would cost, and how long it would take, if the user's own machine did all of it. The forecast
+    covers only the cloud. Return None for a job that does not use such a machine.
     """
     name, home, work = spec.resources.home, spec.home, spec.policy.expected_work
     if home is None:
@@ -212,8 +211,8 @@ def _imports_of(script: Path) -> set[str]:
 
 def _open_runs(spec: RunSpec) -> Store:
     """
-    Open the store of the job's runs. If it is a bucket, check it by listing it. A local folder is not checked, because
-    the launch creates it.
+    Open the store of the job's runs. List it to check that it works, unless it is a local folder, which the launch
+    creates.
 
     Raises:
         StoreError: the store cannot be opened, or the bucket cannot be listed. The error names the key of the job.

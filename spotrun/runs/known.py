@@ -3,8 +3,8 @@ Remembers which runs are this user's: those that the user created on this machin
 run is continued only after the user has confirmed it.
 
 Without the confirmation, another user with write access to the store could make a folder that looks like a run of this
-user. To continue that run would execute the folder's content: `notify.command` in this user's shell, and the job on
-this machine (if the cloud is local) or on rented machines that this user pays for.
+user. Continuing that run would execute the folder's content: `notify.command` in this user's shell, and the job on this
+machine (if the cloud is local) or on rented machines that this user pays for.
 
 A run is recognised by the digest of its entry 0, which never changes. The digests are kept in a folder where only this
 user can write.
@@ -104,11 +104,11 @@ def require_known(run: OpenRun, yes: bool) -> None:
     executed = list(_executed(run))
     if not yes and not sys.stdin.isatty():
         raise SpecInvalid(
-            f"{run.id} was not created by this user on this machine, and to continue it means to {_listed(executed)}",
+            f"{run.id} was not created by this user on this machine, and continuing it would {_listed(executed)}",
             hint=f"if it is yours, confirm once: spotrun resume {run.typed} --yes, or spotrun tick {run.typed} --yes",
         )
     if not yes:
-        say(f"{run.id} was not created by this user on this machine. To continue it means to:")
+        say(f"{run.id} was not created by this user on this machine. Continuing it would:")
         for line in executed:
             say(f"  {line}")
     confirm(yes, "Is it yours?", default=False, declined="nothing was done")
@@ -117,8 +117,8 @@ def require_known(run: OpenRun, yes: bool) -> None:
 
 def _executed(run: OpenRun) -> Iterator[str]:
     """
-    Yield what spotrun would do with this user's rights if the user continued the run. The user reads this before they
-    answer whether the run is theirs.
+    Describe what spotrun would do with this user's rights if the run continued. The user reads this before confirming
+    that the run is theirs.
     """
     if run.cloud.here:
         train = run.spec.train
@@ -132,7 +132,7 @@ def _executed(run: OpenRun) -> Iterator[str]:
 
 
 def _listed(lines: list[str]) -> str:
-    return ", and to ".join(lines)
+    return ", and ".join(lines)
 
 
 def known_folder() -> Path:

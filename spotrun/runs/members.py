@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MemberOption = Annotated[
     str | None,
-    typer.Option("--member", metavar="LAUNCH.N", help="With several nodes: this node, as `spotrun events` names it."),
+    typer.Option("--member", metavar="LAUNCH.N", help="One of several nodes, named as in `spotrun events`."),
 ]
 NAMED_MAX = 16
 _NAME = re.compile(r"(\d{1,15})\.(\d{1,2})", re.ASCII)

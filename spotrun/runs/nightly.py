@@ -1,10 +1,11 @@
 """
-Starts or continues a nightly run, for `spotrun launch JOB.yaml --nightly`. A user puts this command in cron. It does
-the right thing whether the previous night's run has finished or not.
+Starts or continues a nightly run, for `spotrun launch JOB.yaml --nightly`, a command that users put in cron. Its effect
+depends on last night's run:
 
-    last night's run still has a runner         start nothing, exit 11
-    it has not finished, and has no runner      continue it, because its work is already paid for
-    it has finished, or there was no such run   end its remaining instances, and start a new run
+    that run still has a runner                   start nothing, exit 11
+    that run has not finished, and has no runner  continue it, because its work is already paid for
+    that run has finished                         end its remaining instances, and start a new run
+    there is no such run                          start a new run
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def attend_tonight(spec: RunSpec, start: Path | None, prepare: Callable[[], Prep
 
     Raises:
         NightUnderWay: another process already takes care of a nightly run of this job.
-        RunEnded, LimitExceeded: as for `attend`.
+        RunEnded, LimitExceeded: see `attend`.
     """
     with one_at_a_time(spec):
         last = newest_of(spec.name, spec.checkpoint.uri, "runner")
@@ -102,13 +103,12 @@ def _unfinished(run: OpenRun) -> bool:
 
 def may_carry_on(run: OpenRun, as_now: Callable[[], RunCreated]) -> bool:
     """
-    Return True if the run can be continued without asking the user. There are two such cases. In the first, the run is
-    known on this machine as the user's own (known.py). In the second, the run's code is executed only on other
-    machines, and its entry 0 equals the entry 0 that a new run of the job would get now.
+    Return True if the run can be continued without asking the user. This is so in two cases: the run is known on this
+    machine as the user's own (known.py); or its code is executed only on other machines, and `as_now` returns the same
+    entry 0 as the run's.
 
-    The second case is for a scheduler that starts each night on a new machine, on which no run is known. Such a run is
-    not remembered as known. So each night compares the entries again, because the job may have changed since the last
-    night.
+    The second case is for a scheduler that starts each night on a new machine, which knows no run. The run is not
+    remembered as known. So each night compares the entries again, because the job may have changed.
     """
     return is_known(run) or (not run.cloud.here and not differences(run.created, as_now()))
 
@@ -135,7 +135,7 @@ def _if_late(run: OpenRun) -> str:
 
 
 def clean_up(run: OpenRun) -> None:
-    """End all instances of a run that has ended or was requested to stop, and send all its notifications."""
+    """End all instances of a run that has ended or has been asked to stop, and send all its notifications."""
     with told(run), notifying(run, ours=True) as notifier:
         last = run.runner.run(lambda _: notifier.show(run.ledger.entries))
         notifier.tell(night(last.state, summarise(last.state, run.clock.now())))

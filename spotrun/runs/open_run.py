@@ -1,4 +1,4 @@
-"""Finds the runs of a store by name, and opens them with their cloud and clock."""
+"""Finds the runs of a store by name, and opens each with its cloud and its clock."""
 
 from __future__ import annotations
 
@@ -84,9 +84,8 @@ class OpenRun:
 
     def read_whole_part(self) -> tuple[RunState, LedgerDamaged | None]:
         """
-        Return the state, and None if all entries could be read. If an entry is damaged, return the state from the
-        entries before it, and the damage as an error. So a command can still show the readable part of the run, and
-        raise the error afterwards.
+        Return the run's state, and None if all entries could be read. If an entry is damaged, return the state before
+        that entry, and the error. A command can then show the readable part of the run before it raises the error.
         """
         try:
             return self.ledger.refresh(), None
@@ -135,8 +134,8 @@ def _require_its_name(uri: str, created: RunCreated) -> None:
     """
     Check that a run's folder has the name that entry 0 gives the run.
 
-    Another user with write access to the store could make a folder whose entry 0 has another run's uid, or whose name
-    looks like another run's.
+    Without this check, another user with write access to the store could make a folder that passes for another run: by
+    the uid in its entry 0, or by its name.
 
     Raises:
         RunMisnamed: the folder's name differs from the name in its entry 0, or is not a valid name of a run.
@@ -158,16 +157,16 @@ def default_store() -> str:
 
 def reference(run_id: str, uri: str) -> str:
     """
-    Return the shortest text with which a user can name the run in a command in this shell. That is the run's id if the
-    run is in the default store, and otherwise its address.
+    Return the shortest reference to the run that works in this shell: the run's id if the run is in the default store,
+    otherwise its address.
     """
     return run_id if uri.rpartition("/")[0] == address.absolute(default_store()).rstrip("/") else quote(uri)
 
 
 def who() -> str:
     """
-    Return the user's name and host, for entries of the ledger. In a container, a user may have no name but only a
-    number, which is then used instead.
+    Return the user's name and host, for entries of the ledger. For a user without a name, as in some containers, use
+    the user's number.
     """
     try:
         name = getpass.getuser()
@@ -182,8 +181,8 @@ def writer(role: str) -> str:
 
 def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
     """
-    Return the run that `reference` means. A reference is an address, an id, or a name. An unambiguous beginning of an
-    id or a name is enough. A name means the newest run of that name.
+    Return the run that `reference` names. A reference is an address, an id, or a name. An unambiguous beginning of an
+    id or a name is enough. A name stands for the newest run with that name.
 
     Raises:
         RunNotFound: no run matches, or several do. The message says where spotrun looked.
@@ -197,8 +196,7 @@ def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
 
 def last_runs(reference: str, count: int, store: str | None) -> list[OpenRun]:
     """
-    Return the newest runs that `reference` means, at most `count` of them. The oldest of these comes first in the
-    result.
+    Return the newest runs that `reference` names, at most `count` of them, oldest first.
 
     Raises:
         RunNotFound: no run matches, or runs of several names do.
@@ -208,10 +206,10 @@ def last_runs(reference: str, count: int, store: str | None) -> list[OpenRun]:
 
 def newest_of(name: str, store: str, role: str) -> OpenRun | None:
     """
-    Return the newest run of exactly this name; None if there is none.
+    Return the newest run with exactly this name; None if there is none.
 
     Raises:
-        StoreError: there are runs of this name, but none can be read.
+        StoreError: there are runs with this name, but none can be read.
     """
     runs, unreadable = look_in(store)
     named = [run for run in runs if run.created.name == name]
@@ -235,9 +233,8 @@ def attended(run: OpenRun) -> bool:
 
 def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
     """
-    Return all runs that `reference` means, the oldest first: the runs whose id or name it is. If there are none,
-    `reference` can also be the beginning of an id or a name. A reference with which several ids or names begin is
-    refused. The result is never empty.
+    Return all runs with the id or name `reference`, oldest first. If there are none, return those whose id or name
+    begins with `reference`. Refuse a reference that several ids or names begin with. The result is never empty.
     """
     folder = store or DEFAULT_STORE
     runs, unreadable = look_in(folder)
@@ -255,7 +252,7 @@ def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
 
 def _refuse_sweep(reference: str, folder: str) -> None:
     """
-    Refuse the name of a sweep. It is not a reference to a run, even if the sweep has only one run so far.
+    Refuse a reference that is the name of a sweep. It names no run, even if the sweep has only one run so far.
 
     Raises:
         RunNotFound: `reference` is the name of a sweep.
@@ -268,15 +265,15 @@ def _refuse_sweep(reference: str, folder: str) -> None:
         raise RunNotFound(
             f"{reference} is a sweep, whose runs are {record.run_name(1)}"
             + (f" to {last}" if record.trials > 1 else ""),
-            hint="name one of these runs; the command that began the sweep continues the sweep",
+            hint="name one of these runs; to continue the sweep, repeat the command that began it",
         )
 
 
 def _begin_with(reference: str, runs: list[OpenRun]) -> list[OpenRun]:
     """
     Return the runs whose name or id begins with `reference`. If `reference` is the beginning of a name, the result has
-    all runs of that name. If it is the beginning of an id, the result has the one run with that id. The result is empty
-    if no name or id begins with `reference`.
+    all runs with that name. If it is the beginning of an id, the result has the one run with that id. The result is
+    empty if no name or id begins with `reference`.
 
     Raises:
         RunNotFound: several names or ids begin with `reference`.
@@ -289,7 +286,8 @@ def _begin_with(reference: str, runs: list[OpenRun]) -> list[OpenRun]:
         listed = [*sorted(names), *sorted(run.id for run in by_id)]
         more = f" and {len(listed) - LISTED_MAX} more" if len(listed) > LISTED_MAX else ""
         raise RunNotFound(
-            f"{reference!r} may mean {', '.join(listed[:LISTED_MAX])}{more}", hint="type more of the name or the id"
+            f"{reference!r} is ambiguous: it may mean {', '.join(listed[:LISTED_MAX])}{more}",
+            hint="type more of the name or the id",
         )
     return by_id or [run for run in runs if run.created.name in names]
 
@@ -325,14 +323,14 @@ def look_in(folder: str) -> tuple[list[OpenRun], list[Unreadable]]:
 
     Raises:
         StoreError: the folders cannot be listed.
-        StoreUnavailable: a folder cannot be read now, so a run could be missed.
+        StoreUnavailable: a folder cannot be read now, so a run could be missing from the result.
     """
     store = open_store(folder)
     return open_each(store, [name for name in persist(store.folders) if name not in NO_RUNS])
 
 
 def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[Unreadable]]:
-    """Return the readable runs in the folders `names` of a store, and the folders of runs that are not readable."""
+    """Return the readable runs in the folders `names` of a store, and the folders of runs that cannot be read."""
     with ThreadPoolExecutor(OPENERS) as pool:
         found = list(pool.map(lambda name: _try_open(name, f"{store.uri}/{name}"), names))
     runs, copies = set_copies_apart([run for run in found if isinstance(run, OpenRun)])
@@ -341,8 +339,7 @@ def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[U
 
 def set_copies_apart(runs: list[OpenRun]) -> tuple[list[OpenRun], list[Unreadable]]:
     """
-    Return the runs that are in one folder only. For each run that is in several folders, return all of these folders as
-    unreadable.
+    Return the runs that are in only one folder, and an `Unreadable` for each folder whose run is in another folder too.
     """
     by_uid: dict[str, list[OpenRun]] = {}
     for run in runs:
@@ -374,8 +371,8 @@ def _try_open(name: str, uri: str) -> OpenRun | Unreadable | None:
 
 def _refuse(meant: Iterable[Unreadable]) -> None:
     """
-    Raise the error of the first folder in `meant`; do nothing if there is no folder. Without this, a run that exists
-    but cannot be read would be reported as missing.
+    Raise the error of the first folder in `meant`; do nothing if `meant` is empty. Without this, a run that exists but
+    cannot be read would be reported as missing.
     """
     for each in meant:
         raise each.error
@@ -395,14 +392,14 @@ def _not_found(reference: str, folder: str, runs: list[OpenRun]) -> RunNotFound:
 
 
 def absent(folder: str) -> bool:
-    """Return True if `folder` is on this machine and does not exist. Opening it would create it."""
+    """Return True if `folder` is on this machine and does not exist. It should not be opened: that would create it."""
     place = address.parse(folder)
     return isinstance(place, str) and not Path(place).expanduser().is_dir()
 
 
 def require_store(folder: str) -> None:
     """
-    Check that a store on this machine exists. A bucket is not checked here; an error would come when it is read.
+    Check that a store on this machine exists. Do not check a bucket; reading a bucket that does not exist is an error.
 
     Raises:
         StoreError: `folder` is on this machine and does not exist.

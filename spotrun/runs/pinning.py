@@ -1,6 +1,6 @@
 """
-Gives fixed values to what a job leaves open until it begins: the digest of its container image, in place of the tag,
-and its baseline price.
+Fixes two values of a job when its run begins, because they could change later: the digest of its container image (in
+place of the tag) and its baseline price.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _WRITE_DIGEST = "write the digest after the tag: docker:REPO/NAME:TAG@sha256:…
 
 def with_baseline_price(spec: RunSpec) -> RunSpec:
     """
-    Return the job with a fixed baseline price. If `report.baseline` names an instance type, it is the type's on-demand
-    price at this moment; otherwise the job is returned as it is.
+    Return the job with a fixed baseline price. If `report.baseline` names an instance type, the type's current
+    on-demand price replaces the name; otherwise the job is returned as it is.
 
     Raises:
         SpecInvalid: the cloud does not rent this type out on demand in the job's region.
@@ -68,12 +68,12 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
     """
     Return the job with the digest of its container image, and notes on checks that were not possible.
 
-    The digest comes from the image's registry. There is one exception: if the training runs on this machine, and the
-    image is already here, the digest is that of the image on this machine. Such an image need not be in a registry.
+    The digest comes from the image's registry. But if the training runs on this machine, and the image is already here,
+    its digest here is used, and the image need not be in a registry.
 
     Raises:
-        SpecInvalid: the image does not exist, this user is not allowed to read it, or it is not for the processors of
-            the instances.
+        SpecInvalid: the image does not exist, this user is not allowed to read it, or it was built for other processors
+            than the instances have.
         NotInstalled: this machine has no container engine, and the job would train here: always, or while this machine
             is free.
         RegistryUnavailable: the job names the image by a tag, and the registry cannot be asked for the tag's digest; or
@@ -107,8 +107,8 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
             hint = f"instances on {spec.resources.cloud} have no identity in this registry: use an image in another"
             raise ImageRefused(error.message, hint=hint, key=error.key) from error
         # This user is not allowed to read the image, but the instances log in with another identity, which may be
-        # allowed to read it. So a note is enough if the job names the image by its digest. If the job names a tag, this
-        # machine would have to read the image to find the digest, so it is an error.
+        # allowed to read it. If the job gives the image's digest, the run can start, and the user only gets a note. If
+        # the job gives a tag, the digest has to be looked up here, which is not possible: an error.
         if not image.digest:
             hint = f"{error.hint}; or {_WRITE_DIGEST}"
             raise RegistryUnavailable(f"the digest of the image is not known: {error.message}", hint=hint) from error
@@ -119,8 +119,8 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
 
 def with_image_here(spec: RunSpec, environment: Mapping[str, str]) -> RunSpec:
     """
-    Return the job with its image's digest. This is for a command that tries the job out on this machine. Raises the
-    same errors as `with_image`.
+    Return the job with its image's digest, for a command that tries out the job on this machine. Raises the same errors
+    as `with_image`.
     """
     resources = ResourcesSpec(image_id=spec.resources.image_id)
     found, _ = with_image(spec.model_copy(update={"resources": resources}), environment)
@@ -142,11 +142,10 @@ def _digest_here(image: Image) -> str:
 
 def _login(spec: RunSpec, environment: Mapping[str, str], cloud: str) -> tuple[Credentials | None, str]:
     """
-    Return the login to the image's registry, and the reason why this machine cannot ask the registry. The login is None
-    if no login is needed or known. The reason is "" unless the job has credentials that only instances can read.
+    Return the login to the image's registry, or None if no login is needed or known. The second value is normally "".
+    If only instances can read the job's credentials, it says why this machine cannot ask the registry.
 
-    If the job has no credentials, the user's identity on `cloud` is used as the login. If `cloud` is "", no identity is
-    used.
+    If the job has no credentials, the user's identity on `cloud` is used as the login, unless `cloud` is "".
 
     Raises:
         RegistryUnavailable: the cloud does not answer; or the job names the image by a tag, and the credentials for

@@ -1,6 +1,6 @@
 """
-Prepares a run: gathers everything that has to be known before the run begins, shows it, and creates the run. Before
-the creation, nothing is written or rented.
+Prepares a run: gathers everything that has to be known before the run begins, shows it, and creates the run. Until
+then, nothing is written or rented.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Prepared(NamedTuple):
     A job that is ready to begin.
 
     `spec` is the job as it will be stored, and `chosen` is the offering that it requests first. `earlier` are the runs
-    of the same name, the newest first. `notes` are for the user. `start` is the Lightning checkpoint that the training
+    with the same name, newest first. `notes` are for the user. `start` is the Lightning checkpoint that the training
     starts from. `later` is True if the job will begin at another time.
     """
 
@@ -155,7 +155,7 @@ def prepare_later(
 ) -> Prepared:
     """
     Gather what has to be known before a run of `spec` begins at another time and on another machine. The tag of the
-    job's image is kept, and not replaced by a digest, because the tag may stand for a newer image at that time.
+    job's image is kept, and not replaced with a digest, because by then the tag may refer to a newer image.
     `all_left_behind` is as in `check_job`, `world` as in `prepare`.
 
     Raises:
@@ -173,8 +173,8 @@ def prepare_later(
 
 def _earlier_runs(job: str, store: Store | None) -> list[OpenRun]:
     """
-    Return the readable runs of the job with this name in `store`, the newest first. Return an empty list if `store` is
-    None or cannot be read.
+    Return the readable runs in `store` whose job has this name, newest first. Return an empty list if `store` is None
+    or cannot be read.
     """
     if store is None:
         return []
@@ -215,8 +215,8 @@ def show_start(path: Path) -> None:
 
 def _require_completion(spec: RunSpec, newest: RunState | None, market: Market) -> None:
     """
-    Refuse a job if it is certain before the launch that the run would never complete, or would miss its deadline. The
-    speed of the training is taken from `newest`, the newest run of this name.
+    Refuse a job if it is already certain that the run would never complete, or would miss its deadline. The speed of
+    the training is taken from `newest`, the newest run with this name.
 
     Raises:
         SpecInvalid: the run would never complete on spot instances; or the deadline cannot be met even on demand.
@@ -234,14 +234,13 @@ def _require_completion(spec: RunSpec, newest: RunState | None, market: Market) 
 
 
 def _who_bills(spec: RunSpec) -> str:
-    """Return a sentence about the costs of a run on a simulated cloud."""
     if not billed(spec):
         return "There is no bill."
     return f"There is no bill for the instances; the objects in {spec.checkpoint.place} may cost money."
 
 
 def _deadline_in_words(spec: RunSpec, *, later: bool) -> str | None:
-    """Return a sentence about the deadline and the strategy that has to meet it; None if the job has no deadline."""
+    """Return a sentence with the deadline and the strategy; None if the job has no deadline."""
     if spec.policy.deadline is None:
         return None
     now = system_clock().now()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 def program() -> str:
     """
-    Return the text with which the user can start spotrun in a shell. This is `spotrun` if the shell finds a program of
-    this name. Otherwise it is the path of the program next to this Python, such as `.venv/bin/spotrun`. In a background
+    Return the command that starts spotrun in the user's shell. This is `spotrun` if the shell finds a program of this
+    name. Otherwise it is the path of the program next to this Python, such as `.venv/bin/spotrun`. In a background
     runner, whose working folder is `/`, the path is absolute.
     """
     beside = Path(sys.executable).with_name("spotrun")

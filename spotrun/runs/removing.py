@@ -53,7 +53,7 @@ def removable(run: OpenRun) -> Removable:
     Raises:
         StillThere: the run has not ended, a runner takes care of it, or one of its instances may still exist.
         StoreError: the run cannot be read.
-        CloudError: the cloud does not answer whether all of its instances have ended.
+        CloudError: the cloud does not say whether all of its instances have ended.
     """
     state = run.ledger.refresh()
     if state.terminal is None:
@@ -113,8 +113,8 @@ def remove_all(found: Sequence[Removable], *, yes: bool, dry_run: bool) -> None:
 
 def _stays(found: Removable) -> Iterator[str]:
     """
-    Yield a text for each thing that the removal leaves behind: the run's role, objects that spotrun did not write, and
-    older versions of objects. Each text says how the user can remove that thing.
+    Describe everything that the removal leaves behind, and how the user can remove it: the run's role, objects that
+    spotrun did not write, and older versions of objects.
     """
     run = found.run
     try:

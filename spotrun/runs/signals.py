@@ -1,5 +1,5 @@
 """
-Raises SIGTERM and SIGHUP as exceptions. This allows a process to print the state of its run before it ends. Without a
+Turns SIGTERM and SIGHUP into exceptions, which lets a process print the state of its run before it ends. Without a
 handler, these signals end the process at once.
 """
 
@@ -82,8 +82,8 @@ def _leave_terminal() -> None:
 
 def _hung_up(descriptor: int) -> bool:
     """
-    Return True if the descriptor belongs to a terminal that is gone. It is then still a character device, but no
-    terminal.
+    Return True if the descriptor belongs to a terminal that is gone. It is then still a character device, but no longer
+    a terminal.
     """
     try:
         return stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor)

@@ -32,7 +32,7 @@ class NamedSweep:
 
     @property
     def typed(self) -> str:
-        """The sweep's reference, as other commands accept it, quoted for a shell."""
+        """The words that name this sweep on a command line, quoted for a shell."""
         elsewhere = self.store.uri != address.absolute(default_store()).rstrip("/")
         return self.record.name + (f" --store {quote(self.store.uri)}" if elsewhere else "")
 
@@ -86,9 +86,9 @@ class NamedSweep:
 
     def cut_off(self, number: int, role: str) -> list[OpenRun]:
         """
-        Find a run that was created for trial `number`, but that the sweep did not record as this trial's run, because
-        the command that created the run was killed first. Record the run now, and return it in a list. The list is
-        empty if there is no such run of this user.
+        Find a run that was created for trial `number` but is missing from the sweep's records, because the command that
+        created it was killed too soon. Record this run, and return it in a list; the list is empty if this user has no
+        such run.
         """
         prefix = self.record.folder_of(number, "")
         named = [folder for folder in persist(self.store.folders) if folder.startswith(prefix)]
@@ -121,7 +121,7 @@ class NamedSweep:
         self.keep(replace(self.record, stopped_by=who()))
 
     def stop_all(self) -> list[OpenRun]:
-        """Request that each run that has not ended stops. Return these runs."""
+        """Request a stop of each run that has not ended, and return these runs."""
         asked = [run for run in self.runs() if run.ledger.refresh().terminal is None]
         for run in asked:
             request_stop(run, self.with_all)
@@ -130,9 +130,8 @@ class NamedSweep:
     @property
     def with_all(self) -> str:
         """
-        The author that stop requests name if the whole sweep is stopped. When the sweep continues, `go_on` looks for
-        this name in the runs' stop requests. It continues the runs that were stopped together with the sweep, and
-        leaves alone those that the user stopped individually.
+        The author that the runs' stop requests name if the user stops the whole sweep. `go_on` continues only the runs
+        whose stop request has this author, and not those that the user stopped individually.
         """
         return f"{self.record.stopped_by or who()}{self._with_all}"
 
@@ -171,7 +170,7 @@ def stopped_by(run: OpenRun) -> str:
 
 def sweep_named(name: str, store: str | None) -> NamedSweep | None:
     """
-    Return the sweep of exactly this name in a store; None if there is none.
+    Return the sweep with exactly this name in a store; None if there is none.
 
     Raises:
         StoreError: the store cannot be read, or its object of that name is not a sweep.

@@ -1,6 +1,6 @@
 """
-Ends the instances of a run whose entry 0 cannot be read, for `spotrun down`. The instances can be found because each
-has the run's uid as a tag. The later entries of the ledger name the clouds and regions in which to look for them.
+Lets `spotrun down` end the instances of a run whose entry 0 cannot be read. Each instance has the run's uid as a tag,
+and the later entries of the ledger name the clouds and regions in which to look for it.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Nameless(NamedTuple):
 
 def nameless(reference: str, store: str | None) -> Nameless | None:
     """
-    Return the folder that `reference` means. Return None if no folder or more than one folder matches. Also return None
-    if another folder's name ends with the same uid: instances have only the uid of their run, so it is unknown to which
-    of the two folders they belong.
+    Return the folder that `reference` names; None if no folder or several match. Also return None if another folder's
+    name ends with the same uid: instances are tagged only with the uid, so it is unknown to which of the two folders
+    they belong.
     """
     folder, _, name = reference.rstrip("/").rpartition("/")
     runs = open_store(folder or store or default_store())
@@ -57,8 +57,8 @@ def nameless(reference: str, store: str | None) -> Nameless | None:
 
 def end_nameless(reference: str, store: str | None, yes: bool) -> None:
     """
-    Ask for confirmation, and end the instances of the run in the folder that `reference` means. Do nothing if
-    `nameless` finds no folder.
+    Ask for confirmation, and end the instances of the run in the folder that `reference` names. Do nothing if there is
+    no such folder, or more than one (see `nameless`).
     """
     found = nameless(reference, store)
     if found is not None:

@@ -1,1 +1,1 @@
-"""Refers to secrets, reads their values, and hides secrets in text."""
+"""Names secrets by reference, reads their values, and hides secrets in text."""

@@ -1,6 +1,6 @@
 """
-Finds known secret values in a text. A value is found even if its letters are separated by other characters, such as
-line ends, or written as character codes. The module `readings` describes how a text is changed back before the search.
+Finds known secret values in a text. A value is found even if its characters are separated by others, such as line ends,
+or written as character codes. The module `readings` describes how such changes are undone before the search.
 """
 
 from __future__ import annotations
@@ -28,10 +28,7 @@ def letters_of(value: str) -> int:
 
 
 class ExactValues:
-    """
-    Secret values to look for in texts. `reach` is the maximum number of characters of a text that one value can take
-    up.
-    """
+    """Secret values to look for in texts. `reach` is the maximum length of one value as it may be written in a text."""
 
     def __init__(self, values: Iterable[str], ways: Ways = WAYS_OF_TEXT) -> None:
         known = {each for each in values if each}
@@ -52,8 +49,8 @@ class ExactValues:
 
     def found(self, text: str) -> Iterator[Sequence[int]]:
         """
-        Yield, for each value found in the text, the positions of its letters. The values come in no particular order,
-        and may overlap.
+        Yield, for each value found in the text, the positions of its characters. The values come in no particular
+        order, and may overlap.
         """
         for way, values in self._ways:
             reading = way.read(text)
@@ -67,17 +64,16 @@ class ExactValues:
     def begun(self, text: str, least: int = 1) -> int:
         """
         Return the number of characters at the text's end that could be the beginning of a value. The text arrives in
-        parts, so the value's remaining letters may be in the next part. Fewer than `least` letters of a value do not
-        count as its beginning.
+        parts, so the rest of the value may be in the next part. A beginning of fewer than `least` characters does not
+        count.
         """
         spelled = (each.begun(text, least) for each in self._spelled)
         return len(text) - min(chain(self._starts(text, least), *spelled), default=len(text))
 
     def _starts(self, text: str, least: int) -> Iterator[int]:
         """
-        Read the text in each way. A reading may end with the beginning of a value. In that case, yield the position in
-        the text at which the value begins. If the reading ends with beginnings of several values, yield only the
-        position of the longest.
+        For each reading of the text that ends with the beginning of a value, yield the position in the text at which
+        this value begins. If a reading ends with the beginnings of several values, yield only the earliest position.
         """
         for way, values in self._ways:
             for reading in (way.read(text), *way.cut(text)):
@@ -90,7 +86,7 @@ class ExactValues:
 
 
 class ValueFragments:
-    """Fragments of secret values to look for in texts. Each fragment is `size` letters long."""
+    """Fragments of secret values to look for in texts. Each fragment is `size` characters long."""
 
     def __init__(self, values: Iterable[str], size: int) -> None:
         self._size = size
@@ -99,7 +95,7 @@ class ValueFragments:
         self._spelled = SpelledValues(_pieces(spelled(known, WAYS_OF_TEXT.spelled), size), WAYS_OF_TEXT.spelled)
 
     def found(self, text: str) -> Iterator[Sequence[int]]:
-        """Yield, for each fragment found in the text, the positions of its letters, in the order of the fragment."""
+        """Yield, for each fragment found in the text, the positions of its characters, in order."""
         for way, pieces in self._ways:
             reading = way.read(text)
             if reading is None:
@@ -111,7 +107,6 @@ class ValueFragments:
 
 
 def _written(way: RedactionForm, values: Iterable[str]) -> list[str]:
-    """Read each value in the given way, and return the results, sorted. Empty results are left out."""
     return sorted({way.without(each) for each in values} - {""})
 
 
@@ -137,7 +132,7 @@ def _all_between(places: Sequence[int]) -> Sequence[int]:
 
 def _begun(text: str, value: str, least: int) -> int:
     """
-    Return the length of the longest proper prefix of `value` with which `text` ends; 0 if it is shorter than `least`.
+    Return the length of the longest proper prefix of `value` that `text` ends with; 0 if it is shorter than `least`.
     """
     if not text:
         return 0

@@ -109,14 +109,15 @@ def names_secret(name: str) -> bool:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return True if `value` is a secret under this name. Both are words of a command, such as `--password` and `X`."""
+    """Return True if a command's word `name`, such as `--password`, shows that the word `value` is a secret."""
     found = _WHOLE_NAME.search(name)
     return found is not None and names_secret(name) and _is_secret(value, found["core"].casefold())
 
 
 def hide(text: str, hidden: str | None = None) -> str:
     """
-    Replace each secret value in `text` by `hidden`. Without `hidden`, replace each character of the value by a star.
+    Replace each secret value in `text` with `hidden`. Without `hidden`, replace each character of the value with an
+    asterisk.
     """
     kept: list[str] = []
     done = 0
@@ -130,8 +131,8 @@ def hide(text: str, hidden: str | None = None) -> str:
 
 def unfinished(text: str) -> int:
     """
-    Return the length of the incomplete value with which the text ends, if it cannot be decided yet whether it is a
-    secret. Return 0 if the text does not end with such a value.
+    Return the length of the value at the very end of the text. More text could continue this value, so it is not yet
+    clear whether it is a secret. Return 0 if the text does not end with a value.
     """
     begun = (len(text) - found.start for found in values_in(text) if found.ends)
     return max((size for size in begun if size < UNDECIDED_MAX), default=0)
@@ -161,7 +162,7 @@ def _judged(match: re.Match[str], group: str, core: str) -> NamedValue:
 
 
 def _is_of_text(core: str, before: str) -> bool:
-    """Return True if the name denotes a token of text, as `pad_token` and `eosToken` do."""
+    """Return True if the token in the name is a tokenizer's, as in `pad_token` and `eosToken`, and not a secret."""
     word = _LAST_WORD.search(before.rstrip("_.-"))
     return core.casefold() == "token" and word is not None and bool(_OF_TEXT.fullmatch(word[0]))
 

@@ -56,9 +56,8 @@ def read_parameters(paths: Sequence[str], rights_are_new: bool = True) -> dict[s
 
 def read_at_once(paths: Sequence[str], region: str | None = None) -> dict[str, str]:
     """
-    Read parameters with only a few retries, and with none after a denial. A retry after a denial helps only on a new
-    instance, whose role AWS may not know everywhere yet. This function is for a caller elsewhere, for which a denial is
-    final.
+    Read parameters with only a few retries, and with none after a denial. Do not use this on a new instance: there, a
+    retry after a denial can help, because AWS may not know the instance's role everywhere yet.
 
     Raises:
         SecretUnreadable: a parameter is missing, or is not encrypted.

@@ -1,14 +1,14 @@
 """
 Undoes what programs do to a text when they write it, so that a secret value in the text can be recognised.
 
-For example, a program may split a value by a line end, or write a letter as its code. A text from which such changes
-are removed is a *reading* of the original text. There are three kinds of readings. The first is the text as it is. The
-second lacks *breaks*: terminal colours, line ends and blanks between letters. In the third, *written letters* are also
-decoded: letters that a program has written as a character code or after a backslash.
+For example, a program may wrap a line in the middle of a value, or write a character as its code. A text from which
+such changes are removed is a *reading* of the original text. There are three readings. The first is the text as it is.
+In the second, *breaks* are removed: terminal colours, line ends and blanks between characters. In the third, *written
+letters* are also decoded: characters that a program has written as a character code or after a backslash.
 
-Breaks occur because programs colour their output, wrap it at a window's width, and write base64 in lines of 76 letters.
-Written letters occur because a logger may encode that output as JSON, and a server may then encode the JSON as HTML or
-in a URL. One letter may thus have been encoded several times, in any order of codes. So letters are decoded repeatedly.
+Breaks occur because programs colour their output, wrap it at a window's width, and write base64 in lines of 76
+characters. Written letters occur because a logger may encode that output as JSON, and a server may then encode the JSON
+as HTML or in a URL. So one character may have been encoded several times, and decoding is repeated.
 
 Each secret value is read in the same way as the text before the two are compared. So a value that itself has a
 backslash or a `%` still matches.
@@ -89,12 +89,12 @@ class RedactionForm(NamedTuple):
     A way to read a text. First, the steps in `once` are applied. Then the steps in `turn` are applied up to `levels`
     times.
 
-    If a text contains none of the `signs`, the steps would not change it, so it is not read in this way. In a reading
-    of this form, values with fewer than `least` letters are not looked for. At the end of a text, the beginning of a
-    value counts only if it has at least `part` letters.
+    If a text contains none of the `signs`, the steps would not change it, so this form is skipped. A reading in this
+    form is searched only for values of at least `least` characters. At its end, the beginning of a value counts only if
+    it has at least `part` characters.
 
     `decodes` is True if the steps decode letters. In that case, a value is not looked for if decoding leaves fewer than
-    DECODED_MIN letters of it. `silent` are characters that `SpelledValues` ignores.
+    DECODED_MIN characters of it. `silent` are characters that `SpelledValues` ignores.
     """
 
     turn: tuple[Step, ...] = ()
@@ -107,7 +107,7 @@ class RedactionForm(NamedTuple):
     silent: str = ""
 
     def read(self, text: str) -> Reading | None:
-        """Return the text read in this way; None if that would not differ from the text itself."""
+        """Return this form's reading of the text; None if it would not differ from the text itself."""
         if not self._may_differ(text):
             return None
         reading = self._reading(text)
@@ -115,8 +115,8 @@ class RedactionForm(NamedTuple):
 
     def cut(self, text: str) -> Iterator[Reading]:
         """
-        Yield readings of a text whose end is possibly incomplete. The text may end in the middle of a written letter
-        (such as `\\u00` of `\\u00e9`) or of a break (such as half of a terminal colour). The first reading lacks the
+        Yield readings of a text whose end may be incomplete. The text may end in the middle of a written letter (such
+        as `\\u00` of `\\u00e9`) or of a break (such as half of a terminal colour). The first reading lacks the
         characters at the end that look incomplete. If the remaining text again ends with such characters, the second
         reading lacks these too, and so on. There is more than one reading, because characters that look incomplete may
         also be letters of a value.
@@ -129,8 +129,8 @@ class RedactionForm(NamedTuple):
 
     def turns(self, text: str, cuts: int = 0) -> Iterator[Reading]:
         """
-        Apply the steps in `turn` repeatedly, and stop when they change nothing any more. Yield the reading before the
-        first time, and after each time.
+        Apply the steps in `turn` up to `levels` times, and stop early if they change nothing. Yield the reading before
+        the first round, and after each round.
         """
         reading = Reading(text)
         for step in self.once:
@@ -150,7 +150,7 @@ class RedactionForm(NamedTuple):
 
     def without(self, value: str) -> str:
         """
-        Return the result of reading `value` in this way. Return "" if the value or the result is too short to look for.
+        Return this form's reading of a secret value. Return "" if the value or its reading is too short to look for.
         """
         left = self._reading(value).left
         if len(value) < self.least or (self.decodes and len(left) < DECODED_MIN):
@@ -158,7 +158,7 @@ class RedactionForm(NamedTuple):
         return left
 
     def breaks(self, value: str) -> bool:
-        """Return True if reading a value in this way drops any characters other than blanks."""
+        """Return True if this form's reading of a value lacks any characters other than blanks."""
         reading = self._reading(value)
         kept = {*reading.places(0, len(reading.left))} if reading.left else set()
         return any(at not in kept and not letter.isspace() for at, letter in enumerate(value))
@@ -170,9 +170,9 @@ class RedactionForm(NamedTuple):
 
 class Ways(NamedTuple):
     """
-    All ways to read a text. With those in `read`, a text is read as a whole, before values are looked for in the
-    result. `SpelledValues` decodes a text letter by letter instead: in the way `spelled`, or in the way `spelled_short`
-    if it looks for values shorter than SHORT.
+    All ways to read a text. Each form in `read` changes the whole text, and the result is then searched for values.
+    `SpelledValues` decodes a text character by character instead: with `spelled`, or with `spelled_short` for values
+    shorter than SHORT.
     """
 
     read: tuple[RedactionForm, ...]
@@ -209,7 +209,7 @@ WAYS_OF_BYTES = _ways()
 
 class Reading:
     """
-    The result of some replacements in a text. `left` contains its letters, and `places` returns their positions in the
+    A text after some replacements. `left` is the changed text, and `places` returns where its characters were in the
     original text. `cuts` is the number of times that an incomplete letter was cut off at the end.
     """
 
@@ -224,16 +224,15 @@ class Reading:
 
     def until_begun(self, cuts: int) -> Reading:
         """
-        If the reading ends with what may be an incomplete letter, return the reading without it. If the reading has no
-        such end, or if an end was already cut off `cuts` times, return the reading unchanged.
+        Cut off what may be an incomplete letter at the end. Return the reading unchanged if it has no such end, or if
+        this was already done `cuts` times.
         """
         begun = BEGUN.search(self.left) if self.cuts < cuts else None
         return self if begun is None else Reading(self.left[: begun.start()], self)
 
     def places(self, start: int, end: int) -> Sequence[int]:
         """
-        Return the positions, in the original text, of the characters from which the letters `start` to `end` of this
-        reading were made.
+        Return where the characters `start` to `end` of this reading come from: their positions in the original text.
         """
         starts, ends = self._spans
         if isinstance(starts, range):
@@ -246,7 +245,7 @@ class Reading:
     @cached_property
     def _spans(self) -> tuple[Sequence[int], Sequence[int]]:
         """
-        Two sequences of positions in the original text: where each letter of this reading begins, and where each ends.
+        Two sequences of positions in the original text: where each character of this reading begins and where it ends.
         """
         if self._before is None:
             return range(len(self.left)), range(1, len(self.left) + 1)
@@ -266,8 +265,8 @@ class Reading:
 
 def _pieces(step: Step, text: str) -> Iterator[tuple[int, int, int | None]]:
     """
-    Divide a text into the matches of a step and the stretches between them. Yield the start and end of each, and the
-    length of its replacement; None as length means that the stretch stays as it is.
+    Divide a text into the parts that a step replaces and the parts between them. Yield the start and end of each part,
+    and the length of its replacement, or None if the part is not replaced.
     """
     done = 0
     for found in step.pattern.finditer(text):

@@ -85,7 +85,7 @@ def put_command(path: str, region: str, value: str = "…") -> str:
 
 def encrypt_command(path: str, region: str) -> str:
     """
-    Return the command that replaces an unencrypted parameter by an encrypted one. The parameter has to be replaced,
+    Return the command that replaces an unencrypted parameter with an encrypted one. The parameter has to be replaced,
     because its type cannot be changed:
     https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_PutParameter.html
     """
@@ -102,8 +102,8 @@ def create_command(name: str, project: str) -> str:
 
 def add_command(name: str, project: str) -> str:
     """
-    Return the command that adds a value to an existing secret. The command reads the value as one line of its input. So
-    the value does not get into the shell's history. The command uses `printf`, because `echo` would add a line break.
+    Return the command that adds a value to an existing secret. To keep the value out of the shell's history, the
+    command reads it as one line of input. It uses `printf`, because `echo` would add a line break.
     """
     return f'IFS= read -rs VALUE; printf %s "$VALUE" | {_gcloud_add(name, project)}'
 

@@ -74,9 +74,8 @@ def read_secrets(names: Sequence[str], rights_are_new: bool = True) -> dict[str,
 
 def read_at_once(names: Sequence[str], project: str) -> dict[str, str]:
     """
-    Read secrets with only a few retries, and with none after a denial. A retry after a denial helps only on a new
-    instance, whose rights Google may not know everywhere yet. This function is for a caller elsewhere, for which a
-    denial is final.
+    Read secrets with only a few retries, and with none after a denial. Do not use this on a new instance: there, a
+    retry after a denial can help, because Google may not know the instance's rights everywhere yet.
     """
     return _read(names, project, _HASTY)
 
@@ -98,8 +97,8 @@ def _read(names: Sequence[str], named: str | None, within_s: tuple[float, float]
 
 def _of_all(failures: Sequence[SecretUnreadable]) -> SecretUnreadable:
     """
-    Return one failure that names all secrets that could not be read. So the user can correct all of them before paying
-    for another instance.
+    Combine all failures into one error, so that the user can correct all of these secrets before paying for another
+    instance.
     """
     kind = _Denied if all(isinstance(each, _Denied) for each in failures) else SecretUnreadable
     hints = dict.fromkeys(each.hint for each in failures if each.hint)
@@ -108,11 +107,11 @@ def _of_all(failures: Sequence[SecretUnreadable]) -> SecretUnreadable:
 
 def _logged_in(named: str | None) -> tuple[requests.Session, str]:
     """
-    Return a session with the default credentials, and the project of the secrets. The project is `named`, or else that
-    of the credentials.
+    Return a session with the default credentials, and the project that has the secrets: `named`, or else the project of
+    the credentials.
 
     Raises:
-        SecretUnreadable: the project of the secrets is unknown.
+        SecretUnreadable: neither of the two is known.
     """
     credentials, of_login = google.auth.default(scopes=[SCOPE])
     project = named or of_login
@@ -170,7 +169,7 @@ def _text(project: str, name: str, told: Answer) -> str:
     Return the value in an answer, decoded to text.
 
     Raises:
-        StoreUnavailable: the answer was damaged on the way.
+        StoreUnavailable: the answer was damaged in transit.
         SecretUnreadable: the value cannot be an environment variable.
     """
     payload = told.get("payload")
@@ -181,7 +180,7 @@ def _text(project: str, name: str, told: Answer) -> str:
     except (KeyError, ValueError, binascii.Error):
         raise StoreUnavailable(f"Secret Manager's answer for {name} is damaged") from None  # the cause may quote it
     if sent != _crc32c(data):
-        raise StoreUnavailable(f"the value of {name} was damaged on the way: it does not match its checksum")
+        raise StoreUnavailable(f"the value of {name} was damaged in transit: it does not match its checksum")
     if b"\0" in data:
         raise _no_text(project, name)
     try:

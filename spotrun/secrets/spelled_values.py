@@ -1,17 +1,16 @@
 r"""
-Finds secret values that contain a `\`, a `%` or a `&`. Such a value is compared with a text letter by letter, because
-each of these characters has two possible meanings.
+Finds secret values that contain a `\`, a `%` or a `&`. Such a value is compared with a text character by character,
+because each of these three characters can be read in two ways.
 
-In a text, `\t` may mean a tab, or a value's backslash and `t`. `%41` may mean an `A`, or three characters of a value.
-So both meanings are tried. The letters that follow show which of them leads to a value.
+In a text, `\t` may be an encoded tab, or a backslash and a `t` of a value. `%41` may be an encoded `A`, or three
+characters of a value. So both readings are tried, and the characters that follow decide.
 
-A backslash in the text may stand for itself, or belong to the letter after it. To avoid this question, the comparison
-ignores backslashes in both the values and the text. But where a backslash may begin a written letter, such as `\t`, the
-comparison also tries the decoded letter.
+A program may have added or doubled backslashes. So the comparison ignores backslashes in both the values and the text.
+But where a backslash may begin a written letter, such as `\t`, the comparison also tries the decoded letter.
 
-A text is read only once, from its beginning to its end. At each character, the reader has a list of prefixes of values:
-all prefixes with which the text up to this character could end. Each prefix is in the list at most once, so the list
-never has more items than all values together have prefixes.
+A text is read only once, from its beginning to its end. At each character, the reader keeps a list of all prefixes of
+values with which the text up to this character could end. Each prefix is in the list at most once, so the list never
+has more items than all values together have prefixes.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def _spelled(value: str, way: RedactionForm) -> str:
 
 
 class ValuePrefix:
-    """A prefix of one or more values. It is `size` letters long. `whole` is True if the prefix is itself a value."""
+    """A prefix of one or more values. It is `size` characters long. `whole` is True if the prefix is itself a value."""
 
     def __init__(self, size: int = 0) -> None:
         self.size = size
@@ -85,7 +84,7 @@ class ValuePrefix:
 
 
 class SpelledValues:
-    """Values to look for, as `spelled` has returned them."""
+    """Values to look for, in the form that `spelled` returns."""
 
     def __init__(self, values: Iterable[str], way: RedactionForm) -> None:
         self._way = way
@@ -96,8 +95,8 @@ class SpelledValues:
 
     def found(self, text: str) -> Iterator[Sequence[int]]:
         """
-        Yield, for each value found in the text, the positions of its characters in order. The positions of breaks
-        within the value are left out.
+        Yield, for each value found in the text, the positions of its characters in increasing order, without those of
+        breaks within the value.
         """
         if self._may_be_in(text):
             for reading in self._way.turns(text):
@@ -107,8 +106,8 @@ class SpelledValues:
 
     def begun(self, text: str, least: int) -> Iterator[int]:
         """
-        Yield the start of each value in whose middle the text could end. A value counts only if at least `least` of its
-        letters have arrived. The last of these letters can be incomplete.
+        Yield each position at which a value could start that the end of the text cuts off. At least `least` characters
+        of the value must be there; the last of them can be incomplete.
         """
         if self._may_be_in(text):
             for cuts in (0, 2 * LEVELS * len(self._way.turn)):
@@ -128,8 +127,8 @@ class SpelledValues:
 
     def _read(self, text: str) -> Iterator[tuple[ValuePrefix, int, int]]:
         """
-        Yield each occurrence of a value's prefix in the text, with its start and end. If occurrences of the same prefix
-        end at the same position but start at different ones, yield only the earliest start.
+        Yield each prefix of a value that occurs in the text, with the start and end of the occurrence. If occurrences
+        of the same prefix end at the same position but start at different ones, yield only the earliest start.
         """
         read: dict[int, dict[ValuePrefix, int]] = {}
         at = self._next(text, 0)
@@ -160,9 +159,9 @@ class SpelledValues:
 
 def _written_at(text: str, at: int) -> Iterator[tuple[int, str]]:
     """
-    Yield the possible letters at position `at` of the text. Each is yielded after the position at which it ends. There
-    are several possible letters if the character at `at` can stand for itself, or begin a written letter. A decoded
-    letter can itself be the beginning of another written letter, which is then a further possibility.
+    Yield each way to read the character at position `at`: the position at which the letter ends, and the letter. There
+    are several ways if the character can stand for itself, or begin a written letter. A decoded letter can itself be
+    the beginning of another written letter, which is then a further way.
     """
     end, letters = at + 1, text[at]
     yield end, letters
@@ -180,8 +179,8 @@ def _written_at(text: str, at: int) -> Iterator[tuple[int, str]]:
 
 def _letter_first(text: str) -> tuple[int, str]:
     """
-    Return the letter whose written form begins the text, preceded by the number of characters of that form; (0, "") if
-    the text does not begin with a written letter.
+    Decode the written letter at the beginning of the text. Return the number of characters in its written form, and the
+    decoded letter; (0, "") if the text does not begin with a written letter.
     """
     if found := _letter(text):
         return found.end(), letter_of(found)
@@ -199,7 +198,7 @@ def _letter(text: str) -> re.Match[str] | None:
 
 
 def _is_begun(text: str, at: int) -> bool:
-    """Return True if the text from `at` on may be an incomplete letter or break."""
+    """Return True if the text from `at` on may be the beginning of a written letter or of a break."""
     if not 0 < len(text) - at <= AHEAD:
         return False
     ends = (letters + text[end:] for end, letters in _written_at(text, at))
@@ -208,8 +207,8 @@ def _is_begun(text: str, at: int) -> bool:
 
 def _with_backslashes(text: str, start: int) -> int:
     """
-    Return the position of the first of the backslashes around `start`. JSON within JSON writes several of them before a
-    letter.
+    If `start` is in a row of backslashes, return where this row begins. JSON within JSON writes several backslashes
+    before a character.
     """
     while text[start] == "\\" and text[start - 1 : start] == "\\":
         start -= 1

@@ -13,7 +13,7 @@ def read_values(
 ) -> dict[str, str]:
     """
     Return the values of secrets, keyed by the names of the variables that get them. If `rights_are_new`, retry for a
-    while after a denial, because the cloud's servers may not know the rights yet.
+    while after a denial, because the cloud's servers may not know the instance's rights yet.
 
     Raises:
         SecretUnreadable: a value cannot be read. No message contains a value.
@@ -33,8 +33,7 @@ def read_values(
 
 def require_variables(references: Mapping[str, Reference], environment: Mapping[str, str]) -> None:
     """
-    Check that this machine has each environment variable that the references name. The check is made before a run is
-    created.
+    Check, before a run is created, that this machine has each environment variable that the references name.
 
     Raises:
         SecretUnreadable: a variable is not set.

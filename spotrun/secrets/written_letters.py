@@ -1,6 +1,6 @@
 """
-Regular expressions for the ways in which programs write letters as a character code or after a backslash, and for
-breaks between letters.
+Regular expressions for characters that a program has encoded (backslash escapes, `%41`, `&#65;`), and for breaks
+between characters.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ inserted a break between a backslash and the character code that belongs to it.
 
 
 def utf8(character: str) -> str:
-    """Return a text that has one character for each byte of the character's UTF-8 form."""
+    """Return a string with one character for each byte of the character's UTF-8 form."""
     return character.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
@@ -68,10 +68,7 @@ def _numbered(code: int) -> str:
 
 
 def letter_of(found: re.Match[str]) -> str:
-    """
-    Decode a match of LETTER. Return the letter as a text that has one character for each byte of the letter's UTF-8
-    form.
-    """
+    """Decode a match of LETTER. The result has one character for each byte of the decoded character's UTF-8 form."""
     match found.lastgroup:
         case None:
             return ""  # backslashes before a letter that stands for itself

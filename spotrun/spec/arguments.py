@@ -1,5 +1,5 @@
 """
-Finds the way in which a job's script spells the name of an argument.
+Finds how a job's script spells the name of an argument.
 
 For an argument called `batch_size`, the script may expect `--batch-size`, `--batch_size` or, with Hydra, `batch_size=`
 or `data.batch_size=`.
@@ -26,7 +26,7 @@ _FLAG = re.compile(r"--?[A-Za-z][\w.-]*", re.ASCII)
 
 
 def replaced(args: Sequence[str], name: str, value: str) -> tuple[str, ...] | None:
-    """Return `args` with `value` for the argument called `name`; None if there is no such argument in `args`."""
+    """Set the argument called `name` in `args` to `value`. Return None if `args` has no such argument."""
     found, done, index = list[str](), False, 0
     while index < len(args):
         flag, given, _ = args[index].partition("=")
@@ -74,9 +74,9 @@ def as_number(value: str) -> str:
 
 class DefinedNames(NamedTuple):
     """
-    Names of arguments that Python files may define. `flags` are texts in the files such as "--lr". `words` are the
+    Names of arguments that Python files may define. `flags` are strings in the files such as "--lr". `words` are the
     parameters of functions and the fields of classes, which some libraries turn into flags. `is_open` is True if the
-    files mention such a library; then the script may have arguments with names that are not found here.
+    files mention such a library. In this case the script may also accept arguments whose names are not found here.
     """
 
     flags: frozenset[str]
@@ -106,7 +106,7 @@ class DefinedNames(NamedTuple):
 
 
 def _nodes(text: str) -> Iterator[ast.AST]:
-    """Yield the nodes of a Python text; none if it cannot be parsed."""
+    """Yield the nodes of Python source; none if it cannot be parsed."""
     try:
         yield from ast.walk(ast.parse(text))
     except (SyntaxError, ValueError):
@@ -115,7 +115,7 @@ def _nodes(text: str) -> Iterator[ast.AST]:
 
 def _texts(workdir: Path) -> Iterator[str]:
     """
-    Yield the texts of the Python files that a script in the work folder might import: those in the work folder and in
+    Yield the source of each Python file that a script in the work folder might import: those in the work folder and in
     its subfolders, one level deep.
     """
     found = (path for pattern in ("*.py", "*/*.py") for path in sorted(workdir.glob(pattern)))
@@ -152,5 +152,5 @@ class Script:
         return DefinedNames.of(_texts(self._workdir))
 
     def flag_for(self, name: str) -> str | None:
-        """Return the spelling of an argument `name` on the command line; None if no file defines the argument."""
+        """Return the argument `name` as it is spelled on the command line; None if no file defines the argument."""
         return self.itself.flag_for(name) or self.beside.flag_for(name)

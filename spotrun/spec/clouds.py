@@ -66,7 +66,7 @@ class CloudRules(Protocol[_Spec]):
 
     @abstractmethod
     def boot(self, spec: _Spec) -> timedelta:
-        """Return the usual boot time of an instance. It is used as long as no boot of this run was measured."""
+        """Return the usual boot time of an instance. It is used until a boot of this run has been measured."""
 
     @abstractmethod
     def interrupts(self, spec: _Spec) -> bool:
@@ -159,7 +159,7 @@ def _read(value: object, info: ValidationInfo) -> str:
 
 
 class _Schema:
-    """The schema of a cloud's name for editors. It allows the names of the installed clouds."""
+    """The part of the JSON Schema that lets editors suggest the names of the installed clouds."""
 
     def __get_pydantic_json_schema__(self, *_: object) -> dict[str, Any]:
         return {"enum": list(known_clouds())}

@@ -49,7 +49,7 @@ _ADVICE = f"write it like {EXAMPLE}"
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison of one figure with one number. A number in percent is stored as a fraction: 40% as 0.4."""
+    """A comparison of one figure with one number. A percentage is stored as a fraction: 40% as 0.4."""
 
     figure: str
     operator: str
@@ -92,7 +92,7 @@ def parse(text: str) -> Condition:
     Parse the text of a condition.
 
     Raises:
-        Unreadable: the text is not a condition; the message names the place of the error.
+        Unreadable: the text is not a condition; the message says where in the text the error is.
     """
     return _Reader(text).condition()
 

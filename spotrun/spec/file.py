@@ -49,8 +49,8 @@ _FLAGS = {
 @dataclass(frozen=True)
 class PlacedProblem:
     """
-    A problem, and its place: a line and column of the file. If a flag caused the problem, there is no line, and `key`
-    is the flag.
+    A problem, and its line and column in the file. If a flag caused the problem, there is no line, and `key` is the
+    flag.
     """
 
     file: str | None
@@ -70,7 +70,7 @@ class PlacedProblem:
 
 
 class SpecFileInvalid(SpecInvalid):
-    """The error for a spec with problems. `problems` has them in the order of the file, for `--json`."""
+    """The error for a spec with problems. `problems` has them in the order of their lines, for `--json`."""
 
     def __init__(self, path: Path, problems: tuple[PlacedProblem, ...], hint: str | None = None) -> None:
         count = "" if len(problems) == 1 else f"{len(problems)} problems in {shown(path, 200)}\n"
@@ -148,8 +148,8 @@ def resolve(
     draft: Draft, overrides: Mapping[str, object], default_store: str, arguments: Sequence[str]
 ) -> RunSpec | None:
     """
-    Turn the draft into a job step by step: translate its keys, put in the flags and arguments, resolve the paths, and
-    check it. Return the job, or None if there are problems. This changes the draft, and adds the problems to it.
+    Turn the draft into a job: translate its keys, apply the flags and arguments, resolve the paths, and check the
+    result. Return the job, or None if there are problems. This changes the draft, and adds the problems to it.
     """
     if not draft.hopeless():
         _leave_out_own_keys(draft)
@@ -174,8 +174,8 @@ def resolve(
 @contextlib.contextmanager
 def placed(path: Path, overrides: Mapping[str, object] | None = None) -> Iterator[None]:
     """
-    Add a place to an error that the `with` block raises about a key of the job. The place is the key's line in the file
-    at `path`. If a flag gave the value, the place is this flag.
+    If the `with` block raises an error about a key of the job, add to the error where its value comes from: the line in
+    the file at `path`, or the flag that gave the value.
     """
     try:
         yield
@@ -254,7 +254,7 @@ class Draft:
         self.document.unreadable -= dropped
 
     def placed(self) -> tuple[PlacedProblem, ...]:
-        """Return the problems in the order of the file; problems of flags come last."""
+        """Return the problems in the order of their lines; problems of flags come last."""
         placed = dict.fromkeys(self.place(at, problem) for at, problem in self.problems)
         return tuple(sorted(placed, key=lambda p: (p.line is None, p.line or 0, p.column or 0)))
 
@@ -268,8 +268,7 @@ class Draft:
     def _as_spelled(self, key: Key) -> Key:
         """
         Return the key that the user wrote in the file for a key of the model. The two differ if the user wrote a
-        shorthand. A shorthand may stand for another shorthand, so the key that `spelled` returns is looked up once
-        more.
+        shorthand. A shorthand may stand for another shorthand, so the lookup in `spelled` is done twice.
         """
         for _ in range(2):
             above = next((above for above in _self_and_above(key) if above in self.spelled), None)
@@ -279,8 +278,8 @@ class Draft:
 
 def in_file(path: Path, document: Document, at: Position | None, problem: Problem) -> PlacedProblem:
     """
-    Return a problem together with its place in the file. The place is `at`, if given, and otherwise the position of the
-    problem's key. If the file does not have this key, the place is that of the nearest section that contains the key.
+    Return a problem together with its line and column in the file: those of `at` if it is given, otherwise those of the
+    problem's key. If the file does not have this key, take those of the innermost section that would contain it.
     """
     known = (document.positions[above] for above in _self_and_above(problem.key) if above in document.positions)
     at = at or next(known, TOP)
@@ -336,7 +335,7 @@ def require_file(path: Path, hint: str = _NAME_A_JOB) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Read the file's text. Raise an error with a separate message for each reason why this can fail."""
+    """Read the file's text. If this fails, raise an error whose message names the reason."""
     try:
         with open(path, "rb") as file:
             content = file.read(BYTES_MAX + 1)
@@ -405,8 +404,8 @@ def _take_sky(draft: Draft) -> None:
 
 def _take_run(draft: Draft) -> None:
     """
-    Move the command at the top-level key `run:` to train.run. If the file has this key, its section `train` is allowed
-    to have only the key `state`.
+    Move the command at the top-level key `run` to `train.run`. Next to this key, the section `train` can have only the
+    key `state`.
     """
     if "run" in draft.data:
         command, train = draft.data.pop("run"), draft.data.setdefault("train", {})
@@ -423,8 +422,8 @@ def _take_run(draft: Draft) -> None:
 
 def _take_places(draft: Draft) -> None:
     """
-    Rewrite `resources.any_of` if it lists the user's own machine and a cloud. The keys of the cloud's item move to
-    `resources`, and the name of the machine moves to resources.home.
+    Rewrite `resources.any_of` if it lists the user's own machine and a cloud. The keys of the cloud's entry move to
+    `resources`, and the name of the machine moves to `resources.home`.
     """
     resources, key = draft.data.get("resources"), ("resources", ANY_OF)
     if not isinstance(resources, dict):
@@ -478,11 +477,11 @@ def _take_outputs(draft: Draft) -> None:
 
 def _spell_choice(draft: Draft) -> None:
     """
-    For each kind in a choice of accelerators, record the key at which the user wrote the kind. Messages need this,
-    because the model has all kinds below the key `any_of`, which the user may not have written.
+    For each kind in a choice of accelerators, record the key at which the user wrote it. Messages quote this key. In
+    the model, all kinds are below the key `any_of`, which the user may not have written.
 
-    The user may have written the choice in one of SkyPilot's forms: `{T4:1, V100:1}` or `{T4, V100}`. YAML reads these
-    as names without values. Their missing values are not reported as problems.
+    SkyPilot also accepts the forms `{T4:1, V100:1}` and `{T4, V100}`, which YAML reads as names without values. These
+    missing values are not reported as problems.
     """
     resources, key = draft.data.get("resources"), ("resources", "accelerators")
     value = resources.get("accelerators") if isinstance(resources, dict) else None
@@ -513,7 +512,7 @@ def _take_arguments(draft: Draft, arguments: Sequence[str]) -> None:
 
 
 def apply_overrides(draft: Draft, overrides: Mapping[str, object]) -> None:
-    """Replace values of the file by the values of the flags. A value of the file that was replaced is not checked."""
+    """Replace values of the file with those of the flags. The replaced values are not checked."""
     for path, value in overrides.items():
         if value is None:
             continue
@@ -544,8 +543,7 @@ def flag_of(path: str, value: object) -> str:
 
 def resolve_paths(draft: Draft, default_store: str) -> None:
     """
-    Set the job's name if the file has none, and make absolute the paths that are relative to the file. Also make those
-    checks for which the file system has to be read.
+    Set the job's name if the file has none, and make all paths absolute. Also do the checks that read the file system.
     """
     draft.data.setdefault("name", name_from(draft.path.stem))
     folder = _expanded(draft, ("workdir",), draft.data.get("workdir", "."))
@@ -627,7 +625,7 @@ def _check_state(draft: Draft, workdir: Path, index: int, value: object) -> None
     try:
         path = workdir / read_state_path(value)
         if not path.resolve().is_relative_to(workdir.resolve()):
-            draft.add(key, "is a link out of workdir", "name a folder that is really in workdir")
+            draft.add(key, "is a link that leads out of workdir", "name a folder inside workdir")
         elif _count_of_files(path, STATE_FILES_MAX) > STATE_FILES_MAX:
             draft.add(
                 key, f"holds more than {STATE_FILES_MAX:,} files", "name a folder with fewer files, or pack the files"
@@ -655,7 +653,7 @@ def _check_script(draft: Draft, workdir: Path, value: object) -> None:
         if not script.is_file():
             draft.add(key, f"no such file: {shown(script, 200)}", _scripts_like(workdir, script.name))
         elif not script.resolve().is_relative_to(workdir.resolve()):
-            draft.add(key, "is a link out of workdir", "copy the script into workdir")
+            draft.add(key, "is a link that leads out of workdir", "copy the script into workdir")
     except Unreadable:
         return
     except (OSError, ValueError) as error:
@@ -664,8 +662,8 @@ def _check_script(draft: Draft, workdir: Path, value: object) -> None:
 
 def _check_module(draft: Draft, workdir: Path, value: object) -> None:
     """
-    Check that the module which the job runs exists, if its package is a folder of the work folder. Any other package is
-    accepted, because `setup` may install it.
+    Check that the job's module exists, if its package is a folder in the work folder. Accept any other package, because
+    `setup` may install it.
     """
     try:
         name = read_module(value)

@@ -1,8 +1,8 @@
 """
 Parses the name of a container image in `resources.image_id`: `docker:HOST/REPO/NAME:TAG@sha256:…`.
 
-The parts follow the grammar of registries (https://github.com/distribution/reference). A tag may later mean another
-image. So the launch looks up the digest of the tag and adds it to the name, and the run uses the digest.
+Names have the syntax that registries use (https://github.com/distribution/reference). A tag may later refer to another
+image. So the launch looks up the tag's digest and adds it to the name, and the run uses the digest.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Image(NamedTuple):
 
     @property
     def pinned(self) -> str:
-        """The name that an engine pulls: by digest, never by a tag."""
+        """The name under which an engine pulls the image. It has the digest and no tag."""
         assert self.digest
         return f"{self.name}@{self.digest}"
 
@@ -65,7 +65,7 @@ class Image(NamedTuple):
         return self._replace(digest=digest)
 
     def __str__(self) -> str:
-        """Return the image in the notation of `resources.image_id`."""
+        """Return the image as `resources.image_id` names it."""
         tag, digest = self.tag and f":{self.tag}", self.digest and f"@{self.digest}"
         return f"{PREFIX}{self.name}{tag}{digest}"
 
@@ -124,10 +124,7 @@ def _split(named: str) -> tuple[str, str]:
 
 
 def refused_login(envs: Mapping[str, str], secrets: Mapping[str, str]) -> Unreadable | None:
-    """
-    Return a problem if the job's variables and secrets cannot be a login to the image's registry; None if there is no
-    fault.
-    """
+    """Return a problem if the job's variables and secrets cannot be a login to the image's registry; otherwise None."""
     if PASSWORD in envs:
         reason = "is a password, and envs are written into the ledger"
         return Unreadable(reason, f"write secrets: [{PASSWORD}]", at=("envs", PASSWORD))

@@ -2,7 +2,7 @@
 Defines the steps of a scripted market on the local cloud. A step has a trigger, which defines when it happens, and an
 action, which defines what happens.
 
-Most triggers count the progress of the training, not wall time. So a demo or a test interrupts at the same point on
+Most triggers count the progress of the training, not wall time. So a demo or a test is interrupted at the same point on
 fast and slow machines. The text of a trigger can be parsed again: `parse_trigger(str(trigger)) == trigger`.
 """
 
@@ -26,7 +26,7 @@ _AFTER = re.compile(r"after (.+)")
 
 
 class Action(StrEnum):
-    """The effect of a step on the market."""
+    """The effect that a step has on the market."""
 
     INTERRUPT = "interrupt"
     """The cloud takes the spot instance; other spot instances are still available."""
@@ -55,8 +55,8 @@ class Action(StrEnum):
 @dataclass(frozen=True)
 class EpochAt:
     """
-    A trigger that fires once `fraction` (0 to 1) of the batches of epoch `epoch` are trained. The first epoch is number
-    1.
+    A trigger that fires once `fraction` (0 to 1) of the batches of epoch `epoch` have been trained on. The first epoch
+    is number 1.
     """
 
     epoch: int
@@ -68,7 +68,7 @@ class EpochAt:
 
 @dataclass(frozen=True)
 class UploadAt:
-    """A trigger that fires once `fraction` (0 to 1) of the bytes of a checkpoint are uploaded."""
+    """A trigger that fires once `fraction` (0 to 1) of the bytes of a checkpoint have been uploaded."""
 
     fraction: float
 

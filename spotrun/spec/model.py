@@ -6,7 +6,7 @@ and `from_dict` converts that JSON to a RunSpec. In the models, each setting has
 file (`run:` at the top, `use_spot`) do not occur here, because `load_spec` replaces them. This module never touches the
 file system.
 
-The descriptions of the fields are shown by editors, and in the reference of job files.
+Editors and the reference of job files show the descriptions of the fields.
 """
 
 from __future__ import annotations
@@ -101,15 +101,15 @@ class TrainSpec(Model):
     @property
     def state_dir(self) -> str:
         """
-        The folder that $SPOTRUN_STATE_DIR names: the first folder in `state`, or the folder that spotrun makes if there
-        is none.
+        The folder that $SPOTRUN_STATE_DIR names: the first folder in `state`, or a folder that spotrun makes if `state`
+        names none.
         """
         named = (path for path in self.state if path.endswith("/") and not path.startswith("!"))
         return next((path.rstrip("/") for path in named), STATE_DIR)
 
     @property
     def no_state(self) -> tuple[str, ...]:
-        """Patterns of the files that are not saved as state, although they are in a folder that `state` names."""
+        """Patterns for files that are not saved as state, although they are in a folder that `state` names."""
         return tuple(path.removeprefix("!") for path in self.state if path.startswith("!"))
 
     @property
@@ -129,7 +129,7 @@ class TrainSpec(Model):
         return self.script or self.module or "command"
 
     def source(self, workdir: Path) -> str | None:
-        """Return the file of `workdir` that is run; None for a command or an installed module."""
+        """Return the file in `workdir` that Python runs; None for a command or an installed module."""
         if self.module is None:
             return self.script
         return next((path for path in files_of_module(self.module) if (workdir / path).is_file()), None)
@@ -198,7 +198,7 @@ class ResourcesSpec(Model):
 
 
 class KeepBestSpec(Model):
-    """The checkpoints to keep because a metric had its best values there."""
+    """The checkpoints to keep because they have the best values of a metric."""
 
     metric: fields.Text = Field(description="The name of a metric that the script logs: val_loss.")
     mode: fields.Extremum = Field(
@@ -354,7 +354,7 @@ class BudgetSpec(Model):
 
 
 class ReportSpec(Model):
-    """Rules that judge a finished run."""
+    """Rules for judging a finished run."""
 
     fail_if: fields.FailureCondition | None = Field(
         default=None,
@@ -430,7 +430,7 @@ class RetrySpec(Model):
 
 
 class ScriptStep(Model):
-    """One step of a scripted market. Steps happen in order, each once."""
+    """One step of a scripted market. Steps are taken in order, each of them once."""
 
     when: fields.MarketTrigger = Field(
         description='"epoch N at P%" (epochs count from 1), "upload at P%" (of a checkpoint\'s bytes), or '
@@ -775,8 +775,8 @@ class RunSpec(Model):
     @property
     def webhook_references(self) -> dict[str, Reference]:
         """
-        The variables that hold the addresses of webhooks, each with the place from which a runner reads the address.
-        This is for a runner that does not have the user's environment.
+        The variables that hold the addresses of webhooks, each with the place from which a runner without the user's
+        environment reads the address.
         """
         known, named = self.secret_references, [each.variable for each in self.notify]
         return {name: known.get(name) or self.cloud.secret(name) for name in named if name is not None}
@@ -901,14 +901,14 @@ class RunSpec(Model):
         return timedelta(hours=25) if isinstance(deadline, time) else deadline  # once a year a day has 25 hours
 
     def to_dict(self, *, with_defaults: bool = True) -> dict[str, Any]:
-        """Return the resolved spec as JSON: durations in seconds (`600s`), dollars as text, absent keys left out."""
+        """Return the resolved spec as JSON without absent keys. Durations are in seconds (`600s`); dollars are text."""
         resolved: dict[str, Any] = _without_nones(self.model_dump(mode="json", exclude_defaults=not with_defaults))
         return resolved
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:
         """
-        Return the spec that `to_dict` was called on.
+        Convert JSON from `to_dict` back to a spec.
 
         Raises:
             SpecInvalid: `data` was written by hand or by a newer spotrun; every problem is listed.
@@ -920,7 +920,7 @@ class RunSpec(Model):
 
     @property
     def spec_sha256(self) -> str:
-        """The digest of the spec. Two specs are equal exactly when their digests are."""
+        """The digest of the spec. Two specs have the same digest only if they are equal."""
         return sha256_of(self.to_dict())
 
 

@@ -1,8 +1,8 @@
 """
-Chooses files by patterns of their paths in a folder, as in `.gitignore`.
+Chooses files of a folder by their paths, with patterns like those in `.gitignore`.
 
     best.ckpt           a file or folder of that name, in any folder
-    logs/*.csv          a pattern with a slash begins at the top of the folder
+    logs/*.csv          a pattern with a slash inside is matched from the top of the folder
     lightning_logs/     everything below a folder
     **/last.ckpt        ** stands for any folders, or none
     !data/              leaves out what the pattern matches
@@ -35,7 +35,7 @@ not always treat this bracket as an ordinary character.
 
 def read_pattern(value: object) -> str:
     """
-    Read a pattern of files in the work folder.
+    Read a pattern that chooses files of the work folder.
 
     Raises:
         Unreadable: `value` is not such a pattern.
@@ -70,8 +70,8 @@ def chooser(patterns: Sequence[str]) -> Callable[[str], bool]:
 
 def _fits(pattern: str) -> Callable[[str], bool]:
     """
-    Return a function that tests whether one pattern matches a path. Brackets in a pattern stand for a choice of
-    characters. But a pattern with brackets also matches the one path that is spelled exactly like the pattern.
+    Return a function that tests whether one pattern matches a path. Brackets in a pattern match one of the characters
+    in them. But a pattern with brackets also matches the one path that is spelled exactly like the pattern.
     """
     plain = pattern.removeprefix("./")
     parts = [part for part in plain.split("/") if part not in ("", ".")]

@@ -4,8 +4,8 @@ trains at other times.
 
     any_of: [{cloud: local, hardware: box}, {cloud: aws, region: us-east-1}]
 
-The model of a job has no `any_of` for such a choice. So this module replaces `any_of` in `resources` by the keys of the
-cloud's entry, and by the key `home` with the name of the user's machine. The order of the two entries does not matter.
+The model of a job has no `any_of` for such a choice. So in `resources`, this module replaces `any_of` with the keys of
+the cloud's entry, and adds the key `home`: the name of the user's machine. The two entries may be in either order.
 """
 
 from __future__ import annotations

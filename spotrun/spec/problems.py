@@ -122,7 +122,7 @@ class Problem:
 
 
 def sentence(*parts: str | None) -> str:
-    """Return the non-empty parts as one text: `where: key: message; suggestion`. The last part is the suggestion."""
+    """Join the non-empty parts into one text: `where: key: message; suggestion`. The last part is the suggestion."""
     *before, suggestion = parts
     told = ": ".join(part for part in before if part)
     return f"{told}; {suggestion}" if suggestion else told
@@ -135,7 +135,7 @@ def dotted(key: Key) -> str:
 
 
 def problems_of(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
-    """Return every failure that pydantic found in a `model` as a problem with a plain message."""
+    """Convert each failure that pydantic found in a `model` to a problem with a plain message."""
     return [_problem(dict(detail), model) for detail in error.errors(include_url=False)]
 
 
@@ -211,8 +211,8 @@ def _section(key: Key, model: type[BaseModel]) -> str:
 
 def _meant(section: str, name: str, known: list[str]) -> str:
     """
-    Suggest the key that the user probably meant. That is spotrun's key with the same meaning if `name` is a key of
-    another tool; otherwise a similar key in this section, or the same key in another section.
+    Suggest the key that the user probably meant. If `name` is a key of another tool, suggest spotrun's key for the same
+    purpose; otherwise a similar key in this section, or the same key in another section.
     """
     if ELSEWHERE.get(name) in known:
         return f"did you mean {ELSEWHERE[name]}?"

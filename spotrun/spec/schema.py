@@ -1,4 +1,4 @@
-"""Generates the JSON Schema of a spec file, with which editors complete and check the file."""
+"""Generates the JSON Schema of a spec file, which editors use to complete and check the file."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from spotrun.units import format_duration
 
 class _ForEditors(GenerateJsonSchema):
     """
-    Generates a schema for editors. It shows defaults in the user's notation. It never allows `null`, because a user
-    leaves a key out instead.
+    Generates a schema for editors. It shows defaults as a user would write them. It never allows `null`, because a user
+    leaves out the key instead.
     """
 
     def nullable_schema(self, schema: Any) -> dict[str, Any]:

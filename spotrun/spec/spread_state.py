@@ -2,9 +2,9 @@
 Finds code that spreads the state of a training over its processes, so that each process has only a part of the state.
 FSDP, torch.distributed.checkpoint (DCP) and DeepSpeed do this.
 
-Each process stores its own part of the state on its own instance's disk. A checkpoint of `train.state` contains the
-files of only one instance. So if such a training runs on several instances, the parts of the other instances would be
-missing, and the job is refused.
+Each process stores its own part of the state on its own instance's disk, but a checkpoint of `train.state` contains the
+files of only one instance. On several instances, all other parts would be missing from the checkpoint. So such a job is
+refused.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Finding(NamedTuple):
 
 def require_whole_state(spec: RunSpec) -> None:
     """
-    Refuse a job on several instances if its code spreads the state of the training over them. The check only reads the
-    text of the code, so it does not find out what happens only while the code runs.
+    Refuse a job on several instances if its code spreads the state of the training over them. The check reads the
+    source code and executes nothing, so it can miss such code.
 
     Raises:
         SpecInvalid: the command or a file uses something that spreads state.
@@ -88,8 +88,8 @@ def require_whole_state(spec: RunSpec) -> None:
     if found is None or not (spec.train.state or reading.names_state_dir):
         return
     raise SpecInvalid(
-        f"{found} spreads the state of the training over {spec.num_nodes} instances, and a checkpoint of train.state "
-        "has the files of only one",
+        f"{found} spreads the state of the training over {spec.num_nodes} instances, but a checkpoint of train.state "
+        "has the files of only one of them",
         hint="let rank 0 save the whole state of a DDP training; or write num_nodes: 1; or remove train.state, and "
         "save where all instances can read",
         key=("train", "state") if spec.train.state else spec.train.key,
@@ -239,16 +239,16 @@ class _Names(ast.NodeVisitor):
 
     def visit_Constant(self, node: ast.Constant) -> None:
         """
-        Record a text that is the name of one of the MODULES. A script that contains this text may import the module by
-        it, without an import statement.
+        Record a string that is the name of one of the MODULES. The script may import the module by this name, without
+        an import statement.
         """
         if isinstance(node.value, str) and _is_of_module(node.value):
             self.found.add((node.value, node.lineno))
 
     def visit_keyword(self, node: ast.keyword) -> None:
         """
-        Record an argument that makes the training spread its state. Skip it if its value is a variable, because the
-        value is then unknown.
+        Record a keyword argument that spreads the training's state. Skip an argument whose value is a variable, because
+        this value is unknown.
         """
         value = (
             node.value.value if isinstance(node.value, ast.Constant) else isinstance(node.value, ast.Dict | ast.Call)

@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Model(BaseModel):
-    """A section of a job file: frozen, refuses unknown keys, has resolved types (timedelta, Decimal)."""
+    """A section of a job file. It is immutable, and refuses unknown keys. Fields can have types such as timedelta."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)

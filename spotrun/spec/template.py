@@ -1,4 +1,4 @@
-"""Writes a first job file for a script, with the most useful further keys as comments."""
+"""Writes a first job file for a script. The most useful optional keys are in it as comments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def schema_line(place: str) -> str:
 
 
 def schema_text() -> str:
-    """Return the text of a file with the JSON Schema of a job file."""
+    """Return the JSON Schema of job files, as the text of a file."""
     return json.dumps(json_schema(), indent=2) + "\n"
 
 
@@ -61,8 +61,8 @@ def first_job(script: Path, arguments: Sequence[str], job: Path) -> str:
 
 def written(text: str) -> str:
     """
-    Return a text as a value in YAML. Leave out the quotes if every YAML reader then still reads the same text;
-    otherwise put the text in double quotes.
+    Return a text as a YAML value: without quotes if every YAML reader reads it as the same text, otherwise in double
+    quotes.
     """
     plain = re.fullmatch(r"(?:--?)?[A-Za-z_][A-Za-z0-9_./=-]*", text, re.ASCII)
     word = text.lower() in ("null", "true", "false", "yes", "no", "on", "off", "y", "n")

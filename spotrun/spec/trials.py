@@ -2,8 +2,7 @@
 Makes the job of one trial of a sweep: the sweep's job, with the trial's parameters as arguments or variables of the
 script.
 
-Each parameter is set in one of these ways. The table is read from the top, and the first line whose left side is true
-applies:
+Each parameter is set in one of these ways. The first line whose condition (on the left) is met applies:
 
     args has --lr 0.1, --lr=0.1 or lr=0.1           the value is replaced
     envs has lr                                     the value is replaced
@@ -55,12 +54,12 @@ def read_grid(texts: Sequence[str]) -> Grid:
         if not _NAME.fullmatch(name):
             raise SpecInvalid(f"--grid {text!r}: {name!r} is not the name of a parameter", hint=f"like {EXAMPLE}")
         if other := next((known for known in grid if plain(known) == plain(name)), None):
-            raise SpecInvalid(f"--grid has {other} twice", hint=f"write all its values at once: {EXAMPLE}")
+            raise SpecInvalid(f"--grid names {other} twice", hint=f"write all its values at once: {EXAMPLE}")
         grid[name] = _values(text, listed)
     if not grid:
         raise SpecInvalid("a sweep needs a grid", hint=EXAMPLE)
     if (count := combinations(grid)) > COMBINATIONS_MAX:
-        raise SpecInvalid(f"the grid has {count:,} combinations, and {COMBINATIONS_MAX:,} are the most", hint=EXAMPLE)
+        raise SpecInvalid(f"the grid has {count:,} combinations, and the maximum is {COMBINATIONS_MAX:,}", hint=EXAMPLE)
     return grid
 
 
@@ -71,7 +70,7 @@ def combinations(grid: Mapping[str, Sequence[str]]) -> int:
 def _values(text: str, listed: str) -> tuple[str, ...]:
     values = tuple(value.strip() for value in _at_commas(text, listed))
     if "" in values:
-        raise SpecInvalid(f"--grid {text!r} has an empty value", hint=f"separate values by one comma: {EXAMPLE}")
+        raise SpecInvalid(f"--grid {text!r} has an empty value", hint=f"separate values with one comma: {EXAMPLE}")
     for _, alike in groupby(sorted(values, key=as_number), key=as_number):
         same = list(alike)
         if len(same) > 1:
@@ -96,7 +95,7 @@ def _at_commas(text: str, listed: str) -> list[str]:
     return parts
 
 
-# -- the places of parameters ----------------------------------------------------------------------------------------
+# -- where a parameter is set ----------------------------------------------------------------------------------------
 
 
 def with_params(spec: RunSpec, params: Mapping[str, str]) -> RunSpec:
@@ -121,7 +120,7 @@ def _with_param(spec: RunSpec, script: Script, name: str, value: str) -> RunSpec
     if train.run is not None:
         envs = ", ".join(spec.envs) or "none"
         raise SpecInvalid(
-            f"--grid {name}: the job runs a command, whose parameters are its envs ({envs})",
+            f"--grid {name}: the job runs a command, so its parameters are its envs ({envs})",
             hint=f"write envs: {{{name}: {value}}} and use ${name} in the command",
             key=("train", "run"),
         )
@@ -151,16 +150,16 @@ def _added(spec: RunSpec, script: Script, name: str, value: str) -> tuple[str, .
 
 def _flag_with(flag: str, value: str) -> tuple[str, ...]:
     """
-    Return the words that give a flag its value. If the value begins with a dash, they are joined into one word, because
-    the value would otherwise be taken for another flag.
+    Return a flag and its value as words of a command line. If the value begins with a dash, join the two into one word,
+    because the value would otherwise be taken for another flag.
     """
     return (f"{flag}={value}",) if value.startswith("-") and flag.startswith("--") else (flag, value)
 
 
 def _near(name: str, known: Collection[str]) -> list[str]:
     """
-    Return the known name that was probably meant, in a list; an empty list if none is similar. A name that differs only
-    in upper and lower case is preferred.
+    Return a list with the known name that the user probably meant, or an empty list if none is similar. Prefer a name
+    that differs only in upper and lower case.
     """
     alike = sorted(each for each in known if plain(each).lower() == plain(name).lower())
     return alike[:1] or get_close_matches(name, sorted(known), 1, ALIKE)
@@ -192,7 +191,7 @@ def trial_spec(
 
 def may_have_deadline(spec: RunSpec) -> bool:
     """
-    Return True if a deadline is allowed for a job. A job that uses only spot cannot guarantee to meet a deadline, so a
-    deadline is not allowed for it. The strategy `spot_only` is an exception.
+    Return True if the job may have a deadline. A job that uses only spot may not, because it cannot guarantee to meet
+    the deadline. The strategy `spot_only` accepts a deadline without this guarantee.
     """
     return spec.resources.spot_policy != "spot" or spec.policy.strategy == "spot_only"

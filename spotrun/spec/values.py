@@ -1,5 +1,5 @@
 """
-Reads single values of a spec: converts a value from YAML or a flag to the type in the model.
+Reads individual values of a spec: converts a value from YAML or a flag to the type in the model.
 
 Every `read_*` raises `Unreadable` if it cannot read the value; the caller adds the key and the line.
 This module never touches the file system.
@@ -199,7 +199,7 @@ def read_module(value: object) -> str:
 def read_state_path(value: object) -> str:
     """
     Read the path of a file or folder in the work folder. A final `/` marks a folder, and is kept. A text that begins
-    with `!` is not a path, but a pattern of files that do not belong to the state.
+    with `!` is not a path, but a pattern for files that do not belong to the state.
     """
     text = clean_text(value)
     if text.startswith("!"):
@@ -274,8 +274,8 @@ def read_secrets(value: object) -> dict[str, str]:
 
 def _as_mapping(items: Sequence[object]) -> str:
     """
-    Return the names and places of secrets in the form of a mapping. A message suggests this form to the user. A place
-    that is not a reference is left out, because the user may have written the secret itself there.
+    Rewrite a list of secrets as the YAML mapping that a message suggests. A place that is not a reference becomes null,
+    because the user may have written the secret itself there.
     """
     places: dict[str, str] = {}
     for item in items:

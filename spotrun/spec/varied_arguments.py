@@ -1,6 +1,6 @@
 """
-Changes those arguments of a script that `spotrun bench` varies: batch size, precision and number of devices. Scripts
-use different names for them.
+Sets the script arguments that `spotrun bench` varies: batch size, precision and number of devices. Their names differ
+from script to script.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def with_argument(
     train: TrainSpec, script: Script, flag: str, named: str | None, names: Sequence[str], value: str
 ) -> TrainSpec:
     """
-    Return `train` with the value of one argument replaced by `value`. If the user has named the argument, `named` is
-    its name. If not, `named` is None, and the argument is found by `names`, the names that scripts usually give it.
+    Return `train` with one argument of its script set to `value`. `named` is the argument's name as the user gave it.
+    If `named` is None, the argument is looked up under `names`, the names that scripts usually give it.
     """
     wanted = names if named is None else (named.lstrip("-"),)
     if train.run is not None:
@@ -57,7 +57,7 @@ def with_argument(
     added = next((found for name in wanted if (found := script.flag_for(name)) is not None), named)
     if added is None and not script.is_hydra:
         raise SpecInvalid(
-            f"{flag}: {train.title} has no argument that is called {' or '.join(_flags(names[:2]))}",
+            f"{flag}: {train.title} has no argument called {' or '.join(_flags(names[:2]))}",
             hint=f"give its name: {flag}-arg --my-name",
         )
     words = (f"{wanted[0]}={value}",) if added is None else (added, value)
@@ -84,7 +84,7 @@ def _in_command(train: TrainSpec, command: str, flag: str, names: Sequence[str],
     if number != 1:
         how = "lacks this argument" if not number else f"has this argument {number} times"
         raise SpecInvalid(
-            f"{flag}: the command {how} ({' or '.join(_flags(names[:2]))}, with a value)",
+            f"{flag}: the command in run {how} ({' or '.join(_flags(names[:2]))}, with a value)",
             hint="write it into the command, or write train: {script: …, args: […]} instead of run",
             key=("train", "run"),
         )

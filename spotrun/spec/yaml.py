@@ -1,11 +1,12 @@
 """
-Reads YAML into plain data, the line of each key, and a list of problems in the text. Writes plain data as YAML.
+Reads YAML into plain data, with the line number of each key and a list of the problems in the text. Writes plain data
+as YAML.
 
 The reader accepts only YAML that all readers understand in the same way. It refuses duplicate keys, tags, several
 documents, `.nan`, and values with a surprising meaning in YAML 1.1 (`no` is a boolean, `1:30` is 90, `010` is 8). Each
-refusal names the line. A file with more than NODES_MAX values is refused too. An alias stands for several values, and
-each use of the alias counts all of them. The merge key (`<<: *defaults`) adds keys to a mapping, but does not replace
-keys that the mapping already has.
+refusal names the line. A file with more than NODES_MAX values is refused too, where each use of an alias counts all
+values that the alias stands for. The merge key (`<<: *defaults`) adds keys to a mapping, but does not replace keys that
+the mapping already has.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ NULLS = ("", "~", "null", "Null", "NULL")
 
 @dataclass(frozen=True)
 class Position:
-    """A place in a file, counted from 1, as editors do."""
+    """A line and a column in a file, counted from 1 as in editors."""
 
     line: int
     column: int
@@ -64,7 +65,7 @@ class Document:
     unreadable: set[Key] = field(default_factory=set)
 
     def follows(self, problem: Problem) -> bool:
-        """Return True if a problem arises only because the value at its key, or above it, could not be read."""
+        """Return True if a problem exists only because the value at its key, or at a key above, could not be read."""
         return any(problem.key[: len(key)] == key for key in self.unreadable)
 
 
@@ -87,7 +88,7 @@ class _Node:
 
 
 class _Stop(Exception):
-    """The exception that stops reading, because nothing after this place can be read."""
+    """The exception that stops reading, because nothing after this point can be read."""
 
     def __init__(self, at: Position, message: str, suggestion: str | None = None, key: Key = ()) -> None:
         self.at = at
@@ -173,7 +174,7 @@ def _position(mark: Any) -> Position:
 class _Composer:
     """
     Builds nodes from the events of the parser. Stops early if the file is nested too deeply, has too many values, or
-    has an alias that refers to itself, because reading it could take very long or need much memory.
+    has an alias that refers to itself, because such a file could take too much time or memory.
     """
 
     def __init__(self, text: str, begin: str) -> None:
@@ -321,10 +322,7 @@ class _Constructor:
 
 
 def _surprise(text: str) -> tuple[str, str]:
-    """
-    Return two texts about a number that is refused because YAML would read it in a surprising way: the reason, and what
-    to write instead.
-    """
+    """Return why YAML would read a number in a surprising way, and what to write instead."""
     if ":" in text:
         length = "".join(f"{part}{unit}" for part, unit in zip(text.lstrip("+-").split(":"), "hms", strict=False))
         advice = f'write "{shown(text)}" in quotes for that time or text, or {shown(length)} for a duration'

@@ -1,6 +1,6 @@
 """
-Tests whether a store's put-if-absent creates an object only if no object has its name. The documentation of stores is
-not reliable on this point. So the test lets several writers create the same object at the same time.
+Tests whether a store's put-if-absent is atomic: several writers try to create the same object at the same time, and
+only one may succeed. The documentation of stores is not reliable on this point.
 
 The ledger relies on put-if-absent, because two programs may try to write an entry under the same number at the same
 time. If the store confirmed both writes, both programs would act on their own entry, and both would spend money.
@@ -21,8 +21,8 @@ START_WITHIN_S = 30.0
 
 def race(store: Store, key: str, racers: int = RACERS) -> None:
     """
-    Let `racers` writers try to create the object `key` at the same time, and check that exactly one of them succeeds.
-    The object is not deleted afterwards.
+    Make `racers` writers try to create the object `key` at the same time, and check that exactly one succeeds. The
+    object is not deleted afterwards.
 
     Raises:
         StoreUnavailable: no writer got an answer, or the store refuses writes.

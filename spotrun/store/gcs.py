@@ -3,8 +3,8 @@ A store in a bucket of Google Cloud Storage, below a prefix. `STORAGE_EMULATOR_H
 Google's.
 
 All requests go through google-cloud-storage, for two reasons. It is the only library that can send the condition
-*generation 0*, with which the service creates an object only if no object has its name. And it checks the CRC32C of
-each upload and download.
+*generation 0*, which makes the service create an object only if it does not exist yet. And it checks the CRC32C of each
+upload and download.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class GcsStore(BucketStore):
 
     def _facts(self) -> StoreFacts:
         """
-        Read the facts about the bucket. The account needs the permission storage.buckets.get, which is not included in
-        the roles for objects.
+        Read the bucket's properties. This needs the permission storage.buckets.get, which the roles for objects do not
+        include.
         """
         try:
             self._bucket.reload(timeout=_TIMEOUT, retry=None)
@@ -134,7 +134,7 @@ class GcsStore(BucketStore):
             case api.GoogleAPICallError():
                 return _from_answer(error, what)
             case auth.GoogleAuthError() if isinstance(error, auth.TransportError) or error.retryable:
-                return StoreUnavailable(f"{what}: the credentials are not available now: {error}")
+                return StoreUnavailable(f"{what}: the credentials are temporarily unavailable: {error}")
             case auth.GoogleAuthError():
                 return StoreError(f"{what}: {error}", hint=_LOG_IN)
             case _ if isinstance(error, _PASSING):
@@ -144,8 +144,8 @@ class GcsStore(BucketStore):
 
 def _location(bucket: Any) -> str:
     """
-    Return the region of `bucket`. If the bucket is in several regions, return their common code; if a dual-region has
-    no code, return the names of both regions.
+    Return the region of `bucket`. For a bucket in several regions, return the code of this group of regions, such as
+    `eu`; for two regions that have no such code, return both names.
     """
     chosen = bucket.data_locations or (bucket.location,)
     return BETWEEN_REGIONS.join(sorted(str(each).lower() for each in chosen))

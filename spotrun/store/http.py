@@ -1,4 +1,4 @@
-"""The code that all stores in buckets have in common. Buckets are reached over HTTP."""
+"""Code shared by all stores that are buckets, which are reached over HTTP."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def passes(status: int) -> bool:
 
 
 class Exists(StoreError):
-    """A conditional write failed because an object of that name exists."""
+    """A conditional write failed because an object with that name already exists."""
 
 
 class BeyondTheEnd(StoreError):
@@ -108,7 +108,7 @@ class BucketStore(ABC):
         with self._translated(self._VERBS.put, key):
             computed = self._send(name, data, checksum, if_absent=if_absent)
         if computed not in (None, checksum):
-            raise StoreUnavailable(f"{self.uri}/{key} was stored with a different checksum from the one that was sent")
+            raise StoreUnavailable(f"the store computed another checksum for {self.uri}/{key} than spotrun sent")
         return computed is not None
 
     def get(self, key: str, start: int = 0, size: int | None = None) -> bytes:
@@ -195,8 +195,8 @@ class BucketStore(ABC):
     @abstractmethod
     def _objects(self, prefix: str, after: str) -> Iterator[tuple[str, int, datetime]]:
         """
-        Yield the name, size and time of each object whose name begins with `prefix`. If `after` is given, skip the
-        names before it.
+        Yield the name, the size and the time of each object whose name begins with `prefix`. The time is that of its
+        last change. If `after` is given, skip the names before it.
         """
 
     @abstractmethod
@@ -221,13 +221,13 @@ class BucketStore(ABC):
 
 
 def settings(*prefixes: str) -> frozenset[tuple[str, str]]:
-    """Return the environment variables with these prefixes, from which a service's tools choose the account."""
+    """Return the environment variables with these prefixes. They decide which account a service's client uses."""
     return frozenset((name, value) for name, value in os.environ.items() if name.startswith(prefixes))
 
 
 def crc32c(data: bytes | memoryview) -> str:
     """
-    Return the CRC32C of `data` in the form that S3 and GCS use. It protects the bytes only on their way to the store.
+    Return the CRC32C of `data` in the form that S3 and GCS use. It protects the bytes only in transit to the store.
     Later, the digests in the manifest of a checkpoint show whether its bytes are still the same.
     """
     checksum = google_crc32c.Checksum()  # type: ignore[no-untyped-call]

@@ -249,7 +249,7 @@ def test_the_value_goes_where_the_script_has_it(tmp_path: Path):
     in_source = script_job(tmp_path, [], 'parser.add_argument("--bs", type=int)')
     assert trained_with(in_source, trial) == ("--bs", "64")
     assert trained_with(in_source, trial, Arguments(batch="--my-batch")) == ("--my-batch", "64")
-    with pytest.raises(SpecInvalid, match=r"train\.py has no argument that is called --batch-size") as refused:
+    with pytest.raises(SpecInvalid, match=r"train\.py has no argument called --batch-size") as refused:
         trained_with(script_job(tmp_path, ["--lr", "1"]), trial)
     assert refused.value.hint == "give its name: --batch-arg --my-name"
 
@@ -259,7 +259,7 @@ def test_command_must_have_the_varied_argument_once():
     command = "torchrun train.py --batch-size 16 --lr 0.1 && echo"
     assert trained_with(spec(train={"run": command}), trial) == "torchrun train.py --batch-size 64 --lr 0.1 && echo"
     for wrong in ("python train.py", "a --batch-size 1; b --batch-size=2"):
-        with pytest.raises(SpecInvalid, match=r"the command (lacks|has) this argument"):
+        with pytest.raises(SpecInvalid, match=r"the command in run (lacks|has) this argument"):
             trained_with(spec(train={"run": wrong}), trial)
 
 

@@ -162,7 +162,7 @@ def test_the_beginning_of_a_name_or_an_id_is_enough_if_it_fits_nothing_else(runs
     for several, listed in (("min", "mine, minor"), ("7", "mine-7ee0000000, minor-7ab0000000")):
         said = spotrun("report", several)
         assert (said.code, said.out) == (3, "")
-        assert f"{several!r} may mean {listed}\n  try: type more" in said.err
+        assert f"{several!r} is ambiguous: it may mean {listed}\n  try: type more" in said.err
     assert "did you mean resnet50?" in spotrun("logs", "resnet5o").err
     assert "did you mean mine-7ee0000000" in spotrun("logs", "mine-7fe0000000").err
     assert "try: see `spotrun status`" in spotrun("why", "zzz").err

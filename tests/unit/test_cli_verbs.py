@@ -94,15 +94,15 @@ def test_every_verb_has_its_place_in_the_help(spotrun: Spotrun) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("report x --json --csv", "--json and --csv exclude each other"),
-        ("compare x y --csv --json", "--json and --csv exclude each other"),
-        ("compare x y --md --json", "--json and --md exclude each other"),
-        ("simulate --traces . --csv --json", "--csv and --json exclude each other"),
-        ("status --watch --json", "exclude each other"),
-        ("chaos x --notice 30s --no-notice", "--notice and --no-notice exclude each other"),
+        ("report x --json --csv", "--json and --csv cannot be combined"),
+        ("compare x y --csv --json", "--json and --csv cannot be combined"),
+        ("compare x y --md --json", "--json and --md cannot be combined"),
+        ("simulate --traces . --csv --json", "--csv and --json cannot be combined"),
+        ("status --watch --json", "cannot be combined"),
+        ("chaos x --notice 30s --no-notice", "--notice and --no-notice cannot be combined"),
         ("chaos x --notice 30", "needs a unit"),
         ("verify-resume x.py --kills 0", LEAST),
-        ("verify-resume x.py --kills 2 --at 5", "--kills and --at exclude each other"),
+        ("verify-resume x.py --kills 2 --at 5", "--kills and --at cannot be combined"),
         ("verify-resume x.py --at 0", "steps, which count from 1"),
         ("verify-resume x.py --at 5,-1", "steps, which count from 1"),
         ("verify-resume x.py --at ''", "steps, which count from 1"),
@@ -145,7 +145,7 @@ def test_flag_is_read_by_its_old_name_and_shown_by_its_new_one(old: str, new: st
         both = spotrun(verb, "job.yaml", f"{old}=3", f"{new}=3")
         assert (both.code, both.err) == (
             2,
-            f"error: {old} is the old name of {new}, and both are given\n  try: leave out {old}\n",
+            f"error: both {new} and its old name {old} are given\n  try: leave out {old}\n",
         )
 
 

@@ -342,7 +342,7 @@ def test_an_address_is_a_host_and_a_port() -> None:
     [
         (["--listen", "nowhere"], "--listen: 'nowhere' is not HOST:PORT"),
         (["--within", "soon"], "--within"),
-        (["--listen", "127.0.0.1:0", "--textfile", "x.prom"], "exclude each other"),
+        (["--listen", "127.0.0.1:0", "--textfile", "x.prom"], "cannot be combined"),
         (["--store", "nowhere"], "no folder"),
     ],
 )

@@ -41,7 +41,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (("--grid", "lr=", "--budget", "40"), "'lr=' has no value"),
         (("--grid", "lr", "--budget", "40"), "'lr' has no value"),
-        (("--grid", "lr=1", "--grid", "lr=2", "--budget", "40"), "has lr twice"),
+        (("--grid", "lr=1", "--grid", "lr=2", "--budget", "40"), "names lr twice"),
         (("--grid", "lrr=1e-3,3e-4", "--budget", "40"), "train.py has no argument --lrr"),
         (("--grid", "lr=1e-3"), "a sweep needs a budget"),
         (("--grid", "lr=1e-3", "--budget", "4O"), "--budget"),

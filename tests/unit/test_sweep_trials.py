@@ -48,7 +48,7 @@ def test_a_value_that_begins_with_a_dash_is_not_read_as_the_next_flag(tmp_path: 
         (["l r=1"], "'l r' is not the name"),
         (["lr=1,,2"], "has an empty value"),
         (["lr=1e-3,0.001"], "the same value twice: 1e-3 and 0.001"),
-        (["batch-size=1", "batch_size=2"], "has batch-size twice"),
+        (["batch-size=1", "batch_size=2"], "names batch-size twice"),
         ([], "a sweep needs a grid"),
         ([f"a{n}=1,2,3,4,5,6,7,8,9,10" for n in range(5)], "100,000 combinations"),
     ],

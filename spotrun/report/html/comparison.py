@@ -1,6 +1,5 @@
 """
-Makes the page that `spotrun compare A B --html FILE` writes: several runs side by side, in one file that loads no other
-file.
+Makes the page that `spotrun compare A B --html FILE` writes: several runs side by side, in one self-contained file.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def comparison_page(summaries: Sequence[RunSummary], *, with_trend: bool) -> str
     given runs, even if that first run is not shown.
 
     If `with_trend` is True, the page also shows how the figures changed from run to run. In this case, all runs must
-    have the same name and be sorted by age, the oldest first.
+    have the same name and be sorted by age, oldest first.
     """
     runs = comparison(summaries)[-RUNS_MAX:]
     simulated = " (simulated prices)" if any(run.summary.simulated for run in runs) else ""
@@ -52,9 +51,7 @@ def _trend(summaries: Sequence[RunSummary]) -> Markup:
 
 
 def _costs(runs: Sequence[ComparedRun]) -> Markup:
-    """
-    Draw two bars for each run: its cost, divided by capacity type, and its cost if everything had run on demand.
-    """
+    """Draw two bars for each run: its cost, split by capacity type, and its cost if everything had run on demand."""
     totals = [run.summary.total for run in runs]
     most = max((max(total.cost_usd, total.counterfactual_usd) for total in totals), default=Decimal(0)) or Decimal(1)
     rows = []

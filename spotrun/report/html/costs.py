@@ -1,4 +1,4 @@
-"""Draws the dollars of each epoch, the accumulated dollars, and the downtime by cause."""
+"""Draws the cost of each epoch, the accumulated cost, and the downtime by cause."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ NAMES_MAX, NARROW_NAMES_MAX = 20, 10
 
 def epoch_costs(epochs: tuple[Account, ...]) -> Markup:
     """
-    Draw a bar for each of the last `BARS_MAX` epochs. Its parts are spot, on-demand, and storage; the last part
-    includes requests and egress.
+    Draw a bar for each of the last `BARS_MAX` epochs. The parts of a bar are spot, on-demand, and storage (with
+    requests and egress).
     """
     shown = epochs[-BARS_MAX:]
     most = max((epoch.cost_usd for epoch in shown), default=Decimal(0)) or Decimal(1)

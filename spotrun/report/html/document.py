@@ -1,7 +1,6 @@
 """
-Builds a whole page in one file. The file contains the page's style and script, and loads nothing.
-
-The page's content security policy allows only this style and this script.
+Builds a page as one self-contained file, with its style sheet and its script. The page's content security policy allows
+only these two.
 """
 
 from __future__ import annotations

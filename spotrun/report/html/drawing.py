@@ -1,5 +1,5 @@
 """
-Makes drawings that adapt to the screen's width: the positions of marks are percents of the width, and texts keep their
+Makes drawings that adapt to the screen's width: marks are placed at percentages of the width, and texts keep their
 size.
 
 A drawing consists of rows. The name of a row is to the left of its marks or, on a narrow screen, above them.
@@ -30,8 +30,7 @@ def lane(name: str, *marks: Markup, value: str = "", height: float = ROW) -> Mar
 
 def plot(high: str, low: str, *marks: Markup) -> Markup:
     """
-    Draw the marks of a plot, with a line for the largest and a line for the smallest value. Call `axis` for the row
-    below it.
+    Draw a plot: its marks, and a line each for the largest and the smallest value. For the row below it, call `axis`.
     """
     lines = [
         element("line", x1="0", x2="100%", y1=f"{at:g}", y2=f"{at:g}", class_="axis") for at in (TOP - 2, HEIGHT + 1)
@@ -42,8 +41,8 @@ def plot(high: str, low: str, *marks: Markup) -> Markup:
 
 def axis(texts: Sequence[str]) -> Markup:
     """
-    Draw texts at equal distances: the first at the left edge of the marks, the last at the right edge. A narrow screen
-    shows only every other text.
+    Draw evenly spaced labels: the first at the left edge of the marks, the last at the right edge. A narrow screen
+    shows only every other label.
     """
     last = max(len(texts) - 1, 1)
     ends = {0: "start", last: "end"}
@@ -63,15 +62,15 @@ def strip(height: float, *marks: Markup) -> Markup:
 
 def bar(x: float, y: float, width: float, height: float, class_: str) -> Markup:
     """
-    Return a bar. `x` and `width` are percents, `y` and `height` are pixels. If `width` is not 0, the bar is at least a
-    pixel wide.
+    Return a bar. `x` and `width` are percentages, `y` and `height` are in pixels. If `width` is not 0, the bar is at
+    least a pixel wide.
     """
     wide = "1" if 0 < width < 0.1 else f"{max(width, 0):.2f}%"
     return element("rect", x=f"{x:.2f}%", y=f"{y:g}", width=wide, height=f"{height:g}", class_=class_)
 
 
 def bars(y: float, height: float, parts: Iterable[tuple[float, str]]) -> Markup:
-    """Draw bars side by side from the left, each with its width and its class."""
+    """Draw bars side by side from the left, each with its width and its CSS class."""
     drawn, x = [], 0.0
     for width, class_ in parts:
         drawn.append(bar(x, y, width, height, class_))
@@ -86,8 +85,8 @@ def tick(x: float, y: float, pixels: float, height: float, class_: str) -> Marku
 
 def label(x: float, y: float, text: str, anchor: str = "start", spare: bool = False) -> Markup:
     """
-    Draw a text. `anchor` (start, middle or end) is the part of the text that is placed at `x`. A `spare` text is hidden
-    on a narrow screen.
+    Draw a label. `anchor` (start, middle or end) is the part of the label that is placed at `x`. A `spare` label is
+    hidden on a narrow screen.
     """
     hidden = {"class_": "spare"} if spare else {}
     return element("text", text, x=f"{x:.2f}%", y=f"{y:g}", text_anchor=anchor, **hidden)
@@ -100,8 +99,8 @@ def level(part: float) -> float:
 
 def curve(points: Iterable[tuple[float, float]], class_: str) -> Markup:
     """
-    Draw a line through the points of a plot. Each point has an x in percent of the width, and a height from 0 to 1 (see
-    `level`).
+    Draw a line through the points of a plot. The x of a point is a percentage of the width, and its height is from 0 to
+    1 (see `level`).
     """
     placed = " ".join(f"{x:.2f},{level(part):.1f}" for x, part in points)
     line = element("polyline", points=Markup(placed), class_=class_)  # markup: too long for `literal`
@@ -110,12 +109,12 @@ def curve(points: Iterable[tuple[float, float]], class_: str) -> Markup:
 
 
 def dot(x: float, part: float, class_: str) -> Markup:
-    """Draw a dot in a plot, at a point given as in `curve`."""
+    """Draw a dot in a plot. Its coordinates are as in `curve`."""
     return element("circle", cx=f"{x:.2f}%", cy=f"{level(part):.1f}", r="3", class_=class_)
 
 
 def legend(entries: list[tuple[str, str]]) -> Markup:
-    """Draw the legend. Each entry has the class of a mark and its meaning."""
+    """Draw the legend. Each entry has the CSS class of a mark, and the mark's meaning."""
     swatch = (join(_swatch(class_), element("span", meaning)) for class_, meaning in entries)
     return element("ul", *(element("li", one) for one in swatch), class_="legend")
 

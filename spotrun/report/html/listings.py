@@ -1,5 +1,5 @@
 """
-Builds the tables of the page: epochs, attempts, interruptions and events. Columns have the same names as on the
+Builds the tables of the HTML report: epochs, attempts, interruptions and events. Columns have the same names as on the
 terminal.
 """
 
@@ -34,7 +34,7 @@ WAITING = "waiting members"
 
 
 def epochs(summary: RunSummary) -> Markup:
-    """Draw the table of epochs, with a row for each. The attribute `data-value` of a cell has the exact figure."""
+    """Build the table of epochs, with a row for each. The attribute `data-value` of a cell has the exact figure."""
     *shown, rest, total = money(summary)
     listed = list(zip(summary.epochs, shown, strict=True))[-ROWS_MAX:]
     rows = [_account(str(e.epoch + 1), e, texts) for e, texts in listed if e.epoch is not None]
@@ -46,7 +46,7 @@ def epochs(summary: RunSummary) -> Markup:
 
 
 def glance(summary: RunSummary) -> Markup:
-    """Return the key figures, which people look for first."""
+    """Return the key figures of the run."""
     total, hour = summary.total, dollars(summary.total.usd_per_productive_hour)
     epochs = {"epochs": count(len(summary.epochs)), "per epoch": dollars(summary.usd_per_epoch)}
     found = {
@@ -65,8 +65,8 @@ def glance(summary: RunSummary) -> Markup:
 
 def interruptions(summary: RunSummary) -> Markup:
     """
-    Draw the table with the cost of each interruption. Column heads have several lines on the terminal, and one line
-    here.
+    Build the table with the cost of each interruption. Column heads are on one line here, and on several lines on the
+    terminal.
     """
     found = summary.interruptions
     rows = [

@@ -1,4 +1,4 @@
-"""Converts text to markup; no other module does. Everything that is not Markup is escaped."""
+"""Converts text to markup, and escapes everything that is not `Markup`. No other module makes markup from text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`spotrun report RUN --html FILE`: the whole report in one file that loads no other file."""
+"""`spotrun report RUN --html FILE`: the whole report in one self-contained file."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def page(
 ) -> str:
     """
     Return the report of a run as of `now`. `machines` says how busy the run's machines were. If the run's runner was a
-    function in the cloud, `calls` has the cost of its calls. If `metric` is given, the page has a curve that shows how
-    this metric changed with the dollars paid.
+    function in the cloud, `calls` has the cost of its calls. If `metric` is given, the page has a curve of this metric
+    over the dollars paid.
 
     Raises:
         SpecInvalid: no epoch has logged that metric.
@@ -74,7 +74,7 @@ def _metric(state: RunState, now: datetime, metric: str, prices: str) -> Markup:
 
 
 def _over_time(state: RunState, now: datetime, metric: str | None) -> list[Markup]:
-    """Return a section that draws the metric over time. Return no section if fewer than two commits have the metric."""
+    """Return a section that draws the metric over time; none if fewer than two commits have the metric."""
     found = [] if metric is None else drawing.at_commits(state, now, metric)
     if metric is None or len(found) < 2:
         return []

@@ -1,4 +1,4 @@
-"""Draws the hourly price of each instance over the time of the run, together with the on-demand price."""
+"""Draws the hourly price of each instance during the run, and the on-demand price."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def _is_own(launch: Launch) -> bool:
 
 def _bars(shown: Sequence[Billed], scale: Scale, highest: Decimal) -> Iterator[Markup]:
     """
-    Yield one bar for each price at which an instance was billed. The highest bars come first: each later bar is drawn
-    over them, so the bar of a cheaper instance stays visible. Where several bars of one capacity type are too narrow to
-    see, only one of them is drawn.
+    Yield one bar for each price at which an instance was billed, highest first. Later bars are drawn over earlier ones,
+    so a lower bar stays visible where bars overlap. Of several bars of one capacity type that are too narrow to see,
+    only one is drawn.
     """
     drawn = sorted(
         ((charge, str(launch.intent.offering.capacity_type)) for launch, charged in shown for charge in charged),

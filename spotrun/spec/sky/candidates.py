@@ -2,9 +2,9 @@
 Translates SkyPilot's candidates (`any_of`, `ordered`) into spotrun's keys.
 
 In SkyPilot, each candidate is one combination of a place, accelerators and a capacity type. In spotrun, a job names the
-places, the kinds and the capacity types separately, and spotrun can rent any combination of them. So if a combination
-of values in the list is not a candidate, spotrun could rent an instance that the user has excluded. Such a list is
-refused.
+places, the kinds and the capacity types separately, and spotrun may rent any combination of them. So a list is accepted
+only if it contains every combination of the values in it. With any other list, spotrun could rent a combination that
+the user has left out.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class JobValue:
     """
     A value for one of spotrun's keys. None means that the key is to be removed.
 
-    A message about a part of this value has to name the key that the user wrote. `spelled` has a pair of keys for each
-    part. The first is the key of the part, relative to spotrun's key. The second is the key that the user wrote,
-    relative to the list of candidates.
+    `spelled` has a pair of keys for each part of the value. Messages about the part need them to name the key that the
+    user wrote. The first key of a pair is that of the part, relative to spotrun's key. The second is the key that the
+    user wrote, relative to the list of candidates.
     """
 
     section: str
@@ -133,10 +133,10 @@ class Candidates:
 
     def wishes(self) -> list[JobValue]:
         """
-        Return the values of spotrun's keys that together allow exactly the listed candidates.
+        Return the values of spotrun's keys that allow all of the listed candidates, and no other combination.
 
         Raises:
-            Unreadable: no values of spotrun's keys allow exactly these.
+            Unreadable: there are no such values.
         """
         self._require_one_cloud()
         self._require_no_order()
@@ -222,7 +222,7 @@ class Candidates:
 
     def _name_of_kind(self, at: int) -> str | None:
         """
-        Return the key with which the candidate itself names a kind of instance; None if the candidate has no such key.
+        Return the key under which the candidate itself names a kind of instance; None if the candidate has no such key.
         In that case, a key above the list may name a kind.
         """
         return next((name for name in ("instance_type", "accelerators") if name in self.listed[at]), None)
@@ -280,8 +280,8 @@ def _own_kind(item: dict[str, Any], at: int) -> str | None:
 
 def _kind_above(above: dict[str, Any]) -> str | None:
     """
-    Return the kind of instance that the keys above the list name, as text. This function does not check the text. Later
-    code checks it, and that code's error can name the right key.
+    Return the kind of instance that the keys above the list name, as text. Later code checks this text, because its
+    error can name the right key.
     """
     return _text(above.get("instance_type", above.get("accelerators")))
 

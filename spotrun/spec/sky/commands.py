@@ -1,4 +1,4 @@
-"""Finds what the commands in `setup` and `run` need, but only SkyPilot provides."""
+"""Finds variables and folders that only SkyPilot provides and that the commands in `setup` and `run` use."""
 
 from __future__ import annotations
 

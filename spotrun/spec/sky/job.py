@@ -1,9 +1,9 @@
 """
 Translates a job with SkyPilot's keys to spotrun's keys.
 
-A key with the same meaning is replaced by spotrun's. A key without a counterpart becomes a problem with advice on
-what to write instead; no key is dropped silently. `spotrun.spec.file` translates every job, so a file may mix the keys
-of both tools.
+A key that spotrun has under another name is replaced. A key without a counterpart becomes a problem with advice on what
+to write instead; no key is dropped silently. `spotrun.spec.file` translates every job, so a file may mix the keys of
+both tools.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spotrun.units import shown
 
 def translate(data: dict[str, Any], unreadable: set[Key]) -> Translation:
     """
-    Replace SkyPilot's keys in `data` by spotrun's keys with the same meaning. Record each translation, and a problem
+    Replace SkyPilot's keys in `data` with spotrun's keys of the same meaning. Record each translation, and a problem
     for each key without a counterpart.
     """
     found = Translation(data, unreadable)
@@ -38,7 +38,7 @@ def translate(data: dict[str, Any], unreadable: set[Key]) -> Translation:
 
 
 def _take_nothings(found: Translation) -> None:
-    """Remove keys that request only what spotrun does in any case."""
+    """Remove keys that request only what spotrun does anyway."""
     if found.data.get("api_server_access") is False:
         del found.data["api_server_access"]
         found.say(("api_server_access",), "what happens anyway: a training gets no credentials of a server")
@@ -95,8 +95,7 @@ def _take_config(found: Translation) -> None:
 
 def differences(data: dict[str, Any]) -> Iterator[str]:
     """
-    Yield a note for each key that the translated file leaves out, and for which SkyPilot and spotrun have different
-    defaults.
+    Yield a note for each key that is not in the translated file and has another default in spotrun than in SkyPilot.
     """
     resources = data.get("resources")
     resources = resources if isinstance(resources, dict) else {}

@@ -1,6 +1,6 @@
 """
-Refuses all entries of `file_mounts`: mounts, and copies of files that are outside the work folder. The refusal says
-what to write instead.
+Refuses every entry of `file_mounts`, whether it mounts a bucket or copies files into the machine. The refusal says what
+to write instead.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _no_copy(target: str, source: str) -> Unreadable:
 
 
 def _copied(source: str, target: str) -> str | None:
-    """Return the advice to copy the bucket with a command. Return None if there is no such command on any image."""
+    """Return the advice to copy the bucket with a command in `run`; None if no image has a command for this bucket."""
     scheme = source.partition("://")[0].lower()
     if scheme not in COPIES:
         return None
@@ -97,8 +97,8 @@ def _out_of_reach(source: str) -> Unreadable:
 
 def _word(text: str) -> str:
     """
-    Return `text` as a word of a shell command, in quotes if the shell needs them. Variables and `~/` alone are no
-    reason for quotes, because the shell has to replace them.
+    Return `text` as a word of a shell command, in quotes if the shell needs them. Variables and `~/` stay unquoted if
+    nothing else needs quotes, so that the shell replaces them.
     """
     plain = text.removeprefix("~/").replace("${", "").replace("}", "").replace("$", "")
     return _told(text) if quote(plain) == plain else _told(quote(text))

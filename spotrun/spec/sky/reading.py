@@ -1,4 +1,4 @@
-"""Reads a SkyPilot task file. The result shows how each of its keys was translated, and the job that results."""
+"""Reads a SkyPilot task file. Returns the translated job, and how each key of the file was translated."""
 
 from __future__ import annotations
 

@@ -103,8 +103,7 @@ def _take_disk(found: Translation, key: Key, resources: dict[str, Any]) -> None:
 
 def _take_image(found: Translation, key: Key, resources: dict[str, Any]) -> None:
     """
-    Move a machine image to the section of its cloud. Leave a container image in `image_id`, which means the same in
-    spotrun.
+    Move a machine image to the section of its cloud. Leave a container image in `image_id`, which spotrun has too.
     """
     value = resources["image_id"]
     if isinstance(value, dict):
@@ -161,7 +160,7 @@ def _take_image_of_region(found: Translation, key: Key, resources: dict[str, Any
 
 def _take_autostop(found: Translation, key: Key, resources: dict[str, Any]) -> None:
     """
-    Remove `autostop` if its setting fits what spotrun does: it ends the instances of a run as soon as the run is over.
+    Remove `autostop` if it asks for what spotrun always does: to end a run's instances as soon as the run is over.
     Refuse any other setting.
     """
     value = resources.pop("autostop")
@@ -207,8 +206,8 @@ def _take_recovery(found: Translation, key: Key, resources: dict[str, Any]) -> N
 
 def _take_strategy(found: Translation, key: Key, value: object) -> None:
     """
-    Refuse a strategy of recovery that differs from spotrun's. After an interruption, spotrun tries all allowed places,
-    and the place of the interruption last.
+    Refuse a recovery strategy that differs from spotrun's. After an interruption, spotrun tries all allowed zones, and
+    last the zone where the interruption was.
     """
     name = str(value).upper()
     if name == "FAILOVER":
@@ -238,7 +237,7 @@ def _take_candidates(found: Translation, key: Key, resources: dict[str, Any]) ->
 
 def _fulfil(found: Translation, key: Key, wish: JobValue) -> str | None:
     """
-    Set one of spotrun's keys to a value that follows from the candidates at `key`. Return a description of the change;
+    Set one of spotrun's keys to a value that the candidates at `key` translate to. Return a description of the change;
     None if nothing changed, or if the change was refused.
     """
     holder = found.section(wish.section)

@@ -1,4 +1,4 @@
-"""Collects the translation of a SkyPilot task file."""
+"""Holds the translation of a SkyPilot task file, and the problems found while translating."""
 
 from __future__ import annotations
 
