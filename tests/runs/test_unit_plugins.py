@@ -1,8 +1,10 @@
-"""The plugins of the unit tests: forked processes, and a limit on the processor time of a test."""
+"""The plugins of the tests: forked processes, the processor time of a test, and processes with warm imports."""
 
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.plugins.processor_time import ProcessTree, compare
+from tests.plugins.warm import Servers, Start, is_usual, module_of
+from tests.support.eventually import eventually
 from tests.support.repository import ROOT
+from tests.support.sandbox import environment_of
 
-pytestmark = pytest.mark.checks(*(f"tests/plugins/{name}.py" for name in ("forked", "processor_time", "unchanged")))
+pytestmark = pytest.mark.checks(
+    *(f"tests/plugins/{name}.py" for name in ("forked", "processor_time", "unchanged", "warm", "warm_server"))
+)
 SERVER = """
 import os, pytest
 
@@ -133,7 +140,8 @@ def test_a_process_that_dies_fails_the_run(tmp_path: Path) -> None:
 CHECKS = """
 import pytest
 
-pytestmark = pytest.mark.checks("tool")
+PLUGINS = ("forked", "processor_time", "unchanged", "warm", "warm_server")
+pytestmark = pytest.mark.checks(*(f"tests/plugins/{name}.py" for name in PLUGINS))
 
 def test_of_the_tool(): pass
 """
@@ -157,3 +165,50 @@ def test_tests_of_a_tool_are_left_out_until_the_tool_changes(tmp_path: Path) -> 
     assert "1 deselected" in done("skip")
     (tmp_path / "tool" / "code.py").write_text("2")
     assert "1 passed" in done("skip")
+
+
+@pytest.fixture(scope="module")
+def servers() -> Servers:
+    return Servers()
+
+
+def begin(servers: Servers, folder: Path, *words: str, **variables: str) -> tuple[int, Path]:
+    """Start `spotrun …` by a server. Return its process id and the file of its output."""
+    output = folder / "output"
+    with output.open("wb") as file, open(os.devnull, "rb") as nothing:
+        fds = {0: nothing.fileno(), 1: file.fileno(), 2: file.fileno()}
+        pid = servers.start(Start("spotrun", False, words, {**os.environ, **variables}, str(folder), fds, False), None)
+    assert pid is not None
+    return pid, output
+
+
+def test_warm_process_is_a_child_with_its_own_folder_variables_arguments_and_exit_code(
+    servers: Servers, tmp_path: Path
+) -> None:
+    pid, output = begin(servers, tmp_path, "status", "--store", "none", SPOTRUN_TESTS_OWN="its own")
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
+    assert "there is no folder none" in output.read_text()
+    pid, output = begin(servers, tmp_path, "metrics", "--store", ".", "--listen", "127.0.0.1:0", SPOTRUN_TESTS_OWN="1")
+    eventually(lambda: "serving" in output.read_text())
+    assert environment_of(pid)["SPOTRUN_TESTS_OWN"] == "1"
+    assert Path(f"/proc/{pid}/cmdline").read_bytes().startswith(f"{sys.executable}\0-m\0spotrun\0metrics".encode())
+    assert os.readlink(f"/proc/{pid}/cwd") == str(tmp_path)
+    os.kill(pid, signal.SIGINT)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+
+
+@pytest.mark.parametrize(
+    ("words", "variables"),
+    [
+        (["-c", "pass"], {}),
+        (["-m", "spotrun.store"], {}),
+        (["-u", "-m", "spotrun"], {}),
+        (["-m", "spotrun"], {"PYTHONHASHSEED": "3"}),
+        (["-m", "spotrun"], {"PYTHONPATH": "/elsewhere"}),
+    ],
+)
+def test_process_that_no_server_can_stand_for_starts_as_always(words: list[str], variables: dict[str, str]) -> None:
+    assert module_of([sys.executable, *words], None) is None or not is_usual({**os.environ, **variables})
+    assert module_of([sys.executable, "-P", "-m", "spotrun.agent"], None) == ("spotrun.agent", True, [])
+    assert is_usual({**os.environ, "PYTHONPATH": str(ROOT)})
