@@ -40,7 +40,7 @@ beginning of the zones' first periods.
 
 def generate(regions: Sequence[str], ticks: int, tick_s: float, seed: int) -> np.ndarray:
     """
-    Return a market: a boolean array of shape (tick, zone), True where the zone has spot in the tick. `regions` has
+    Return a market: a boolean array of shape (tick, zone), True where the zone has spot in the tick. `regions` lists
     the region of each zone.
     """
     rng = np.random.default_rng(seed)

@@ -62,7 +62,7 @@ class RunMeasurements(msgspec.Struct, frozen=True):
 
 
 def measured(states: Iterable[RunState]) -> RunMeasurements:
-    """Collect the measurements from one job's runs; `states` has the newest run first."""
+    """Collect the measurements from one job's runs, given with the newest first."""
     known = list(states)
     setups_s = tuple(seconds for state in known for seconds in _setups(state, "run"))
     whole_s = fmean(setups_s) if setups_s else None
@@ -87,8 +87,8 @@ def _size_bytes(event: CheckpointCommitted) -> int:
 
 def _setups(state: RunState, how: str) -> Iterator[float]:
     """
-    Yield the seconds that `setup` took on each instance where it was done in the way `how`: "run" means that it ran in
-    full and was then packed into the cache, "unpacked" that the instance only unpacked the cache.
+    Yield the seconds that `setup` took on each instance that `how` selects: "run" for those where it ran in full and
+    was then packed into the cache, "unpacked" for those that only unpacked the cache.
     """
     for attempt in state.attempts.values():
         if attempt.setup is not None and attempt.setup.how == how and attempt.setup.packed_bytes:

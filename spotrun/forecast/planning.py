@@ -137,9 +137,8 @@ def _with_bench(
     known: RunMeasurements, spec: RunSpec, spec_path: Path, store: str | None
 ) -> tuple[RunMeasurements, list[str]]:
     """
-    Complete the figures that runs have measured (`known`) with figures that `spotrun bench` has measured on the job's
-    first kind of instances. A figure that runs have measured is kept. Return the result, and notes for the user about
-    the added figures.
+    Add to the measurements of earlier runs (`known`) what they lack and `spotrun bench` has measured on the job's first
+    kind of instances. Return the result, and notes for the user about the added figures.
 
     Raises:
         StoreError: the store cannot be read, and the duration of the work is not known from elsewhere.
@@ -174,8 +173,8 @@ def _with_bench(
 def _start_s(found: BenchResult, measured_s: float, spec: RunSpec) -> float:
     """
     Return the duration of a changeover in seconds of run time. The bench measured the duration `measured_s`, in system
-    time. That duration includes the boot of the bench's instance, which usually takes `found.usual_boot_s`. In the
-    result, this is replaced by the boot time that this job expects.
+    time. That duration includes the boot of the bench's instance, usually `found.usual_boot_s`. The result has the boot
+    time that this job expects instead.
     """
     return measured_s * clock_of(spec).scale + spec.boot.total_seconds() - found.usual_boot_s
 
@@ -200,7 +199,7 @@ def _source(spec: RunSpec, world: World, traces: Path | None, published_as: str,
             requests are not known.
     """
     if traces is not None and price_history:
-        raise SpecInvalid("the record of --traces already has prices", hint="leave out --price-history")
+        raise SpecInvalid("the record given with --traces already has prices", hint="leave out --price-history")
     known_word("--published-as", published_as, AVAILABLE)
     if traces is not None:
         return Recorded(traces.name, read_any(traces, published_as, 1, 1.0))

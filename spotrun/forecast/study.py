@@ -81,7 +81,7 @@ class Options(msgspec.Struct, frozen=True):
     The scope of a study: the strategies, and the jobs with which each strategy is simulated.
 
     If a recorded market has no prices, the price of spot is the on-demand price divided by `price_ratio`. A recorded
-    market is divided into windows. With `every` = n, the study uses only each n-th window. In each window, the study
+    market is divided into windows. With `every` = n, the study uses only every n-th window. In each window, the study
     starts each job at up to `starts` different times.
     """
 

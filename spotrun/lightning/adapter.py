@@ -37,7 +37,10 @@ def _is_ours(cls: type) -> bool:
 
 
 class LightningFramework(Position, Loaders):
-    """One Trainer, as spotrun sees it. `loss` is the loss of the newest batch; the callback sets it."""
+    """
+    One Lightning Trainer, behind the interface `Framework`. `loss` is the loss of the newest batch; the callback sets
+    it.
+    """
 
     def __init__(self, trainer: Any) -> None:
         super().__init__(trainer)
@@ -197,7 +200,7 @@ class LightningFramework(Position, Loaders):
         others_load_it = trainer_state.others_load_it(self._trainer)
         counted = self._loops.counting_the_epoch_as_begun(state, epoch_ended=place.epoch_ended)
         self._state = counted | {OPTIMIZERS: optimizers.take() if others_load_it else []}
-        self._kinds = rest.get("schedules")  # None in a snapshot of an older spotrun
+        self._kinds = rest.get("schedules")  # None in a snapshot of an older version of spotrun
         trainer_state.load(self._trainer, self._state, self._kinds)
         trainer_state.load_optimizers_by(self._trainer, optimizers.load)
         if weights is not None:
@@ -228,24 +231,24 @@ class LightningFramework(Position, Loaders):
         """
         trainer_state.load_again(self._trainer, self._state)
         trainer_state.load_scores(self._trainer, self._state)
-        if "saving" in self._rest:  # not in a snapshot of an older spotrun
+        if "saving" in self._rest:  # not in a snapshot of an older version of spotrun
             attributes.load(self._trainer, attributes.SAVING, self._rest["saving"])
         self._schedulers = self._state[SCHEDULERS]
         self._state = {}
         trainer_state.load_metrics(self._trainer, metrics)
-        if "stopping" in metrics:  # not in a snapshot of an older spotrun
+        if "stopping" in metrics:  # not in a snapshot of an older version of spotrun
             stopping.load(self._trainer, metrics["stopping"])
         self._loops.resume(validation_due=self._place.validation_due, should_stop=self._rest["should_stop"])
 
     def enter(self) -> None:
         """Continue the training loop at the restored position. Called in on_train_start."""
         averaging.load(self._trainer, self._rest["averaging"])
-        if "pruning" in self._rest:  # not in a snapshot of an older spotrun
+        if "pruning" in self._rest:  # not in a snapshot of an older version of spotrun
             pruning.load(self._trainer, self._rest["pruning"])
         if "rates" in self._rest:
             attributes.load(self._trainer, attributes.RATES, self._rest["rates"])
         self._trainer.accumulate_grad_batches = self._rest["accumulate_grad_batches"]
-        if "lengths" in self._rest:  # not in a snapshot of an older spotrun
+        if "lengths" in self._rest:  # not in a snapshot of an older version of spotrun
             self._loops.have_lengths(self._rest["lengths"])
         self._loops.enter(mid_epoch=not self._place.epoch_ended)
         self._rest = {}

@@ -82,7 +82,7 @@ def _facts_of_another(state: dict[str, Any], meta: dict[str, Any]) -> Facts:
 
 def read_facts(path: Path) -> Facts:
     """
-    Return a Lightning checkpoint's facts. No code in the file is executed, and no tensor is read.
+    Return facts about a Lightning checkpoint. No code in the file is executed, and no tensor is read.
 
     Raises:
         SpecInvalid: the file is not a Lightning checkpoint, or holds more than plain values and tensors.
@@ -105,7 +105,7 @@ def _load(path: Path) -> Any:
     try:
         if path.exists() and not zipfile.is_zipfile(path):
             raise SpecInvalid(
-                f"{path} was not written by torch.save, or was saved by a torch older than 1.6",
+                f"{path} was not written by torch.save, or was saved by a version of torch before 1.6",
                 hint=f"{_NAME_ONE}; if your file is that old, load it with torch and save it again",
             )
         return torch.load(path, map_location="meta", weights_only=True, mmap=True)

@@ -1,4 +1,4 @@
-"""The checks of `spotrun doctor`. They check the store and its ledgers, and also either this machine or a cloud."""
+"""The checks of `spotrun doctor`: of the store, of its ledgers, and of either this machine or a cloud."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def findings(subjects: list[str], store: str | None, wish: RentalFlags) -> Itera
         raise SpecInvalid(f"doctor checks one job, not {len(paths)}", hint="spotrun doctor [aws|gcp|slurm] [JOB.yaml]")
     if named is None and wish != RentalFlags():
         raise SpecInvalid(
-            "these options describe instances, so name a cloud",
+            "these options apply to the instances of a cloud, so name the cloud",
             hint="spotrun doctor aws --region …",
         )
     if store is not None:
@@ -66,7 +66,7 @@ def _on(cloud: Cloud, spec: RunSpec | None, wish: RentalFlags, uri: str) -> Iter
 
 
 def _container(spec: RunSpec) -> Iterator[Finding]:
-    """Yield findings on a job's container: the engine, if this machine trains, and the image."""
+    """Yield findings on a job's container: its image and, if this machine trains, the container engine."""
     trains_here = cloud_of(spec).here or spec.resources.home is not None
     engine = [Step("container engine", _engine)] if trains_here else []
     image = Step("container image", lambda: _image(spec), needs=("container engine",))

@@ -174,7 +174,7 @@ def last_act(run: OpenRun) -> str:
 def request_stop(run: OpenRun, by: str | None = None) -> bool:
     """
     Write a request to stop the run to the ledger. The entry names its author: `by`, or this user if `by` is None.
-    Return False if no entry was needed, because the run has ended or a stop was requested before.
+    Return False if no entry was needed, because the run has ended or a stop was already requested.
     """
     event = StopRequested(by=by or who())
     try:
@@ -187,7 +187,7 @@ def request_stop(run: OpenRun, by: str | None = None) -> bool:
 def stop_or_detach(what: str = "the run") -> str | None:
     """
     Ask whether to stop or to detach, and return the answer; None if there was no answer within ANSWER_WITHIN_S. A
-    second Ctrl-C means stop. If the input ends, the answer is detach, because the user did not decide to stop.
+    second Ctrl-C means stop. The end of the input means detach, because the user did not decide to stop.
     """
     signal.setitimer(signal.ITIMER_REAL, ANSWER_WITHIN_S)
     try:

@@ -55,7 +55,7 @@ class Prepared(NamedTuple):
 
     `spec` is the job as it will be stored, and `chosen` is the offering that it requests first. `earlier` are the runs
     with the same name, newest first. `notes` are for the user. `start` is the Lightning checkpoint that the training
-    starts from. `later` is True if the job will begin at another time.
+    starts from. `later` is True if the job does not begin now.
     """
 
     spec: RunSpec
@@ -97,8 +97,8 @@ class Prepared(NamedTuple):
 
     def going_on(self) -> list[str]:
         """
-        Return a note on each earlier run that still trains or may still cost money. If one of the runs cannot be read,
-        return no notes.
+        Return a note on each earlier run that is still training or may still cost money. If one of the runs cannot be
+        read, return no notes.
         """
         try:
             unended = [run for run in self.earlier[:RUNS_MAX] if not read_final_status(run.store, run.created.uid)]
@@ -117,7 +117,7 @@ class Prepared(NamedTuple):
 
         Raises:
             SpotrunError: the run cannot be created.
-            KeyboardInterrupt, Signalled: nothing was rented.
+            KeyboardInterrupt, Signalled: the user or a signal interrupted this. Nothing was rented.
         """
         try:
             return create_known(prepare_run(self.spec, f"cli:{who()}", self.start))
@@ -154,9 +154,9 @@ def prepare_later(
     spec: RunSpec, cloud: Cloud, *, all_left_behind: bool = False, world: World | None = None
 ) -> Prepared:
     """
-    Gather what has to be known before a run of `spec` begins at another time and on another machine. The tag of the
-    job's image is kept, and not replaced with a digest, because by then the tag may refer to a newer image.
-    `all_left_behind` is as in `check_job`, `world` as in `prepare`.
+    Gather what has to be known before a run of `spec` begins later, on another machine. The tag of the job's image is
+    not replaced with a digest, because by then the tag may refer to a newer image. `all_left_behind` is as in
+    `check_job`, `world` as in `prepare`.
 
     Raises:
         SpecInvalid: no offering suits the job, none is within max_price now, or the run would never complete.
@@ -193,8 +193,7 @@ def _newest_state(runs: Sequence[OpenRun]) -> RunState | None:
 
 def billed(spec: RunSpec) -> bool:
     """
-    Return True if a launch costs real money. This can be so even with simulated instances, if the store is a real
-    bucket.
+    Return True if a launch costs real money. Even a launch of simulated instances does, if the store is a real bucket.
     """
     return not spec.cloud.simulated or spec.checkpoint.in_bucket
 

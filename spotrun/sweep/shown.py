@@ -19,13 +19,13 @@ def sweep_shown(sweep: NamedSweep) -> SweepShown:
     Return the current state of the sweep, whether or not a process takes care of it.
 
     Raises:
-        SpecInvalid: an older spotrun began the sweep, and did not record its budget.
+        SpecInvalid: an older version of spotrun began the sweep, and did not record its budget.
         StoreError: the sweep's record in the store is malformed.
     """
     record = sweep.record
     if record.budget_usd is None:
         raise SpecInvalid(
-            f"the sweep {record.name} was begun by an older spotrun, which recorded neither its budget nor its metric",
+            f"the sweep {record.name} was begun by an older version of spotrun, which recorded no budget and no metric",
             hint="to see its report, repeat the command that began the sweep",
         )
     params = _params(sweep)

@@ -87,7 +87,7 @@ def verify_command(
     """
     if plan.at:
         raise SpecInvalid(
-            "--at takes steps, and spotrun cannot count the steps of a command",
+            "--at takes step numbers, and spotrun cannot count the steps of a command",
             hint="give the number of kills: --kills 3",
         )
     every_s = max(COMMIT_MIN_S, straight.duration_s / COMMITS)

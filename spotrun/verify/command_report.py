@@ -1,4 +1,4 @@
-"""Shows as text the result of `spotrun verify-resume` for a command."""
+"""Formats the result of `spotrun verify-resume` for a command as text."""
 
 from __future__ import annotations
 

@@ -78,8 +78,8 @@ class Slurm(Cloud):
 
     def require_known(self, spec: RunSpec) -> None:
         """
-        Check that Slurm's controller knows the job's partitions. The check needs a connection to the controller, but so
-        does submitting the job.
+        Check that Slurm's controller knows the job's partitions. Like submitting the job, this needs a connection to
+        the controller.
         """
         from spotrun.clouds.slurm.commands import Programs, require_submitting
         from spotrun.clouds.slurm.config import config_of
@@ -138,8 +138,8 @@ class Slurm(Cloud):
 
     def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
         raise CloudError(
-            f"{instance_id} is on slurm, where only Slurm interrupts instances",
-            hint="without a notice: scancel; with a notice: submit a job to a partition with a higher PriorityTier",
+            f"{instance_id} is on slurm, and spotrun cannot interrupt instances there",
+            hint="scancel ends it without a notice; a job in a partition with a higher PriorityTier, with a notice",
         )
 
     def forget(self, run_uid: str) -> None:
@@ -162,7 +162,7 @@ class Slurm(Cloud):
 
     def offers(self, wish: RentalFlags) -> Quotes:
         raise SpecInvalid(
-            "the prices of a cluster's nodes are known only from a job (slurm.partitions)",
+            "a cluster lists no prices of its nodes; a job gives them in slurm.partitions",
             hint="`spotrun launch JOB.yaml --dry-run`, or `spotrun doctor slurm` to list the partitions",
         )
 
