@@ -1,4 +1,4 @@
-"""The cost of each interruption, from the ledger's entries before and after it. Pure: no clock, no I/O."""
+"""Computes the cost of each interruption from the ledger's entries before and after it. Pure: no clock, no I/O."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Interruption:
     a notice. `detection` is the time from the instance's end until the ledger recorded that end. `commit_age` is the
     age, at the time `at`, of the checkpoint from which training later resumed; None if training began from scratch.
     `to_first_step` is the time from `at` to the first step of a later trainer; None if no later trainer has made a step
-    yet. Time in which the run was paused (stopped by the user or failed, and later resumed) is not included.
+    yet. It does not include time in which the run was paused (stopped by the user or failed, and later resumed).
     """
 
     attempt: int
@@ -108,8 +108,8 @@ def _notice_lead(attempt: Attempt) -> timedelta | None:
 
 def _commit_age(state: RunState, trainer: Trainer | None, at: datetime) -> timedelta | None:
     """
-    Return the age, at the time `at`, of the commit from which `trainer`, the first trainer of a later attempt, resumed.
-    If no such trainer has started yet (None), return the age of the newest commit, from which it will resume.
+    Return how old, at the time `at`, the commit was from which training resumed. `trainer` is the first trainer of a
+    later attempt. If it is None, use the newest commit, from which training will resume.
     """
     if trainer is None:
         commit = state.latest_commit()

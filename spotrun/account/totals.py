@@ -1,5 +1,5 @@
 """
-Computes running totals of a run's costs and counts, such as requests.
+Computes running totals of a run's costs, and of counts such as the number of requests.
 
 At each boundary between two epochs, each sum is rounded to nano-dollars. An epoch's cost is the difference between the
 sums at its two boundaries, so the epochs' costs add up exactly to the total.
@@ -180,8 +180,8 @@ class Totals:
         kept_until = account_end(state, horizon)
         self._stored = Integral([*_stored(state, kept_until)])
         # For a commit, the agent sends put requests to the store: one for each object of the checkpoint, and one for
-        # the manifest. Then it reads the objects back, with get requests, to verify them. Each entry of the ledger is
-        # one put.
+        # the manifest. Then it reads the objects back, with get requests, to verify them. Each ledger entry takes one
+        # more put.
         self._puts = Tally(
             [(commit.at, commit.event.puts) for commit in state.commits]
             + [(outputs.at, outputs.event.objects) for outputs in state.all_outputs()]
@@ -288,7 +288,7 @@ def _counterfactual(
 ) -> Iterable[tuple[datetime, datetime, Decimal]]:
     """
     Yield the spans for which an on-demand run would have to pay too: all productive spans, and the spans of the run's
-    first start. Each is yielded as its start, its end, and the total hourly price of the on-demand machines.
+    first start. Yield the start and the end of each, and the total hourly price of its on-demand machines.
     """
     baseline = baseline_usd_per_hour(state)
     first = next((span for span in spans if span.kind is Activity.PRODUCTIVE), None)

@@ -1,4 +1,4 @@
-"""The cost of gang members that are ready, while they wait for others to become ready. Pure."""
+"""Computes what the ready members of a gang cost while they wait for the others. Pure."""
 
 from __future__ import annotations
 

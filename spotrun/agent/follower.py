@@ -137,8 +137,8 @@ class Follower:
 
     def _put_files(self, number: int | None) -> str:
         """
-        Restore the work folder for commit `number`. If the commit holds a command's state, restore the same state as on
-        the lead. Restore all other files as the user uploaded them. If the commit is damaged in the store, return a
+        Restore the work folder for commit `number`. It then has the files that the user uploaded and, if the commit
+        holds a command's state, the same state as on the lead. If the commit is damaged in the store, return a
         description of the damage; otherwise return "".
 
         Raises:

@@ -6,7 +6,7 @@ stop.
 
 After a notice, training goes on until `leave_s`, so that as few paid seconds as possible are wasted. At `give_up_s` the
 agent stops trying to save. These two times are computed differently for a training that reports its steps, for a
-command, and for a command whose state is saved. Each of the three has a class that implements `Times`.
+command whose state is saved, and for any other command. For each of the three, a class implements `Times`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Stage(Enum):
 
 
 class Times(Protocol):
-    """Interface: computes the times at which a training or a command has to stop, in monotonic seconds of run time."""
+    """The times at which a training or a command has to stop, in monotonic seconds of run time."""
 
     def leave_s(self, drain: GracePeriod) -> float:
         """Return the time at which training has to stop so that the deadline is met."""

@@ -4,8 +4,8 @@ Stores the measurements of `spotrun bench` next to the runs, for later runs of t
     bench/NAME/DIGEST/KIND                  DIGEST: the digest of the job's program and all its arguments
 
 A later measurement of the same job and kind replaces the earlier one. A run uses the measurements only to decide which
-instance type to request first. If its job has no measurements, the run uses published speeds of the types until it has
-measured its own.
+instance type to request first. If its job has no measurements, the run relies on the types' published speeds until it
+has measured them itself.
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ def benched_steps(store: Store, spec: RunSpec, scale: float) -> dict[str, float]
 
 def steps_of_the_first(kinds: Iterable[Kind], known: dict[str, BenchResult]) -> dict[str, float]:
     """
-    Return how many seconds each measured kind of instance needs for as many samples as the first measured kind in
-    `kinds` has in one step. The seconds per step would not be comparable, because a step on more devices may have more
-    samples.
+    Return, for each measured kind of instance, the seconds that it needs for the samples of one step on the first
+    measured kind in `kinds`. Its own seconds per step would not be comparable, because a step on more devices may have
+    more samples.
     """
     found = [known[str(kind)] for kind in kinds if str(kind) in known]
     base = found[0].samples if found else None

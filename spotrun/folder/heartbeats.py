@@ -1,7 +1,6 @@
 """
-Measures how long each agent of a run has been silent. Both ends of a silence are measured on the store's clock: the
-last heartbeat that the store received from the agent, and the newest one that it received from this runner, which
-stands for the current time.
+Measures how long each agent of a run has been silent. A silence is measured on the store's clock: from the last
+heartbeat that the store received from the agent, to the newest one that it received from this runner.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ class Heartbeats:
         self, store: Store, clock: Clock, erased: Callable[[], None] = lambda: None, pace: PollIntervals = ALL_THE_TIME
     ) -> None:
         """
-        Read and write heartbeats in `store`, at the intervals `pace`. Call `erased` if this process's own heartbeat has
-        disappeared from the store, before writing the next one.
+        Read and write heartbeats in `store`, at the intervals `pace`. If this process's own heartbeat has disappeared
+        from the store, call `erased` before writing the next one.
         """
         self._erased = erased
         self._store = store
@@ -52,8 +51,8 @@ class Heartbeats:
         heartbeats may not have reached it either.
 
         If it is time for the next reading, read the heartbeats, and then write this runner's own heartbeat, which
-        contains `message` and `blind`. The order matters after this machine has slept: if the runner first wrote its
-        heartbeat, every agent would seem to have been silent while the machine slept. If another runner takes care of
+        contains `message` and `blind`. The order matters after this machine has slept: if the runner wrote its own
+        heartbeat first, every agent would seem to have been silent for the whole sleep. If another runner takes care of
         the run, use that runner's heartbeat and write none.
 
         Raises:

@@ -1,6 +1,6 @@
 """
-Limits how often a runner polls data that change slowly. Each poll makes a list request and a write request, the most
-expensive requests of a store.
+Limits how often a runner polls data that change slowly. Each poll makes a list request and a write request, which are a
+store's most expensive requests.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ AT_LEAST_S = 1.0
 class PollThrottle:
     """
     Decides when the next poll is due. The first poll is due immediately. The caller calls `taken` after each successful
-    poll, but not after a failed one, which therefore stays due. The time since the last poll is measured on two clocks,
-    because the monotonic clock may stop while a machine sleeps.
+    poll. A failed poll stays due. The time since the last poll is measured on two clocks, because the monotonic clock
+    may stop while a machine sleeps.
     """
 
     def __init__(self, clock: Clock, every_s: float = EVERY_S) -> None:

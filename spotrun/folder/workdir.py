@@ -30,7 +30,7 @@ def pack(folder: Path, runs: str = "") -> bytes:
     never travel.
 
     Raises:
-        SpecInvalid: the files are too large to be sent to every instance, or a file of rules cannot be read.
+        SpecInvalid: the files are too large to be sent to every instance, or an ignore file cannot be read.
     """
     files = sorted(travelling(folder, runs).files)
     size = sum(path.stat().st_size for path in files)
@@ -73,7 +73,7 @@ def fetch(store: Store, sha256: str, folder: Path) -> None:
     Unpack a stored work folder into `folder`.
 
     Raises:
-        SpotrunError: the object does not have the digest in its name.
+        SpotrunError: the object's content does not match the digest in its name.
     """
     data = store.get(key_of(sha256))
     if hashlib.sha256(data).hexdigest() != sha256:

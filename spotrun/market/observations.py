@@ -3,7 +3,7 @@ The market observations of runs. An *observation* is one fact about one pool tha
 
 A run's observations are computed from its ledger alone, so two runners of one run report the same ones. Another run
 uses the observations only to decide which pool to try first. Without them, it may try the pools in a worse order, but
-the result of its training is the same.
+its training gives the same result.
 """
 
 from __future__ import annotations

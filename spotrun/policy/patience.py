@@ -1,6 +1,6 @@
 """
-Computes a run's age, not counting its pauses, and how long the run waits at most for the cloud and for its instances.
-None of these limits is so short that a slow disk alone could exceed it.
+Computes a run's age without its pauses, and the longest times that the run waits for its cloud and its instances. None
+of these times is so short that a slow disk alone could exceed it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def look_s(time_scale: float) -> float:
 
 def at_least_real(patience: timedelta, state: RunState) -> timedelta:
     """
-    Return `patience`, a length of run time, but at least the run time that passes in `REAL_PATIENCE` of system time.
+    Return `patience`, in run time, or the run time that passes in `REAL_PATIENCE` of system time, whichever is longer.
     """
     return max(patience, REAL_PATIENCE * state.created.time_scale)
 

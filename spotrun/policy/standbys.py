@@ -32,8 +32,8 @@ life. There has to be a limit, because a ledger that an earlier version wrote ma
 
 class FailedStandbys(msgspec.Struct, frozen=True):
     """
-    A series of failed standbys: the number of standbys, the reason why the newest one failed, and the time at which the
-    run will request the next standby.
+    A series of failed standbys: how many there are, why the newest one failed, and when the run will request the next
+    one.
     """
 
     count: int
@@ -79,8 +79,8 @@ def failed_standbys(state: RunState, capacity_type: CapacityType) -> FailedStand
 
 def failing_standbys(state: RunState) -> FailedStandbys | None:
     """
-    Return the failed standbys of one capacity type; if there are several such types, of the one with the longest wait
-    for the next standby. Return None if no standby has to wait.
+    Return the failed standbys of the capacity type whose next standby has to wait longest. Return None if no standby
+    has to wait.
     """
     found = (failed_standbys(state, capacity_type) for capacity_type in CapacityType)
     return max((each for each in found if each is not None), key=lambda each: each.again_at, default=None)
@@ -103,8 +103,8 @@ def _why(launch: Launch) -> str:
 
 def _again_at(state: RunState, current: Attempt, failed: Sequence[Launch]) -> datetime:
     """
-    Return the time at which the next standby can be requested. This is the end of the pause, or earlier if a standby
-    requested then would come too late for the end of the running instance's time-to-live.
+    Return the time at which the next standby can be requested. This is the end of the pause. It is earlier if a standby
+    requested then would not be ready when the running instance's time-to-live expires.
     """
     newest = failed[0]
     failed_at = newest.closed_at or (newest.intended_at if newest.gone is None else newest.gone.ended_at)

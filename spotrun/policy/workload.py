@@ -80,8 +80,8 @@ def pace(facts: Facts) -> Pace | None:
 
 def _trained_s(facts: Facts) -> float:
     """
-    Return the seconds of training that are not lost so far: up to the newest checkpoint, and by the running trainer
-    since then.
+    Return the seconds of training that are not lost so far: those up to the newest checkpoint, and those of the running
+    trainer since then.
     """
     kept = [commit for commit in facts.state.commits if commit.usable]
     if kept and not kept[-1].event.has_image:  # a command: its work is measured by time

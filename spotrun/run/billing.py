@@ -1,6 +1,6 @@
 """
-Computes the cost of an instance from the seconds for which it was used and its cloud's billing rule, as published on a
-certain date. The results are whole nano-dollars. No function has side effects.
+Computes the cost of an instance from the time for which it was used and its cloud's billing rule. The results are whole
+nano-dollars. No function has side effects.
 
 Only cumulative costs are rounded. The cost of a period is the difference of two of them, so the costs of all periods
 always add up to the total.
@@ -81,7 +81,7 @@ def gcp_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
     A machine is billed from the state RUNNING until it is switched off or deleted: per second, for at least a minute
     (https://cloud.google.com/compute/vm-instance-pricing). A spot machine is billed at the current list price. A spot
     machine that Google preempts in its first minute is free (https://cloud.google.com/compute/docs/instances/spot). The
-    disk is billed until it is deleted, and the ephemeral address while the machine runs.
+    disk is billed until it is deleted; the ephemeral address is billed while the machine runs.
 
     Some machine families have no Persistent Disk. Their machines get a Hyperdisk instead, at its baseline speed. Such a
     disk costs less than this rule says.
@@ -187,7 +187,7 @@ class Meter:
         return attached if self._free else attached + metered(self._prices, self.billed_from, until)
 
     def time_until(self, moment: datetime) -> timedelta:
-        """Return for how long the machine is billed by `moment`; zero if the cloud does not charge for the machine."""
+        """Return the time for which the machine has been billed at `moment`; zero if the cloud does not charge for it."""
         if self.billed_from is None or moment <= self.billed_from or self._free:
             return timedelta(0)
         return self._until(moment, self._machine_ended_at) - self.billed_from
@@ -199,8 +199,8 @@ class Meter:
 
     def _until(self, moment: datetime, end: datetime | None) -> datetime:
         """
-        Return the time up to which a machine or disk is billed, as of `moment`: `moment` itself until its `end`. After
-        that, its `end` or the end of the minimum billed time, whichever is later.
+        Return the time up to which a machine or disk that ends at `end` is billed at `moment`. Before `end`, this is
+        `moment` itself; later, it is `end` or the end of the minimum billed time, whichever is later.
         """
         assert self.billed_from is not None
         if end is None or moment < end:

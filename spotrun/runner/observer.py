@@ -90,7 +90,7 @@ class Observer:
     def remarks(self) -> list[str]:
         """
         The problems that do not stop the run, such as an unreadable market record. The list always has one string for
-        each kind of problem, which is "" if there is no such problem now.
+        each kind of problem, "" if there is no such problem now.
         """
         market = "" if self._market is None else self._market.trouble or ""
         return [self._heartbeats.refused, market, self._unlisted]
@@ -103,8 +103,8 @@ class Observer:
         Another runner may have launched that instance between the two readings. Without the second reading of the
         ledger, the instance would look like an orphan, and be terminated.
 
-        If a region does not answer, observe the others. But if the run may have an instance in that region, the
-        observation fails.
+        If a region does not answer and the run may have an instance there, the observation fails. If the run has none
+        there, the region is left out.
         """
         state = self._ledger.refresh()
         occupied = [each.intent.offering for each in state.launches.values() if not each.settled]
@@ -137,8 +137,8 @@ class Observer:
 
         Some clouds limit the number of calls. For such a cloud, a new list is requested less often while nothing
         changes: no instance is being launched or ended, and all agents keep writing their statuses. Between two
-        requests, return the previous list. If an instance ends in this time and no agent records that, the runner
-        notices it a little later: when the agent stops writing its status, or with the next list.
+        requests, return the previous list. If an instance ends meanwhile and no agent records that, the runner notices
+        it a little later: when the agent stops writing its status, or with the next list.
 
         If a request fails while nothing changes, return the previous list, and make no request for some time, because a
         new list is not urgent then.

@@ -240,8 +240,8 @@ class Runner:
         if isinstance(event, ev.InstanceGone | ev.LaunchClosed):
             event = with_last_words(event, self._ledger.state, self._observer.listed, self._last_words)
         if isinstance(event, ev.LaunchRecorded):
-            # Arm the guard before the entry is written. Then an instance without a guard has no entry either, so if
-            # this runner dies in between, the next runner finds the instance, arms its guard and writes the entry.
+            # Arm the guard before writing the entry. If this runner dies before that, the instance has no entry, so the
+            # next runner finds the instance, arms its guard and writes the entry.
             event = replace(event, unguarded=self._driver.arm(*self._guarded(event)))
         try:
             entry = self._ledger.append(lambda state: event if state.next_number == decided_at else None)

@@ -1,5 +1,5 @@
 """
-Starts the process of a trainer in a separate session, reads the trainer's messages, and ends the trainer with all
+Starts the process of a trainer in a separate session, reads the trainer's messages, and ends the trainer and all
 processes that it has started.
 """
 
@@ -139,8 +139,8 @@ def _folder_of_python(instance_dir: Path) -> Path:
         return beside
     folder = instance_dir / "bin"
     folder.mkdir(exist_ok=True)
-    # Write a script instead of a link. Python searches for its virtual environment next to the path with which it was
-    # started, and would not find it next to a link.
+    # Write a script, not a link: Python looks for its virtual environment next to the path by which it was started, and
+    # would look next to the link.
     (folder / "python").write_text(f'#!{shutil.which("sh")}\nexec "{sys.executable}" "$@"\n')
     (folder / "python").chmod(0o755)
     return folder
@@ -319,7 +319,7 @@ def _state_dir(context: AgentContext) -> Path:
 def _started_for(address: str) -> list[int]:
     """
     Return the processes of a trainer that run outside of its process group. They are found by the address of the
-    trainer's socket, which was in their environment at their start.
+    trainer's socket, which was in their environment when they started.
     """
     return [*proc.started_with(AGENT, address), *proc.started_with(AGENT, TAKEN + address)]
 

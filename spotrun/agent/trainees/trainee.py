@@ -2,8 +2,7 @@
 The interface for the program that an attempt runs. It has three implementations: a training that takes snapshots, a
 command that keeps its state in files, and a command whose state spotrun does not save.
 
-Every program starts as a command. It becomes a training when it says hello: spotrun's callback in it sends this message
-when it connects to the agent.
+Every program starts as a command. It becomes a training when spotrun's callback connects to the agent and says hello.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Trainee(Protocol):
         ...
 
     def frozen(self, letter: StateFrozen) -> None:
-        """Save the copy of a command's state in `letter`. If it comes too late to be saved, only close it."""
+        """Save the copy of a command's state that `letter` contains. If it is too late to save the copy, only close it."""
         ...
 
     def given_up(self, reason: str) -> None:
@@ -68,7 +67,7 @@ class Trainee(Protocol):
 
     def why_give_up(self, exited: TrainerExited) -> str | None:
         """
-        Return the reason for starting no other trainer after `exited`; None if another one should start. The ledger
-        already has `exited`.
+        Return the reason why no other trainer should start after `exited`; None if one should. `exited` is already in
+        the ledger.
         """
         ...
