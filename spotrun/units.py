@@ -44,7 +44,7 @@ _STEPS = re.compile(r"(\d{1,12})\s*steps?", re.ASCII)
 
 class Unreadable(ValueError):
     """
-    Raised for a value that is not what its key requires.
+    Raised for a value that its key does not accept.
 
     `suggestion` is a phrase that says what to write instead ("write 10m"). If only a part of the value is wrong, `at`
     is the path of this part, relative to the key that is being read.
@@ -59,8 +59,8 @@ class Unreadable(ValueError):
 
 def bounded(seconds: float) -> timedelta:
     """
-    Convert seconds to a duration, limited to the range from 0 to `LONGEST`, the duration of the longest job. This is
-    needed for seconds that were computed from numbers of a training script: even if each number is within its bounds,
+    Convert seconds to a duration, limited to the range from 0 to `LONGEST`, the duration of the longest job. Use it for
+    seconds that were computed from numbers that a training script reported: even if each number is within its bounds,
     the product of two can be too large for a `timedelta`.
     """
     return timedelta(seconds=min(max(0.0, seconds), LONGEST.total_seconds()))
@@ -77,7 +77,7 @@ def shown(value: object, limit: int = 60) -> str:
 
 
 def shown_lines(text: str) -> str:
-    """Return a text of several lines so that it is safe to show, without cutting it."""
+    """Make a text of several lines safe to show. It is not shortened."""
     return "\n".join(shown(line, len(line)) for line in text.split("\n"))
 
 

@@ -40,7 +40,7 @@ def trial_uid(now: datetime) -> str:
 
 def is_left_trial(uid: str, now: datetime) -> bool:
     """
-    Return whether `uid` is that of a trial identity so old that the `doctor` that made it must have died.
+    Return True if `uid` belongs to a trial identity so old that the `doctor` that made it must have died.
     """
     try:
         began = datetime.fromtimestamp(int(uid.removeprefix(TRIAL)[:8], 16), UTC)
@@ -90,8 +90,8 @@ class Identities(Protocol):
 
 class NoIdentities:
     """
-    Stands for clouds on which runs have no separate identities: instances have the launching user's rights, or all runs
-    share one identity.
+    The driver for clouds on which runs have no separate identities: instances have the launching user's rights, or all
+    runs share one identity.
     """
 
     noun = "identity"
@@ -131,7 +131,7 @@ class IdentifiedDriver(WrappedDriver):
         try:
             return super().launch(request)
         except (IdentityUnknown, AccessDenied) as error:
-            # Another runner may have removed the identity because it considered the run ended; make it again.
+            # Make the identity again. Another runner may have removed it in the belief that the run had ended.
             # AccessDenied is caught too, because Google may report a missing identity as a denial.
             self._is_made = False
             self._make(request)

@@ -43,8 +43,8 @@ _NO_PICKLE = (
 
 class PickledCall:
     """
-    Stands for an object that a pickle would create by calling a function. The function is not called. Instead, the
-    PickledCall keeps the arguments of the call, and everything that the pickle would then add to the object.
+    A placeholder for an object that a pickle would create by calling a function. The function is not called. Instead,
+    the placeholder keeps the arguments of the call, and everything that the pickle would then add to the object.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> PickledCall:

@@ -1,5 +1,5 @@
 """
-Serves the HTTP calls of a night's runner on Cloud Run. Cloud Run checks the caller, and then forwards one call at a
+Answers the HTTP calls to a night's runner on Cloud Run. Cloud Run checks the caller, and then forwards one call at a
 time.
 
     POST /    {"kind": "tick"}    an event as in function.py; the reply is 200 with the function's answer, or 500 with

@@ -84,8 +84,8 @@ class Delivery:
     """
     Delivers notifications to one sink, one after another. `number` is the sink's index in the job's `notify`.
 
-    Each notification is tried up to `tries` times. But if a notification was not delivered, the next one is tried only
-    once, because the sink probably does not work at the moment.
+    Each notification is tried up to `tries` times. After a notification that could not be delivered, the next one is
+    tried only once, because the sink is probably down.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class Delivery:
 
     def settle(self, news: News) -> DeliveryStatus:
         """
-        Deliver a notification, unless an earlier call has delivered it or given it up. Store the new status and return
-        it.
+        Deliver a notification, unless an earlier call has delivered it or given up on it. Store the new status and
+        return it.
         """
         known = status_of(self._store, self._number, news)
         if known.is_final:

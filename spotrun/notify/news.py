@@ -74,7 +74,7 @@ def news_of(entries: Iterable[Entry]) -> Iterator[News]:
 
 def may_be_news(entry: Entry) -> bool:
     """
-    Return True if there may be a notification for an entry. Only the type of its event is checked; most never have
+    Return True if there may be a notification for an entry. Only the event's type is checked; most types never cause
     one.
     """
     return isinstance(entry.event, _MAY_BE_NEWS)

@@ -154,7 +154,8 @@ class LiveView(_Watching, Screen[Tick]):
 
     def _events(self, state: RunState, room: int) -> RenderableType:
         """
-        Return the newest events that fit into `room` lines, and into `EVENTS_SHOWN` lines. No event is shown in part.
+        Return the newest events that fit into `room` or `EVENTS_SHOWN` lines, whichever is fewer. No event is shown in
+        part.
         """
         latest = worth_watching(self._ledger.entries[-4 * EVENTS_SHOWN :])
         lines: list[str] = []

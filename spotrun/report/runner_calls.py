@@ -1,6 +1,6 @@
 """
-Formats, as text and as JSON, the cost of a run's runner. Only the runner of a night costs anything: it is a function in
-the cloud, and the cloud bills each call of the function. A runner on a user's machine is free.
+Formats the cost of a run's runner as text and as JSON. Only the runner of a night costs anything: it is a function in
+the cloud, and the cloud bills each call. A runner on a user's machine is free.
 """
 
 from __future__ import annotations

@@ -178,8 +178,8 @@ def _filled(table: FiguresTable, summary: RunSummary, cells: Sequence[list[str]]
 
 def setups(summary: RunSummary) -> str:
     """
-    Describe how long the set-up took on each instance. The first instance executes the command in `setup`; later
-    instances only unpack the files that it made.
+    Describe how long setup took on each instance. The first instance executes the command in `setup`; later instances
+    only unpack the files that it made.
     """
     each = (f"attempt {summary.ordinals[attempt]} {_setup(setup)}" for attempt, setup in summary.setups.items())
     return f"Setup: {', '.join(each)}."

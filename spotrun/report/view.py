@@ -14,7 +14,7 @@ Update = TypeVar("Update")
 
 class View(AbstractContextManager["View[Update]"], Generic[Update]):
     """
-    A context manager that shows updates of some work. Enter it before the work begins, and leave it after its end.
+    A context manager that shows the progress of some work. Enter it before the work begins, and leave it after its end.
     """
 
     @abstractmethod

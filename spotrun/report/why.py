@@ -77,7 +77,7 @@ def decisions(entries: Sequence[Entry], spec: RunSpec) -> list[Decision]:
 def briefly(made: list[Decision]) -> list[Decision]:
     """
     Shorten the list of decisions. If more than PAIRS_MAX requests in a row were refused, keep only the first and the
-    last of them, and replace the others with one line that says how many they were.
+    last of them, and replace the others with one line that says how many there were.
     """
     shortened: list[Decision] = []
     rest = made
@@ -96,7 +96,7 @@ def briefly(made: list[Decision]) -> list[Decision]:
 
 def _refused_in_a_row(made: list[Decision]) -> int:
     """
-    Count the refused requests at the start of the list, up to the first other decision. Each refused request is two
+    Count the refused requests at the start of the list, up to the first other decision. A refused request makes two
     decisions: the request and its refusal.
     """
     pairs = 0
@@ -293,8 +293,8 @@ def _kind_of_launch(before: RunState, event: ev.LaunchIntended) -> str:
 
 def _refusals(before: RunState, since: datetime) -> Iterator[str]:
     """
-    Describe the refusals since `since`, in one sentence for each reason. It names the reason, the pools that refused
-    for this reason, and how long spotrun waits before it asks such a pool again.
+    Describe the refusals since `since`, in one sentence for each reason: the reason, the pools that refused for it, and
+    how long spotrun waits before it requests an instance from such a pool again.
     """
     refused: dict[str, dict[str, None]] = {}
     for launch in before.launches.values():

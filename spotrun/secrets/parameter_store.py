@@ -43,7 +43,7 @@ def read_parameters(paths: Sequence[str], rights_are_new: bool = True) -> dict[s
 
     Raises:
         SecretUnreadable: a parameter is missing, is not encrypted, or AWS denies reading it.
-        StoreUnavailable: AWS cannot answer now; a later call may succeed.
+        StoreUnavailable: AWS does not answer now; a later call may succeed.
     """
     again = Retrying(
         retry=retry_if_exception_type(_Denied),

@@ -61,7 +61,7 @@ def read_secrets(names: Sequence[str], rights_are_new: bool = True) -> dict[str,
 
     Raises:
         SecretUnreadable: a secret is missing, has lost its value, is not text, or Google denies reading it.
-        StoreUnavailable: Google cannot answer now; a later call may succeed.
+        StoreUnavailable: Google does not answer now; a later call may succeed.
     """
     again = Retrying(
         retry=retry_if_exception_type((_Denied, StoreUnavailable) if rights_are_new else StoreUnavailable),
@@ -107,11 +107,11 @@ def _of_all(failures: Sequence[SecretUnreadable]) -> SecretUnreadable:
 
 def _logged_in(named: str | None) -> tuple[requests.Session, str]:
     """
-    Return a session with the default credentials, and the project that has the secrets: `named`, or else the project of
-    the credentials.
+    Return a session with the default credentials, and the project that has the secrets: `named` or, if that is None,
+    the project of the credentials.
 
     Raises:
-        SecretUnreadable: neither of the two is known.
+        SecretUnreadable: `named` is None, and the credentials belong to no project.
     """
     credentials, of_login = google.auth.default(scopes=[SCOPE])
     project = named or of_login

@@ -1,6 +1,6 @@
 """
-Refuses secrets in `envs` of a job. These values are written into the ledger, and anyone who can read the ledger could
-read them forever.
+Refuses secrets in a job's `envs`. Whatever `envs` contains is written into the ledger, and anyone who can read the
+ledger can read it forever.
 
 A value that has the form of a credential is a secret, whatever its variable's name is. If a variable has a name like
 PASSWORD, its value is a secret too, unless it is a short word, a number or a path.

@@ -2,11 +2,10 @@
 Defines RunSpec: a job with all of its values resolved. It is immutable.
 
 `spotrun.spec.file.load_spec` makes a RunSpec from YAML and flags. `to_dict` converts it to JSON for the run's folder,
-and `from_dict` converts that JSON to a RunSpec. In the models, each setting has only one name. The shorthands of a job
-file (`run:` at the top, `use_spot`) do not occur here, because `load_spec` replaces them. This module never touches the
-file system.
+and `from_dict` converts that JSON to a RunSpec. Each setting has only one name here: `load_spec` replaces the
+shorthands of a job file (`run:` at the top, `use_spot`). This module never touches the file system.
 
-Editors and the reference of job files show the descriptions of the fields.
+The descriptions of the fields are shown by editors and by the reference of job files.
 """
 
 from __future__ import annotations
@@ -120,12 +119,12 @@ class TrainSpec(Model):
 
     @property
     def key(self) -> tuple[str, str]:
-        """The key of the job under which the program is named, such as train.script."""
+        """The key of the job that names the program, such as train.script."""
         return "train", next(name for name in ("script", "module", "run") if getattr(self, name) is not None)
 
     @property
     def title(self) -> str:
-        """The name of the program in a sentence: `train.py`."""
+        """The program's name for use in messages: `train.py`."""
         return self.script or self.module or "command"
 
     def source(self, workdir: Path) -> str | None:
@@ -136,7 +135,7 @@ class TrainSpec(Model):
 
 
 def files_of_module(name: str) -> tuple[str, str]:
-    """Return the paths at which Python looks for the module that `python -m` runs."""
+    """Return the paths at which `python -m` looks for the module `name`."""
     path = name.replace(".", "/")
     return f"{path}.py", f"{path}/__main__.py"
 
@@ -186,7 +185,7 @@ class ResourcesSpec(Model):
 
     @property
     def is_choice(self) -> bool:
-        """True if instances of several kinds may train."""
+        """True if the job allows several kinds of instances."""
         return len(self.kinds) > 1
 
     @property
@@ -911,7 +910,7 @@ class RunSpec(Model):
         Convert JSON from `to_dict` back to a spec.
 
         Raises:
-            SpecInvalid: `data` was written by hand or by a newer spotrun; every problem is listed.
+            SpecInvalid: `data` was written by hand or by a newer version of spotrun. The message lists all problems.
         """
         try:
             return cls.model_validate(dict(data), context=STORED)
@@ -925,7 +924,7 @@ class RunSpec(Model):
 
 
 def sha256_of(resolved: Mapping[str, Any]) -> str:
-    """The digest of a spec as `to_dict` returns it."""
+    """Return the digest of a spec that `to_dict` has converted."""
     return hashlib.sha256(json.dumps(resolved, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

@@ -96,8 +96,8 @@ class LocalStore:
             return
         with self._translated(key), contextlib.suppress(FileNotFoundError):
             path.unlink()
-            # An object store has no empty folders. So a folder is removed together with the last object in it, unless
-            # it has other files.
+            # An object store has no empty folders. So remove a folder together with its last object, unless the folder
+            # also has other files.
             with contextlib.suppress(OSError):
                 for above in path.relative_to(self._folder).parents[:-1]:
                     (self._folder / above).rmdir()
@@ -211,8 +211,8 @@ def _require_file(path: Path) -> None:
 
 def _make_folder(folder: Path) -> None:
     """
-    Create a folder and its missing parents, which only their owner can access, because logs and scripts may contain
-    text that no other user of the machine should read.
+    Create a folder and its missing parents. Only their owner can access them, because logs and scripts may contain text
+    that no other user of the machine should read.
 
     To share a store with a group, its owner gives the group the right to write to the store's folder. The group can
     then also access the folders that are created in it.

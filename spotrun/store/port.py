@@ -49,7 +49,7 @@ class Store(Protocol):
 
         Returns:
             True: this call created the object.
-            False: an object with this key exists already, perhaps from an earlier try of the same writer.
+            False: an object with this key already exists, perhaps from an earlier try of the same writer.
         """
 
     def put(self, key: str, data: bytes | memoryview) -> bool:
@@ -125,7 +125,7 @@ class InPieces(Protocol):
 
 @runtime_checkable
 class CopiesItself(Protocol):
-    """A store that can copy an object by itself. The bytes then do not pass through this machine."""
+    """A store that can copy an object from another store itself, without sending the bytes through this machine."""
 
     def copy_from(self, source: Store, key: str) -> bool:
         """

@@ -1,4 +1,4 @@
-"""Finds the names that spotrun uses from another package, and that the package's installed release lacks."""
+"""Finds private names of another package that spotrun uses and that the installed release of the package lacks."""
 
 from __future__ import annotations
 

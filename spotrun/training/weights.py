@@ -1,9 +1,9 @@
 """
-Saves and restores a module's weights as they really are: its parameters and persistent buffers, by name.
+Saves and restores a module's true weights: its parameters and persistent buffers, by name.
 
 A framework's checkpoint contains the result of `state_dict()`. This is not enough, because the script may override that
-method for its own purposes. The result may then be averages instead of the weights, the adapters alone, or a pruned
-model. So a snapshot contains a second entry (`BESIDE`), with each weight that the result lacks.
+method for its own purposes. The result may then be averages of the weights, only the adapters, or a pruned model. So a
+snapshot contains a second entry (`BESIDE`), with each weight that the result lacks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BESIDE = "spotrun_weights"
 
 class Misfit(Exception):
     """
-    Raised if a module's structure differs from the saved structure. The message says where, and `hint` what to do.
+    Raised if a module's structure differs from the saved structure. The message says where, and `hint` says what to do.
     """
 
     def __init__(self, text: str, hint: str = "") -> None:
@@ -57,7 +57,7 @@ def beside(module: nn.Module, shown: Any, base: Mapping[str, str]) -> State:
     """
     Return the weights of `module` that `shown` lacks, and descriptions of all parts of `module`. `shown` is the result
     of the script's `state_dict()`. `base` has the digests of the weights that the script loads again in each process
-    (see `check_base`); of these, return only the digests. Tensors are not copied.
+    (see `check_base`). For these weights, return only the digests. Tensors are not copied.
     """
     named = _Named(module)
     parameters, buffers = named.parameters, named.persistent
@@ -187,8 +187,8 @@ def share_again(module: nn.Module, weights: Weights) -> None:
 
 def copy_missing(module: nn.Module, weights: Weights) -> None:
     """
-    Add each missing part, such as a teacher or a model of averaged weights, by copying another part with the same
-    structure, if there is one. `put_back` later loads the part's weights.
+    Add missing parts, such as a teacher or a model of averaged weights. Each is a copy of another part with the same
+    structure; without such a part, it stays missing. `put_back` later loads the part's weights.
     """
     for name, like in copies(weights.modules, kinds_of(module)).items():
         prefix, _, leaf = name.rpartition(".")

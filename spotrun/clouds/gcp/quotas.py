@@ -1,10 +1,10 @@
 """
 Finds the quotas that limit an offering, and how much of them is left. https://cloud.google.com/compute/resource-usage
 
-Each region has its own quotas for CPUs and GPUs; one more quota limits the GPUs in all regions together. Spot has
+Each region has its own quotas for CPUs and GPUs; another quota limits the GPUs of all regions together. Spot has
 separate quotas, whose names begin with PREEMPTIBLE_; if none was granted, spot uses the on-demand quotas. The quotas of
-GPUs newer than A100 and L4 are in another API, Cloud Quotas. So a quota that Compute Engine does not list is unknown;
-it is not zero.
+GPUs newer than A100 and L4 are in another API, Cloud Quotas. So a quota that Compute Engine does not list is unknown,
+not zero.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ NOTICE = timedelta(minutes=2)
 
 class ScriptStep(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One step of a market's script. As soon as the condition `when` is true, the action `then` happens. The next step has
-    to wait until then.
+    One step of a market's script. As soon as the condition `when` is true, the action `then` happens. Only after that
+    can the next step happen.
 
     `when` is the text of a trigger (spotrun.spec.market_script). `notice_s` is in run time; None means no notice. In a
     gang, the action affects `members` instances, and happens only when at least that many are training.

@@ -1,10 +1,10 @@
 """
 The script of a simulated market, which tells the local cloud what to do to a run's instances. (This is not the user's
 training script.) It is a list of steps, such as "interrupt the instance at epoch 3". The steps happen in order. Each
-step happens once in a run, when its trigger comes true.
+step happens once in a run, when its trigger becomes true.
 
 One file lists the steps that have happened. It is shared by a run's instances and by the processes that launch these
-instances. Each of these processes checks the trigger of the next step. The process that first sees the trigger come
+instances. Each of these processes checks the trigger of the next step. The process that first sees the trigger become
 true appends the step to the file, under a lock. Each instance then reads the file and carries out the steps that affect
 it.
 """
@@ -48,7 +48,8 @@ class UploadStatus(msgspec.Struct, frozen=True):
 
 class NodeStatus(msgspec.Struct, frozen=True):
     """
-    The part of an instance's status file that is needed to decide whether a trigger has come true. Epochs count from 0.
+    The part of an instance's status file that is needed to decide whether a trigger has become true. Epochs count from
+    0.
     """
 
     phase: str = "boot"
@@ -60,7 +61,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
 
 class Observer(msgspec.Struct, frozen=True):
     """
-    The instance that checks whether a trigger has come true, with its capacity type and the progress of its training.
+    The instance that checks whether a trigger has become true, with its capacity type and the progress of its training.
 
     Once an instance has a notice, the progress of its training no longer counts: a step that waits for progress then
     waits for the next attempt's.
@@ -107,7 +108,7 @@ class Script:
         self, now: datetime, observer: Observer | None, others: Callable[[], Sequence[str]] = lambda: ()
     ) -> None:
         """
-        Record the next step if its trigger has come true. If another process is recording the step, do nothing.
+        Record the next step if its trigger has become true. If another process is recording the step, do nothing.
 
         If the step affects several instances, `others` is called to find the other instances that can be interrupted.
         """

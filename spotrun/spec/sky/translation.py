@@ -11,12 +11,12 @@ from spotrun.spec.problems import Key, Problem, dotted
 @dataclass
 class Translation:
     """
-    A translation in progress. `data` is the content of the file; it is changed in place. `unreadable` are the keys
+    A translation in progress. `data` is the content of the file; it is changed in place. `unreadable` has the keys
     whose values YAML could not read.
 
     `taken` maps a SkyPilot key to the description of its translation, and `spelled` maps a spotrun key to the key that
-    the user wrote. `cleared` has keys whose values the YAML reader has reported as a problem, but that the translation
-    accepts. Their problems are ignored.
+    the user wrote. `cleared` has the keys whose values the translation accepts, although the YAML reader has reported
+    problems with them. These problems are ignored.
     """
 
     data: dict[str, Any]
@@ -39,8 +39,8 @@ class Translation:
 
     def put(self, ours: Key, value: object, theirs: Key) -> bool:
         """
-        Set spotrun's key `ours`, because the file has SkyPilot's key `theirs`. If the file has both, add a problem and
-        return False.
+        Set spotrun's key `ours` in place of SkyPilot's key `theirs`. If the file has both, add a problem and return
+        False.
         """
         holder = self.data if len(ours) == 1 else self.section(str(ours[0]))
         if holder is None:

@@ -50,8 +50,8 @@ class OpenFiles:
 
     def move(self, positions: Mapping[str, int]) -> None:
         """
-        Set the position of each open file to its position in `positions`, or to the file's end if it is not in
-        `positions`. Call this after the files' content has been restored.
+        Move each open file to the position that `positions` gives for its path, or to its end if `positions` gives
+        none. Call this after the files' content has been restored.
         """
         opened = list(self._open())
         for each in opened:

@@ -40,7 +40,7 @@ class WorkFiles:
             self._freezer = Freezer(self.folder, remembered(Path(rule.before)), all_but(rule.exclude))
 
     def positions(self) -> dict[str, int]:
-        """Flush the files to which this process writes, and return its position in each file, by the file's path."""
+        """Flush the files to which this process writes, and return the position in each, keyed by path."""
         self._flushed = [] if self._open is None else self._open.flush()
         return positions_of(self._flushed)
 
@@ -70,8 +70,8 @@ class WorkFiles:
 
     def put_back(self, positions: Mapping[str, int]) -> None:
         """
-        Wait until the agent has restored the checkpoint's files in the work folder. Then set the position of each open
-        file to its position in `positions`. All ranks must call this together.
+        Wait until the agent has restored the checkpoint's files in the work folder. Then move each open file to the
+        position that `positions` gives for its path. All ranks must call this together.
 
         Raises:
             SpotrunError: the folder could not be restored, or the agent is gone.
