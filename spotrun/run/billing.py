@@ -187,7 +187,7 @@ class Meter:
         return attached if self._free else attached + metered(self._prices, self.billed_from, until)
 
     def time_until(self, moment: datetime) -> timedelta:
-        """Return the time for which the machine has been billed at `moment`; zero if the cloud does not charge for it."""
+        """Return how long the machine has been billed at `moment`; zero if the cloud does not charge for it."""
         if self.billed_from is None or moment <= self.billed_from or self._free:
             return timedelta(0)
         return self._until(moment, self._machine_ended_at) - self.billed_from

@@ -26,7 +26,7 @@ class Trainee(Protocol):
         ...
 
     def frozen(self, letter: StateFrozen) -> None:
-        """Save the copy of a command's state that `letter` contains. If it is too late to save the copy, only close it."""
+        """Save the copy of a command's state that `letter` contains. If it is too late to save it, only close it."""
         ...
 
     def given_up(self, reason: str) -> None:
