@@ -56,9 +56,9 @@ TERMINATED_WITHIN_MIN_S = 5.0
 
 UPLOAD_ALONE_SHARE = 0.25
 """
-Share of the time between a notice and its deadline, at the end of this time, during which training stops so that an
-upload has the machine to itself. This happens if an earlier snapshot is still being uploaded and there is no time for a
-final snapshot.
+In the last part of the time between a notice and its deadline, training stops, so that an upload has the machine to
+itself. This is that part, as a share of the time. Training stops only if an earlier snapshot is still being uploaded
+and there is no time for a final snapshot.
 
 If there is time for a final snapshot, the upload is cancelled, and the final snapshot is saved instead. From the notice
 on, the upload has priority over training, because there may be time for a final snapshot after all if the upload

@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # this import takes longer than most commands
 
 FOLDER = "keys"
 KEY_SIZE = 64
-"""Hex digits of a stored key."""
+"""Number of hex digits in a stored key."""
 
 
 class KeyMissing(SpotrunError):

@@ -13,7 +13,7 @@ from spotrun.report.machine_readable import usd_text
 from spotrun.report.tables import dollars, plain, short_duration
 from spotrun.units import count_of
 
-TITLE = "What calling its runner cost"
+TITLE = "What the calls of its runner cost"
 
 
 def in_words(found: RunnerCalls) -> str:
@@ -27,7 +27,7 @@ def in_words(found: RunnerCalls) -> str:
     ]
     if calls.uncounted:
         parts.append(f"and about {count_of(calls.uncounted, 'call')} that were not counted")
-    prices = f"by prices of {plain(found.prices_read)}"
+    prices = f"at prices of {plain(found.prices_read)}"
     return f"Calling its runner: {dollars(found.usd)}, not in the total. {', '.join(parts)}; {prices}."
 
 

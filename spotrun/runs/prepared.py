@@ -78,7 +78,7 @@ class Prepared(NamedTuple):
         offers.show(sorted(asked, key=work.__getitem__) if work else asked, self.chosen, work=work)
         if spec.num_nodes > 1:
             all_of_them = spec.num_nodes * self.chosen.price_usd_per_hour
-            say(f"{spec.num_nodes} instances train together: ${all_of_them:.4f} an hour in all, by the first choice.")
+            say(f"{spec.num_nodes} instances train together: ${all_of_them:.4f} an hour in all, for the first choice.")
             if not self.chosen.simulated:
                 say(ONLY_WHERE_THE_NETWORK_IS_YOURS)
         if (home := about_home(spec)) is not None:

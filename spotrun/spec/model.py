@@ -180,7 +180,7 @@ class ResourcesSpec(Model):
         "on-demand where needed.",
     )
     max_price: fields.Usd | None = Field(
-        default=None, description="The highest price to rent at, in US dollars per hour and instance: 2.50."
+        default=None, description="The maximum price of an instance, in US dollars per hour: 2.50."
     )
 
     @property
@@ -433,7 +433,7 @@ class ScriptStep(Model):
 
     when: fields.MarketTrigger = Field(
         description='"epoch N at P%" (epochs count from 1), "upload at P%" (of a checkpoint\'s bytes), or '
-        '"after DURATION" (of run time since the step before).'
+        '"after DURATION" (in run time, since the previous step).'
     )
     then: fields.MarketAction = Field(
         description="interrupt: the cloud takes the spot instance. no-spot: the cloud takes the spot instance, and "
@@ -465,7 +465,7 @@ class LocalMarketSpec(Model):
 
     time_scale: fields.TimeScale = Field(
         default=1.0,
-        description="Seconds of run time in a second of system time: at 60, a minute of the market takes a second.",
+        description="Seconds of run time per second of system time: at 60, a minute of the market takes a second.",
     )
     seed: StrictInt = Field(default=0, ge=0, le=2**63 - 1, description="The seed of a generated market.")
     boot: fields.Duration = Field(
@@ -503,7 +503,7 @@ class LocalMarketSpec(Model):
     def _only_what_meets_one_meets_members(self) -> LocalMarketSpec:
         for index, step in enumerate(self.script):
             if step.members is not None and not step.then.meets_one:
-                raise Unreadable(f"{step.then} affects all", "remove it", at=("script", index, "members"))
+                raise Unreadable(f"{step.then} affects all members", "remove it", at=("script", index, "members"))
         return self
 
     @model_validator(mode="after")
@@ -511,7 +511,7 @@ class LocalMarketSpec(Model):
         gone = False
         for index, step in enumerate(self.script):
             if step.then is Action.SPOT_RETURNS and not gone:
-                raise Unreadable("spot is available", "add a step no-spot before it", at=("script", index, "then"))
+                raise Unreadable("spot is not gone", "add a step no-spot before it", at=("script", index, "then"))
             gone = step.then is Action.NO_SPOT or (gone and step.then is not Action.SPOT_RETURNS)
         return self
 
@@ -685,7 +685,7 @@ class RunSpec(Model):
     """One training run for spotrun."""
 
     name: fields.RunName = Field(
-        description="The name of the run: small letters, digits and dashes. Default: the name of the file."
+        description="The name of the run: lower-case letters, digits and dashes. Default: the name of the file."
     )
     workdir: fields.WorkFolder = Field(
         description="The folder to upload and to train in, relative to this file. Default: this file's folder. Files "

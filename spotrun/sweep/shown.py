@@ -56,5 +56,5 @@ def _params(sweep: NamedSweep) -> list[dict[str, str]]:
         params = []
     if len(params) < record.trials:
         hint = "to see its report, repeat the command that began the sweep"
-        raise StoreError(f"{sweep.store.uri}/{key_of(record.name)} does not say which trials there are", hint=hint)
+        raise StoreError(f"{sweep.store.uri}/{key_of(record.name)} does not list the sweep's trials", hint=hint)
     return params

@@ -158,7 +158,7 @@ def test_the_report_of_a_sweep_is_found_by_its_name(begun: NamedSweep, spotrun: 
     begun.keep(replace(begun.record, budget_usd=None))
     assert "to see its report, repeat the command that began the sweep" in spotrun("report", "net", *where).err
     begun.keep(replace(begun.record, budget_usd=Decimal(40), wanted={}))
-    assert "does not say which trials there are" in spotrun("report", "net", *where).err
+    assert "does not list the sweep's trials" in spotrun("report", "net", *where).err
 
 
 def test_a_sweep_that_has_begun_one_run_is_not_taken_for_it(begun: NamedSweep, spotrun: Spotrun) -> None:

@@ -100,12 +100,18 @@ def differences(data: dict[str, Any]) -> Iterator[str]:
     resources = data.get("resources")
     resources = resources if isinstance(resources, dict) else {}
     if "cloud" not in resources:
-        yield "no cloud is named: SkyPilot takes the cheapest, spotrun trains on this machine; infra: aws rents there"
+        yield (
+            "no cloud is named: SkyPilot takes the cheapest, but spotrun trains on this machine; "
+            "for a rented one, write infra: aws"
+        )
     if not {"use_spot", "spot_policy"} & resources.keys():
-        yield "use_spot is missing: SkyPilot rents on demand, spotrun spot where it can; use_spot: false is on demand"
+        yield (
+            "use_spot is missing: SkyPilot rents on demand, but spotrun rents spot where it can; "
+            "for on demand, write use_spot: false"
+        )
     if "workdir" not in data:
-        yield "workdir is missing: then SkyPilot uploads nothing, and spotrun uploads the file's folder"
+        yield "workdir is missing: SkyPilot then uploads nothing, but spotrun uploads the file's folder"
     elif not str(data["workdir"]).startswith(("/", "~")):
-        yield "workdir is relative to the file; SkyPilot reads it relative to where it is called"
+        yield "workdir is relative to the file; in SkyPilot, it is relative to the folder in which you call it"
     if "retry" not in data:
-        yield "a command that fails is started again twice; retry: {max_restarts: 0} is SkyPilot's default"
+        yield "a command that fails is started again twice; for SkyPilot's default, write retry: {max_restarts: 0}"
