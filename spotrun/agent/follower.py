@@ -111,10 +111,6 @@ class Follower:
         return len(self._context.recorder.state.attempts[self._number].trainers) - 1
 
     def _begin(self, incarnation: int) -> None:
-        """
-        End any earlier trainer. Then start the trainer of `incarnation` with the files of the commit from which it
-        resumes.
-        """
         self._end()
         self._tell_of_files()
         self._trainer, self._begun = None, incarnation

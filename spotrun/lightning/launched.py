@@ -6,9 +6,9 @@ With these strategies, the process that calls fit() is connected to the agent bu
 train are not connected. No callback runs before they start, so the check is made in fit() itself.
 
 With all other strategies, the process that calls fit() trains too. There, this module makes the ranks compare their
-shared secret as soon as the process group exists. That has to be before Lightning sends its first messages between
-ranks, because these messages are pickled objects, with which a foreign process in the group could run code in a rank.
-Lightning sends them before any callback runs, so a callback would be too late.
+shared secret as soon as the process group exists. This has to happen before Lightning sends its first messages between
+ranks: they are pickled objects, so a foreign process in the group could use them to run code in a rank. Lightning sends
+them before any callback runs, so a callback would be too late.
 """
 
 from __future__ import annotations

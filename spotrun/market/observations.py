@@ -1,9 +1,9 @@
 """
-The market observations of runs. An *observation* is one fact about one pool that other runs can use.
+Computes the market observations of runs. An *observation* is one fact about one pool that other runs can use.
 
-A run's observations are computed from its ledger alone, so two runners of one run report the same ones. Another run
-uses the observations only to decide which pool to try first. Without them, it may try the pools in a worse order, but
-its training gives the same result.
+A run's observations depend on its ledger alone, so two runners of one run report the same ones. Another run uses the
+observations only to decide which pool to try first. Without them, it may try the pools in a worse order, but its
+training gives the same result.
 """
 
 from __future__ import annotations

@@ -98,8 +98,7 @@ def _trained_s(facts: Facts) -> float:
 
 def _productive_s(facts: Facts) -> float:
     """
-    Return the productive seconds of a run that is a command. Time on the user's machine is converted to time in the
-    cloud.
+    Return the productive seconds of a command's run. Time on the user's machine is converted to time in the cloud.
     """
     spans = [span for span in timeline(facts.state, facts.now) if span.kind is Activity.PRODUCTIVE]
     worth = [1.0 if span.attempt is None else times_of(facts, facts.state.attempts[span.attempt]) for span in spans]

@@ -140,8 +140,8 @@ def metered(prices: Sequence[PriceSegment], start: datetime, end: datetime) -> D
 
 def switched_off_at(prices: Sequence[PriceSegment]) -> datetime | None:
     """
-    Return when the machine ended, if its disk was billed beyond that time; the last of `prices` is then 0. Return None
-    if the machine and the disk ended together.
+    Return when the machine ended if only its disk was billed after that: the last of `prices` is then 0. Return None if
+    the machine and the disk ended together.
     """
     return prices[-1].since if len(prices) > 1 and not prices[-1].usd_per_hour else None
 

@@ -246,7 +246,7 @@ def _title_of(kind: str) -> str:
 
 
 def _builds(kinds: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return the result of `build_of` for each part, by the part's name."""
+    """Return the result of `build_of` for each part, keyed by the part's name."""
     found: dict[str, dict[str, str]] = {}
     for name, kind in kinds.items():
         whole = name
@@ -258,8 +258,8 @@ def _builds(kinds: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 def build_of(part: nn.Module) -> dict[str, str]:
     """
-    Return the structure of `part`: the kinds of all parts in it, by name. Weights that fit one module also fit every
-    other module with the same structure.
+    Return the structure of `part`: the kinds of all parts in it, keyed by name. Weights that fit one module also fit
+    every other module with the same structure.
     """
     return {f".{name}" if name else "": _kind_of(each) for name, each in part.named_modules()}
 

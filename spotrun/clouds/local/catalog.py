@@ -86,6 +86,6 @@ USD per hour, on-demand, Linux, without tax.
     a2-highgpu-1g, a2-highgpu-2g                    Compute Engine list price, us-central1 (EC2 has no machine
                                                     with one A100 or two) https://cloud.google.com/compute/all-pricing
 
-The prices were written from memory in November 2026, not fetched; g5.xlarge's was checked against a public summary of
-June 2026. They only make simulated bills look real: do not plan real spending with them.
+The prices were written from memory in November 2026, not fetched; that of g5.xlarge was checked against a public
+summary of June 2026. They only make simulated bills look real: do not plan real spending with them.
 """
