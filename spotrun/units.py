@@ -173,7 +173,7 @@ def to_the_second(duration: timedelta) -> str:
 
 
 def parse_usd(value: object) -> Decimal:
-    """Parse an amount in dollars that is greater than zero, a number or a text: `2.50`."""
+    """Parse an amount of dollars above zero, given as a number or as text: `2.50`."""
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
         raise Unreadable("must be a number of US dollars", "write it like 2.50")
     text = format(value, "f") if isinstance(value, Decimal) else str(value)

@@ -38,7 +38,7 @@ class Bill:
     - `counterfactual_usd`: what the run would have cost on demand, at the price of the job's baseline (usually the same
       instance type on demand). The run would have paid for its productive time, and for one start: the first boot,
       setup and restore. Stalls are not included, because a run on demand needs no checkpoints.
-    - `paid`: the sum of the times for which each instance was billed
+    - `paid`: the sum of the billed times of all instances
     - `own_usd`: the cost of wear and power on the user's own machine
     - `own_paid`: the time for which the user's own machine was used
     - `waiting_usd`: the cost of a gang's members while they waited for other members, that is, were ready to train but

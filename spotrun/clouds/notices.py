@@ -23,7 +23,7 @@ class Notice(NamedTuple):
 
 
 class Blind(Exception):
-    """The source gave no meaningful answer. The agent will query it again; training continues."""
+    """Raised if the source gives no meaningful answer. The agent will query it again; training continues."""
 
 
 class NoticeSource(Protocol):

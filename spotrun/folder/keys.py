@@ -37,7 +37,7 @@ KEY_SIZE = 64
 
 
 class KeyMissing(SpotrunError):
-    """This process can read the run, but it lacks the key with which the run's owner signs."""
+    """Raised if this process can read the run, but lacks the key with which the run's owner signs."""
 
 
 def key_of(run_uid: str, public_key: str = "") -> str:
@@ -154,7 +154,6 @@ class OwnersKey:
 
 
 def _private(data: bytes) -> Ed25519PrivateKey | None:
-    """Return the private key that an object contains; None if the content is not a key."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     try:

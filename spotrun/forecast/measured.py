@@ -41,12 +41,12 @@ class RunMeasurements(msgspec.Struct, frozen=True):
 
     @property
     def changeover_s(self) -> float | None:
-        """Mean seconds of a changeover."""
+        """The mean duration of a changeover, in seconds."""
         return fmean(self.changeovers_s) if self.changeovers_s else None
 
     @property
     def boot_s(self) -> float | None:
-        """Mean seconds of a boot."""
+        """The mean duration of a boot, in seconds."""
         return fmean(self.boots_s) if self.boots_s else None
 
     @property
@@ -81,7 +81,6 @@ def measured(states: Iterable[RunState]) -> RunMeasurements:
 
 
 def _size_bytes(event: CheckpointCommitted) -> int:
-    """Return the bytes of a checkpoint's image or, for a command, of its files."""
     return event.size_bytes if event.has_image or event.files is None else event.files.size_bytes
 
 

@@ -20,8 +20,8 @@ CANNOT_START = "the cloud cannot start an instance"
 
 def why_needed(state: RunState) -> str:
     """
-    Return the reason for requesting an instance while nothing trains: it is the first, or a replacement. It counts as a
-    replacement if an earlier instance was billed, even if that instance never trained.
+    Return the reason for requesting an instance while nothing trains: the instance is the first one, or a replacement.
+    It counts as a replacement if an earlier instance was billed, even if that instance never trained.
     """
     had_one = state.attempts or any(launch.billed_from is not None for launch in state.launches.values())
     return "replacement" if had_one else "first launch"

@@ -173,7 +173,7 @@ def last_act(run: OpenRun) -> str:
 
 def request_stop(run: OpenRun, by: str | None = None) -> bool:
     """
-    Write a request to stop the run to the ledger. The entry names its author: `by`, or this user if `by` is None.
+    Append to the ledger a request to stop the run. The entry names its author: `by`, or this user if `by` is None.
     Return False if no entry was needed, because the run has ended or a stop was already requested.
     """
     event = StopRequested(by=by or who())

@@ -185,7 +185,6 @@ def _earlier_runs(job: str, store: Store | None) -> list[OpenRun]:
 
 
 def _newest_state(runs: Sequence[OpenRun]) -> RunState | None:
-    """Return the state of the first of `runs`; None if there is none, or it cannot be read."""
     with contextlib.suppress(StoreError):
         return runs[0].ledger.refresh() if runs else None
     return None
@@ -239,7 +238,6 @@ def _who_bills(spec: RunSpec) -> str:
 
 
 def _deadline_in_words(spec: RunSpec, *, later: bool) -> str | None:
-    """Return a sentence with the deadline and the strategy; None if the job has no deadline."""
     if spec.policy.deadline is None:
         return None
     now = system_clock().now()

@@ -118,8 +118,8 @@ class InPieces(Protocol):
 
     def pieces(self, key: str, size_bytes: int) -> Iterator[bytes]:
         """
-        Yield the first `size_bytes` of an object in order, or the whole object if it is shorter. If an error ends this,
-        the pieces yielded before it may be wrong.
+        Yield the first `size_bytes` of an object in order, or the whole object if it is shorter. If this raises an
+        error, the pieces yielded before may be wrong.
         """
 
 

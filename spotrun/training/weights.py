@@ -225,14 +225,16 @@ def without_copies(modules: Mapping[str, str], now: Mapping[str, str]) -> list[s
 
 
 def kinds_of(module: nn.Module) -> dict[str, str]:
-    """Return the kind of each part, by name: its class and, for torch's own classes, the constructor's arguments."""
+    """
+    Return the kind of each part, keyed by name: its class and, for torch's own classes, the constructor's arguments.
+    """
     return {name: _kind_of(part) for name, part in module.named_modules()}
 
 
 def class_of(kind: str) -> str:
     """
     Return the class in `kind`, without the constructor's arguments. The arguments are not compared, because a script
-    may change them after it has created the part, such as a dropout rate.
+    may change some of them, such as a dropout rate, after it has created the part.
     """
     return kind.partition("(")[0]
 
@@ -246,7 +248,6 @@ def _title_of(kind: str) -> str:
 
 
 def _builds(kinds: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return the result of `build_of` for each part, keyed by the part's name."""
     found: dict[str, dict[str, str]] = {}
     for name, kind in kinds.items():
         whole = name

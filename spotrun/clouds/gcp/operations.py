@@ -42,8 +42,8 @@ the end of the instance.
 class Operation(NamedTuple):
     """
     One operation. `of` is its instance's number, which Google never reuses; `target` and `zone` are the instance's name
-    and zone. `off_since` is set if spotrun deleted the instance because its machine was switched off: the time at which
-    it was switched off.
+    and zone. `off_since` is the time at which the machine was switched off, if spotrun deleted the instance for that
+    reason.
     """
 
     kind: str

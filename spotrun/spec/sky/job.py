@@ -95,7 +95,7 @@ def _take_config(found: Translation) -> None:
 
 def differences(data: dict[str, Any]) -> Iterator[str]:
     """
-    Yield a note for each key that is not in the translated file and has another default in spotrun than in SkyPilot.
+    Yield a note for each key that the translated file lacks and whose default differs between spotrun and SkyPilot.
     """
     resources = data.get("resources")
     resources = resources if isinstance(resources, dict) else {}
