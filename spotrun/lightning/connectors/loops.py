@@ -97,8 +97,8 @@ class Loops:
 
     def make_loaders_as_in(self, epochs: dict[str, int]) -> None:
         """
-        Until `enter` is called, make fit() create each loader as if it were in the epoch in which the interrupted
-        training created that loader. `epochs`, a result of `loaded_at`, has this epoch for each stage. Called in
+        Make fit() create each loader as if it were in the epoch in which the interrupted training created that loader.
+        This lasts until `enter` is called. `epochs`, a result of `loaded_at`, has this epoch for each stage. Called in
         `Callback.setup`.
         """
         self._loaded_at = epochs
