@@ -68,8 +68,8 @@ def bounded(seconds: float) -> timedelta:
 
 def shown(value: object, limit: int = 60) -> str:
     """
-    Return `value` as text that is safe to show: one line, cut at `limit`, without control characters and without
-    characters that change the direction of text.
+    Return `value` as text that is safe to show: one line, cut at `limit` characters, without control characters and
+    without characters that change the direction of text.
     """
     text = str(value)
     cut = text if len(text) <= limit else text[: limit - 1] + "…"

@@ -35,9 +35,9 @@ class WaitingInterval(NamedTuple):
 
 def waiting(state: RunState, horizon: datetime) -> Iterator[WaitingInterval]:
     """
-    Yield the stretches of time, up to `horizon`, in which a member was ready but in no attempt. A member's time after
-    an attempt does not count as waiting if the next attempt is not allowed to include this member (protocol 32),
-    because the member had a notice or the attempt had a drain request.
+    Yield the stretches of time, up to `horizon`, in which a member was ready but in no attempt. Time after an attempt
+    does not count as waiting for a member that had a notice, or if the attempt had a drain request: the next attempt is
+    then not allowed to include the member (protocol 32).
     """
     if not state.of_gangs:
         return

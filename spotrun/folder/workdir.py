@@ -86,8 +86,8 @@ def fetch(store: Store, sha256: str, folder: Path) -> None:
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
     """
-    Extract one plain file, only below `folder`. The checks are written out here, because the extraction filters of
-    `tarfile` are missing in Debian's Python 3.11.2.
+    Extract one plain file to a path below `folder`, and refuse anything else. The checks are written out here, because
+    the extraction filters of `tarfile` are missing in Debian's Python 3.11.2.
     """
     source = archive.extractfile(member) if member.isfile() else None
     path = PurePosixPath(member.name)

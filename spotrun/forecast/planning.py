@@ -195,8 +195,8 @@ def _source(spec: RunSpec, world: World, traces: Path | None, published_as: str,
     Return the source of the markets.
 
     Raises:
-        SpecInvalid: two flags each name a source, a flag names an unknown format, or the recent prices that a flag
-            requests are not known.
+        SpecInvalid: more than one flag names a source, a flag names an unknown format, or a flag requests recent prices
+        that are not known.
     """
     if traces is not None and price_history:
         raise SpecInvalid("the record given with --traces already has prices", hint="leave out --price-history")

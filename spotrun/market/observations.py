@@ -133,8 +133,8 @@ def _observation(state: RunState, name: MemberName, kind: Fate, at: datetime) ->
 
 def past_of_living(state: RunState, now: datetime) -> dict[Pool, Past]:
     """
-    Return, for each pool, how long this run's live instances there have been up in total, without a loss. Instances
-    that have a notice are left out.
+    Return, for each pool, the total time for which this run's live instances have been up there without a loss.
+    Instances that have a notice are left out.
     """
     found: dict[Pool, Past] = {}
     told_to_go = _told_to_go(state)

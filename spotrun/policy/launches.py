@@ -107,7 +107,7 @@ def stillborn(launch: Launch) -> bool:
 
 
 def _never_began(launch: Launch) -> bool:
-    """Return True if all members of a gang were ready and were then released, because no lead had begun an attempt."""
+    """Return True if all members of a gang were ready, but were released because no lead began an attempt."""
     stood = all(member.ready is not None and member.released is not None for member in launch.members)
     return stood and launch.attempt is None and launch.intent.beside is None
 

@@ -91,8 +91,8 @@ def age(facts: Facts) -> timedelta:
     """
     Return the time since the run was created, not counting its pauses, in which the run was stopped or had failed.
 
-    A pause is not subtracted if the entry that ends it bears a time in the future. Such an entry may be forged: if a
-    run has no key, any process with access to the store can write entries.
+    A pause is not subtracted if the entry that ends it has a time in the future. Such an entry may be forged: if a run
+    has no key, any process with access to the store can write entries.
     """
     over = [pause for pause in facts.state.pauses if pause.until <= facts.now + CLOCKS_APART]
     pauses = (pause.until - pause.since for pause in over)

@@ -163,8 +163,8 @@ def goodput(summary: RunSummary) -> str:
 
 def _filled(table: FiguresTable, summary: RunSummary, cells: Sequence[list[str]]) -> FiguresTable:
     """
-    Fill the table and return it. `cells` has the cells of each epoch, of everything that belongs to no completed epoch,
-    and of the total.
+    Fill the table and return it. `cells` has a row for each epoch, one for everything that belongs to no completed
+    epoch, and one for the total.
     """
     for epoch, figures in zip(summary.epochs, cells, strict=False):
         assert epoch.epoch is not None

@@ -131,8 +131,9 @@ class Runner:
 
     def ticks(self) -> Iterator[Tick]:
         """
-        Tick again without a pause as long as each tick writes an entry, at most TICKS_MAX times. So the runner requests
-        a launch as soon as it has written the intention, and tries the next offering as soon as one is refused.
+        Tick, and repeat this without a pause as long as each tick writes an entry, at most TICKS_MAX times. So the
+        runner requests a launch as soon as it has written the intention, and tries the next offering as soon as one is
+        refused.
         """
         for _ in range(TICKS_MAX):
             tick = self.tick()

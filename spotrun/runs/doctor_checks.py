@@ -105,10 +105,10 @@ def _image(spec: RunSpec) -> Iterator[Finding]:
 
 def _store(uri: str, region: str | None) -> Iterator[Finding]:
     """
-    Try out the store, check its settings, and yield the findings. The last one says that the store passed both checks.
+    Test the store, check its settings, and yield the findings. The last one says that the store passed both.
 
     Raises:
-        StoreError: the trial or a check of the settings failed.
+        StoreError: the test or a check of the settings failed.
     """
     opened = open_store(uri)
     yield from StoreTrial(opened, system_clock()).findings()

@@ -61,7 +61,7 @@ def read_at_once(paths: Sequence[str], region: str | None = None) -> dict[str, s
 
     Raises:
         SecretUnreadable: a parameter is missing, or is not encrypted.
-        ClientError, BotoCoreError: any other failure. The caller gives its own advice on it.
+        ClientError, BotoCoreError: any other failure. The caller adds its own advice.
     """
     return _asked(paths, region, _HASTY)
 

@@ -29,8 +29,8 @@ from spotrun.spec.market_script import Action, After, EpochAt, Trigger, UploadAt
 class StepFired(msgspec.Struct, frozen=True, kw_only=True):
     """
     A step that has happened. `at` is the time of its trigger. `instance_id` is the instance that detected the trigger;
-    None if a process that launches an instance detected it. If the step affects several members of a gang, `others` are
-    the affected members other than `instance_id`.
+    None if it was detected by a process that launches instances. If the step affects several members of a gang,
+    `others` are the affected members other than `instance_id`.
     """
 
     at: datetime

@@ -117,11 +117,10 @@ class Loops:
         """
         Return a copy of `state` in which the current epoch counts as begun. Called in `Callback.setup`.
 
-        Normally, Lightning counts an epoch as begun when the epoch begins. There is one exception: if the script writes
-        a checkpoint in the last batch of an epoch, and a fit() continues from this checkpoint, then Lightning's count
-        of begun epochs is one too low in each later epoch. If a snapshot from the middle of such an epoch were loaded
-        unchanged, Lightning would mistake it for a snapshot from the epoch's end. So this method raises the count by
-        one for the load. When training continues, `_lag_again` lowers the count again, so that it is the same as in the
+        Lightning's count of begun epochs can be one too low: if a fit() continues from a checkpoint that the script
+        wrote in the last batch of an epoch, the count is too low in each later epoch. Lightning would mistake a
+        snapshot from the middle of such an epoch for one from the epoch's end. So this method raises the count by one
+        for the load. When training continues, `_lag_again` lowers the count again, so that it is the same as in the
         interrupted training.
         """
         progress = state["loops"]["fit_loop"]["epoch_progress"]

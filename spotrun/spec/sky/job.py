@@ -38,7 +38,7 @@ def translate(data: dict[str, Any], unreadable: set[Key]) -> Translation:
 
 
 def _take_nothings(found: Translation) -> None:
-    """Remove keys that request only what spotrun does anyway."""
+    """Remove keys that request what spotrun does anyway."""
     if found.data.get("api_server_access") is False:
         del found.data["api_server_access"]
         found.say(("api_server_access",), "what happens anyway: a training gets no credentials of a server")

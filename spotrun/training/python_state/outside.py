@@ -1,4 +1,4 @@
-"""Inspects objects that are partly outside of this process: files, pipes, connections, processes."""
+"""Inspects objects that are partly outside this process: files, pipes, connections, processes."""
 
 from __future__ import annotations
 

@@ -93,9 +93,9 @@ class Script:
 
     def can_make(self, cls: type) -> bool:
         """
-        Return whether an instance of `cls` can be created without calling `cls`: it and each of its base classes is
-        either a class of the script that defines none of `_MARKS`, or a class that is known to be harmless, such as
-        `abc.ABC`.
+        Return True if an instance of `cls` can be created without calling `cls`. For this, `cls` and each of its base
+        classes must be a class of the script that defines none of `_MARKS`, or a class that is known to be harmless,
+        such as `abc.ABC`.
         """
         return all(self._is_simple(base) for base in cls.__mro__)
 
