@@ -61,7 +61,7 @@ entry.
 
 
 class EventRecorder(Protocol):
-    """Interface: records an agent's events in order. Recorder implements it."""
+    """The interface that records an agent's events in order. Recorder implements it."""
 
     @property
     def state(self) -> RunState: ...
@@ -99,10 +99,9 @@ class AttemptJournal:
         """
         Start an attempt, or return the attempt that this instance has already started.
 
-        Raises:
-            PowerOff: this launch is not allowed to start an attempt, or another instance has already started this
-                launch's attempt. There are two instances if a user copied one with "Launch more like this" in the
-                cloud's console.
+        Raises: PowerOff: this launch is not allowed to start an attempt, or another instance has already started this
+        launch's attempt. A launch has two instances if a user copied one with "Launch more like this" in the cloud's
+        console.
         """
         self._append(unless(lambda state: state.launches[self._launch].attempt is not None, self._started))
         number = self._recorder.state.launches[self._launch].attempt

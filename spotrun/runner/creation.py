@@ -1,5 +1,5 @@
 """
-Creates runs: a folder in the store, the content of the work folder in it, and entry 0.
+Creates a run: makes its folder in the store, stores the content of the work folder there, and writes entry 0.
 
 Several processes can try to create the same run, and only one of them writes entry 0. Every other process compares the
 stored entry 0 with the one that it wanted to write.

@@ -107,8 +107,8 @@ def end_left_over(path: Path, instance_id: str) -> None:
 
 def end_each(find: Callable[[], list[int]]) -> list[int]:
     """
-    Send SIGKILL to the processes that `find` returns, repeatedly until it returns none or GONE_WITHIN_S has
-    passed. Return the processes that remain.
+    Send SIGKILL to the processes that `find` returns. Repeat this until it returns none, or GONE_WITHIN_S has passed.
+    Return the processes that remain.
     """
     give_up_at = time.monotonic() + GONE_WITHIN_S
     while found := find():
