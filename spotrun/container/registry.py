@@ -1,6 +1,5 @@
 """
-Looks up an image in its registry, as engines do before a pull: its digest, and whether this user has the right to pull
-it.
+Looks up a container image in its registry: its digest, and whether this user may pull it.
 
 The protocol is https://github.com/opencontainers/distribution-spec; tokens are obtained according to
 https://distribution.github.io/distribution/spec/auth/token. Only the image's manifest is read.
@@ -41,7 +40,10 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class Credentials(NamedTuple):
-    """A login to a registry, for a user or for an identity in the cloud `of_cloud`. A login is never printed."""
+    """
+    A login to a registry. It belongs to a user, or, if `of_cloud` names a cloud, to this machine's identity in that
+    cloud. A login is never printed.
+    """
 
     username: str
     password: str
@@ -68,7 +70,7 @@ class NotForThisUser(ImageRefused):
 
 
 class RegistryUnavailable(SpotrunError):
-    """The registry gives no usable answer: it is down, or this machine cannot reach it."""
+    """The registry gives no usable answer: for example, it is down, or this machine cannot reach it."""
 
 
 class RegistryImage(NamedTuple):
@@ -81,7 +83,7 @@ class RegistryImage(NamedTuple):
 def find(image: Image, credentials: Credentials | None, machine: str = "x86_64") -> RegistryImage:
     """
     Return the digest and size of the image that the registry currently has under this name. Check that the image can
-    run on processors of the kind `machine`.
+    run on processors of the architecture `machine`.
 
     Raises:
         ImageRefused: the image does not exist, this user has no right to pull it, or it is for other processors.
@@ -110,9 +112,7 @@ def this_machine() -> str:
 
 
 def _machines(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """
-    Yield the types of processors for which `manifest` lists images; nothing if it describes a single image.
-    """
+    """Yield the processor architectures for which `manifest` lists images; nothing if it describes a single image."""
     for each in manifest.get("manifests", ()):
         found = each.get("platform", {})
         if found.get("os") == "linux":
