@@ -1,4 +1,4 @@
-"""Finds the reasons why spotrun cannot resume a Trainer exactly, before the training starts."""
+"""Checks before the training starts whether spotrun can resume a Trainer exactly, and finds the reasons if not."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-`Loop`: exact resume for a script that has its own training loop.
+Defines `Loop`, with which a script that has its own training loop is resumed exactly.
 
     loop = Loop(seed=1, model=model, optimizer=optimizer, scheduler=scheduler)
     s = loop.state(best=0.0)
@@ -99,7 +99,8 @@ class Loop:
 
     def validation(self, loader: Any) -> Iterator[Any]:
         """
-        Yield the batches of `loader` for a validation, in the same order whether or not the training was interrupted.
+        Yield the batches of `loader` for validation. Their order is the same whether or not the training was
+        interrupted.
 
         spotrun may make a snapshot after each of these batches.
         """
