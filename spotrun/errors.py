@@ -58,7 +58,9 @@ NO_ROOM = {
 
 @contextmanager
 def unless_no_room() -> Iterator[None]:
-    """Ignore errors of writes to a file system that is full or read-only. For writes on which nothing depends."""
+    """
+    Ignore errors of writes to a file system that is full or read-only. Use this for writes on which nothing depends.
+    """
     try:
         yield
     except OSError as error:

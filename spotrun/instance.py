@@ -33,7 +33,7 @@ class EndedBy(StrEnum):
     ITSELF = "itself"
     """The instance shut itself down."""
     TIME_TO_LIVE = "time_to_live"
-    """The instance's time-to-live ran out."""
+    """The instance's time-to-live expired."""
     QUOTA = "quota"
     """
     The cloud ended the instance before it ran, because a quota of the account, such as the quota of disks, was used up.

@@ -2,7 +2,7 @@
 Defines the messages that the agent and its trainer exchange on a socket.
 
 The socket is a Unix stream socket. Its path is in the environment variable `SPOTRUN_AGENT`, which all child processes
-inherit. So a trainer finds its agent even if the agent did not start it directly. A message is one JSON object on a
+inherit. So a trainer finds its agent even if the agent did not start it directly. A message is one JSON object on one
 line.
 
 File descriptors are sent together with a message (SCM_RIGHTS): the descriptors of arenas, and the descriptor of a
@@ -69,7 +69,7 @@ SEED = 0
 
 LINE_MAX_BYTES = 1 << 20
 SEND_TIMEOUT_S = 60.0
-"""Maximum seconds to wait while the other end reads nothing of a message. After that, the other end counts as gone."""
+"""Maximum seconds to wait for the other end to read part of a message. After that, the other end counts as gone."""
 
 FDS_MAX = 16
 _CHUNK_BYTES = 1 << 16
@@ -290,7 +290,7 @@ class FilesRule:
 @dataclass(frozen=True, kw_only=True)
 class Resume:
     """
-    The agent's instruction where training begins: at a checkpoint, or from scratch.
+    The agent's instruction to begin training, at a checkpoint or from scratch.
 
     If there is a checkpoint, `size_bytes` is greater than 0, and the message comes with a file descriptor of the memory
     that holds the checkpoint's image, from offset `start` on. The agent may still be fetching the image: only its first
@@ -579,8 +579,8 @@ class TrainerLink:
 
 def from_environment() -> TrainerLink | None:
     """
-    Return the link of this training to its agent. Return None if there is no agent, which means that neither this
-    process nor one of its ancestors was started by an agent.
+    Return the link of this training to its agent. Return None if there is no agent, which means that an agent started
+    neither this process nor any of its ancestors.
 
     Only the first call returns the link. Later calls in this process or in its child processes return None, as if there
     were no agent.

@@ -1,8 +1,8 @@
 """
 Reads and writes the ledger for an agent, in one thread.
 
-Appends are put into a queue and written in order. `append` returns a future at once, and the caller decides whether to
-wait for the result. So a slow store does not hold up the main loop or the uploads. If the store does not answer, the
+Appends are put into a queue and written in order. `append` immediately returns a future, and the caller decides whether
+to wait for the result. So a slow store does not hold up the main loop or the uploads. If the store does not answer, the
 append is retried, because the store may answer later; training continues meanwhile (promise I6).
 """
 

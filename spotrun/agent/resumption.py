@@ -1,6 +1,6 @@
 """
-Finds the checkpoints from which a trainer resumes. This is the newest intact checkpoint, in the store or in memory. If
-the script calls fit() several times, it is also the final checkpoint of each earlier call.
+Finds the checkpoints from which a trainer resumes: the newest intact checkpoint, in the store or in memory, and, if the
+script calls fit() several times, the final checkpoint of each earlier call.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NothingToResumeFrom(Exception):
     """
 
     def __init__(self, cause: Cause, detail: str, *, is_damage: bool = False) -> None:
-        """`is_damage` is True if a commit cannot be read because it is damaged. Another commit may still be whole."""
+        """`is_damage` is True if a commit cannot be read because it is damaged. Another commit may still be intact."""
         super().__init__(detail)
         self.cause = cause
         self.detail = detail

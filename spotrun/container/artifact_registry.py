@@ -24,7 +24,8 @@ def login(host: str) -> Credentials | None:
     Return a login to `host`. If this machine has no valid Google login, return None. The image is then pulled without a
     login, which some repositories allow.
 
-    Raises: RegistryUnavailable: Google does not issue a token at the moment.
+    Raises:
+        RegistryUnavailable: Google does not issue a token at the moment.
     """
     try:
         credentials, _ = google.auth.default(scopes=[SCOPE])

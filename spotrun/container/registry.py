@@ -24,7 +24,7 @@ from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.spec.image import HUB, LOOPBACK, PASSWORD, USERNAME, Image
 
 ANSWERS_WITHIN_S = 20.0
-"""Maximum seconds of system time until the registry connects or sends the next bytes of an answer."""
+"""Maximum seconds of system time to wait for a connection to the registry, or for the next bytes of an answer."""
 MANIFEST_MAX_BYTES = 4 << 20
 """Maximum bytes of a manifest: every registry must accept manifests up to this size. A larger manifest is refused."""
 KEY = ("resources", "image_id")
@@ -98,7 +98,7 @@ def find(image: Image, credentials: Credentials | None, machine: str = "x86_64")
         machines = [*_machines(manifest)]
         size_bytes = None if machines else sum(int(layer["size"]) for layer in manifest["layers"])
     except (ValueError, LookupError, TypeError, AttributeError):
-        reason = f"{image} is no container image, but {kind}"
+        reason = f"{image} is not a container image, but {kind}"
         raise ImageRefused(reason, hint="name another image", key=KEY) from None
     wanted = _MACHINES.get(machine, machine)
     if machines and wanted not in machines:

@@ -1,6 +1,6 @@
 """
-A night: a job that a function in the cloud starts at a certain time of day, even if the user's machine is off. This
-module defines the night's record, which is stored, and its pin, which protects the record.
+Defines the record of a night, which is stored, and the night's pin, which protects the record. A night is a job that a
+function in the cloud starts at a certain time of day, even if the user's machine is off.
 
 The store holds the record, the job's work folder, and a numbered list of the nights that have begun. But other
 processes may be able to write to the store, so the function accepts an object from the store only if its pin confirms

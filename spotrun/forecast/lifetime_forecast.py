@@ -1,7 +1,7 @@
 """
 Forecasts when a job will end and what it will cost, by simulating many lifetimes with the strategies of real runs.
 
-A *lifetime* is one simulated run of the job, each in its own market.
+A *lifetime* is one simulated run of the job. Each lifetime has its own market.
 """
 
 from __future__ import annotations

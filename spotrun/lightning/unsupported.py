@@ -36,7 +36,7 @@ _RULES: tuple[tuple[Callable[[Any], object], Problem], ...] = (
     (
         position.validates_by_the_clock,
         Problem(
-            "validation depends on the clock, so a resumed run would validate after other steps",
+            "validation depends on the clock, so a resumed run would validate after different steps",
             "give val_check_interval in batches or as a share of the epoch",
         ),
     ),

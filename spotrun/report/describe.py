@@ -74,7 +74,7 @@ def gigabytes(size_bytes: int) -> str:
 
 
 def size(size_bytes: int) -> str:
-    """Format the size of a file, even of a small one: `312 bytes`, `4.1 kB`, `98.0 MB`."""
+    """Format a size in bytes: `312 bytes`, `4.1 kB`, `98.0 MB`."""
     if size_bytes < 1000:
         return "1 byte" if size_bytes == 1 else f"{size_bytes} bytes"
     return f"{size_bytes / 1e3:.1f} kB" if size_bytes < 100_000 else gigabytes(size_bytes)

@@ -22,8 +22,8 @@ from spotrun.offering import require_amount
 
 NUMBER_MAX = 2**53
 """
-The maximum of a whole number. Up to it, a float represents each whole number exactly. It is large enough for
-9 petabytes, counted in bytes, and for the steps of 285 years if each step takes a microsecond.
+The largest whole number that is accepted. Up to it, a float represents each whole number exactly. It is large enough
+for 9 petabytes, counted in bytes, and for the steps of 285 years if each step takes a microsecond.
 """
 SECONDS_MAX = 10 * 366 * 86_400
 """
@@ -70,7 +70,8 @@ def decode(data: bytes | bytearray, kind: type[T]) -> T:
     """
     Decode a value stored as JSON, and check that each number in it is within the limits.
 
-    Raises: OutOfBounds: the JSON is malformed or nested too deeply, or a number is too large.
+    Raises:
+        OutOfBounds: the JSON is malformed or nested too deeply, or a number is too large.
     """
     try:
         value: T = _decoder(cast(Any, kind)).decode(data)

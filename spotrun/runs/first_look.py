@@ -35,7 +35,7 @@ Answer = TypeVar("Answer")
 class Market(NamedTuple):
     """
     The market for a job whose run does not exist yet. `unborn` is the state that the run would have just after its
-    creation, and `world` has the suitable offerings.
+    creation, and `world` contains the suitable offerings.
     """
 
     spec: RunSpec
@@ -148,7 +148,7 @@ def look_at_market(
     if world is not None:
         return Market(spec, unborn, world)
     driver = cloud.driver(spec, clock)
-    offered = driver.offerings(must_see=())  # for the local cloud, a market that begins with this job
+    offered = driver.offerings(must_see=())  # on the local cloud, the simulated market begins with this job
     if offered and not driver.remarks:
         _require_types(spec, cloud, offered)
     offerings, created = suitable(offered, spec), unborn.created

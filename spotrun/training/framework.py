@@ -30,7 +30,7 @@ with the state of each optimizer, and the number of steps.
 SCHEDULERS = "lr_schedulers"
 """
 Entry with the states of the learning-rate schedulers. These states, and those in OPTIMIZERS, may contain objects of the
-script. Before a framework calls `load_state_dict`, it replaces the saved objects by the script's present ones.
+script. Before a framework calls `load_state_dict`, it replaces the saved objects with the script's current ones.
 """
 
 
@@ -70,7 +70,7 @@ class Framework(Protocol):
     ranks: int
     """Number of processes that train together."""
     way_out: str
-    """Advice for a user whose resumed training has a different model or different optimizers than its checkpoint."""
+    """Advice for a user whose resumed training has a different model or optimizers from those in its checkpoint."""
 
     @property
     def seed(self) -> int:
@@ -103,7 +103,7 @@ class Framework(Protocol):
     @property
     def base(self) -> Mapping[str, str]:
         """
-        The digests of the weights that checkpoints leave out, by the names of the weights. These are weights that the
+        The digests of the weights that checkpoints leave out, keyed by the weights' names. These are weights that the
         script loads in each process and never trains, such as those of a pretrained base model. Empty if all weights
         are trained.
         """
@@ -371,7 +371,7 @@ class Hooks(Protocol):
         """
 
     def epoch_ends(self) -> None:
-        """Called when the epoch is done. `Framework.epoch` is already the next epoch."""
+        """Called when the epoch is done. `Framework.epoch` already gives the next epoch."""
 
     def finish(self) -> None:
         """Called when training is done, and the script's end hooks have run. Idempotent."""

@@ -323,7 +323,7 @@ def _place(root: int, source: Path, path: str, *, in_place: bool) -> None:
             with source.open("rb") as file:
                 facts = os.fstat(file.fileno())
                 copy_bytes(file.fileno(), to, 0, facts.st_size)
-            os.ftruncate(to, facts.st_size)  # last, because a process that has mapped the rest would be killed
+            os.ftruncate(to, facts.st_size)  # last: a process that reads a mapped part beyond the end would be killed
             os.utime(to, ns=(facts.st_atime_ns, facts.st_mtime_ns))
         finally:
             os.close(to)

@@ -23,7 +23,7 @@ from spotrun.run.bounds import OutOfBounds, decode
 TRAINER_VARIABLE = "SPOTRUN_TRAINER"
 """
 Variable that contains the instance's id. The agent sets it for `setup` and for trainers. All processes that these start
-inherit the variable, and can be found by it.
+inherit the variable, by which the agent can find them.
 """
 GONE_WITHIN_S = 30.0
 _PAUSE_S = 0.01

@@ -36,7 +36,7 @@ def default_root() -> Path:
 
 class LocalDriver:
     """
-    Simulates instances by trees of processes on this machine. The driver's data is in the folder `root`: every
+    Simulates instances with trees of processes on this machine. The driver's data is in the folder `root`: every
     LocalDriver with the same root sees the same instances and can terminate them. `market` and `init` apply only to the
     instances that this object launches.
     """

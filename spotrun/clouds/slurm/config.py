@@ -1,4 +1,4 @@
-"""The configuration of a Slurm cluster's driver, as plain values."""
+"""Defines the configuration of a Slurm cluster's driver, as plain values."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from spotrun.training.place import PassStart, StreamPosition
 KEPT_STATES = 3
 """
 Number of a stream's latest states that are kept. A single state would not suffice, because a framework may have read
-more batches than it has trained. (Lightning reads one batch ahead if a loader has no length.)
+more batches than it has trained on. (Lightning reads one batch ahead if a loader has no length.)
 """
 
 
