@@ -58,7 +58,9 @@ NO_ROOM = {
 
 @contextmanager
 def unless_no_room() -> Iterator[None]:
-    """Ignore errors of writes to a file system that is full or read-only. For writes on which nothing depends."""
+    """
+    Ignore errors of writes to a file system that is full or read-only. Use this for writes on which nothing depends.
+    """
     try:
         yield
     except OSError as error:
@@ -182,7 +184,7 @@ class NotIdentical(SpotrunError):
 
 
 class FiguresDiffer(SpotrunError):
-    """The figures that follow from a cost study differ from the published figures that it quotes."""
+    """The figures computed from a cost study differ from the published figures that it quotes."""
 
     def __init__(self, figures: Sequence[str]) -> None:
         several = f"{len(figures)} published figures are" if len(figures) > 1 else "a published figure is"
@@ -282,8 +284,8 @@ def needs_extra(extra: str, what: str, error: type[NotInstalled] = NotInstalled)
 def command_for(extra: str) -> str:
     """
     Return the command that adds an extra to this installation of spotrun. spotrun is not on a package index, so
-    installing `spotrun[EXTRA]` by name would not work. The command installs spotrun again from the folder or address
-    from which it was installed before. If these are unknown, the command installs only the packages of the extra.
+    installing `spotrun[EXTRA]` by name would not work. The command installs spotrun again from the folder or URL from
+    which it was installed before. If neither is known, the command installs only the packages of the extra.
     """
     import shlex
     import sys
@@ -317,8 +319,8 @@ def _with_uv_tool(receipt: Path, extra: str) -> list[str]:
 
 def installer() -> list[str]:
     """
-    Return a command that installs packages for this Python, without the packages' names. The command also works if this
-    Python's virtual environment is not active.
+    Return the command that installs packages for this Python. The caller appends the packages' names. The command also
+    works if this Python's virtual environment is not active.
     """
     import shutil
     import sys
@@ -336,8 +338,8 @@ def installer() -> list[str]:
 
 def _origin(extra: str) -> list[str]:
     """
-    Return the arguments with which pip or uv installs spotrun and an extra from the source of the present installation,
-    a folder or an address. Return [] if that folder is gone, or if spotrun came from a package index.
+    Return the arguments with which pip or uv installs an extra from the folder or URL from which spotrun itself was
+    installed. Return [] if that folder is gone, or if spotrun came from a package index.
 
     See https://packaging.python.org/specifications/direct-url.
     """

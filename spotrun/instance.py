@@ -33,7 +33,7 @@ class EndedBy(StrEnum):
     ITSELF = "itself"
     """The instance shut itself down."""
     TIME_TO_LIVE = "time_to_live"
-    """The instance's time-to-live ran out."""
+    """The instance's time-to-live expired."""
     QUOTA = "quota"
     """
     The cloud ended the instance before it ran, because a quota of the account, such as the quota of disks, was used up.
@@ -43,9 +43,7 @@ class EndedBy(StrEnum):
 
 
 class PriceSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    A price of an instance: from `since` until the next segment begins, an hour of the instance costs `usd_per_hour`.
-    """
+    """The price of an instance from `since` until the next segment begins."""
 
     since: AwareDatetime
     usd_per_hour: Decimal
@@ -63,9 +61,9 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     `token` and `run_uid`.
 
     `time_to_live` is measured on the instance's monotonic clock, from the instance's start. When it has passed, the
-    instance ends, even if no program of spotrun is running any more. `price_cap_usd_per_hour` is the most that the user
-    will pay for spot. None (no cap) is usually best: a cap does not make the instance cheaper, but lets the cloud
-    interrupt it when the price rises above the cap.
+    instance ends, even if no spotrun program is still running. `price_cap_usd_per_hour` is the most that the user will
+    pay for spot. None (no cap) is usually best: a cap does not make the instance cheaper, but lets the cloud interrupt
+    it when the price rises above the cap.
     """
 
     token: str

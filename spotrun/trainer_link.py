@@ -2,7 +2,7 @@
 Defines the messages that the agent and its trainer exchange on a socket.
 
 The socket is a Unix stream socket. Its path is in the environment variable `SPOTRUN_AGENT`, which all child processes
-inherit. So a training finds its agent even if other programs started the training. A message is one JSON object on a
+inherit. So a trainer finds its agent even if the agent did not start it directly. A message is one JSON object on one
 line.
 
 File descriptors are sent together with a message (SCM_RIGHTS): the descriptors of arenas, and the descriptor of a
@@ -56,7 +56,7 @@ to each other, they check that all of them have the same values.
 RANKS_SECRET = "SPOTRUN_RANKS_SECRET"
 """
 Environment variable with a secret that all processes of a training share. No other process on the machine or in the
-network knows it. The name contains SECRET. For this reason, spotrun replaces the value by stars in the output of a
+network knows it. The name contains SECRET. For this reason, spotrun replaces the value with stars in the output of a
 training.
 """
 WORK = "SPOTRUN_MEMBER_WORK"
@@ -69,7 +69,7 @@ SEED = 0
 
 LINE_MAX_BYTES = 1 << 20
 SEND_TIMEOUT_S = 60.0
-"""Maximum seconds to wait while the other end reads nothing of a message. After that, the other end counts as gone."""
+"""Maximum seconds to wait for the other end to read part of a message. After that, the other end counts as gone."""
 
 FDS_MAX = 16
 _CHUNK_BYTES = 1 << 16
@@ -115,8 +115,8 @@ class Hello:
 @dataclass(frozen=True, kw_only=True)
 class FitBegins:
     """
-    The message that the script calls fit() again. `fit` is the number of this call, counted from 1. The trainer then
-    waits for the `Resume` for this call.
+    The trainer's report that the script calls fit() again. `fit` is the number of this call, counted from 1. The
+    trainer then waits for the `Resume` for this call.
     """
 
     fit: int
@@ -135,8 +135,8 @@ class ArenasWanted:
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """
-    The position of the training. `epoch` is the number of the current epoch, counted from 0. Of its `batches` batches,
-    `batch` are done. `step` is Lightning's `global_step`.
+    The position of the training. `epoch` is the number of the current epoch, counted from 0. `batch` of its `batches`
+    batches are done. `step` is Lightning's `global_step`.
 
     `epochs` is `max_epochs`. `epochs` and `batches` are 0 if they are unknown. Metrics that are not finite are left
     out. `data_s` is the system time, in seconds, that this process has spent waiting for training data. `samples`
@@ -161,7 +161,7 @@ class FilesWanted:
     continue.
 
     `open` are the files that processes of the training have open for writing. The agent overwrites these files in
-    place. If it replaced them by new files, the processes would continue to write to the old ones.
+    place. If it replaced them with new files, the processes would continue to write to the old ones.
     """
 
     open: tuple[str, ...]
@@ -192,8 +192,8 @@ class MoreFiles:
 @dataclass(frozen=True, kw_only=True)
 class SnapshotTaken:
     """
-    The message that arena `arena` holds a checkpoint image of `size_bytes`. From now on, the arena belongs to the
-    agent, until the agent sends `ArenaFree`.
+    The trainer's report that arena `arena` holds a checkpoint image of `size_bytes`. From now on, the arena belongs to
+    the agent, until the agent sends `ArenaFree`.
 
     The image is the state of the training after `batch` batches of epoch `epoch`. If `epoch_ended` is True, it is the
     state after the whole epoch, including the validation and everything else that is done at the end of an epoch. `fit`
@@ -221,9 +221,9 @@ class SnapshotTaken:
 @dataclass(frozen=True, kw_only=True)
 class NotCarried:
     """
-    The message that the snapshot of `step` lacks some state of the script, because checkpoints cannot contain it.
-    `places` has a pair for each object with such state: its path in the script, and its kind. Each object is reported
-    once in a fit().
+    The trainer's report that the snapshot of `step` lacks some state of the script, because checkpoints cannot contain
+    it. `places` has a pair for each object with such state: its path in the script, and its kind. Each object is
+    reported once in a fit().
     """
 
     step: int
@@ -232,12 +232,15 @@ class NotCarried:
 
 @dataclass(frozen=True, kw_only=True)
 class RoomWanted:
-    """The message that training has paused before its last snapshot, until an arena is free."""
+    """The trainer's report that training has paused before its last snapshot, until an arena is free."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochEnded:
-    """The message that epoch `epoch` (counted from 0) has ended, including its validation. `step` is its last step."""
+    """
+    The trainer's report that epoch `epoch` (counted from 0) has ended, including its validation. `step` is its last
+    step.
+    """
 
     epoch: int
     step: int
@@ -249,8 +252,8 @@ class EpochEnded:
 @dataclass(frozen=True, kw_only=True)
 class Refused:
     """
-    The message that this training cannot resume from the checkpoint, or that a later resume of it would not be exact.
-    After this message, the trainer process ends with an error.
+    The trainer's report that this training cannot resume from the checkpoint, or that a later resume of it would not be
+    exact. After this message, the trainer ends with an error.
     """
 
     reason: str
@@ -260,8 +263,8 @@ class Refused:
 @dataclass(frozen=True, kw_only=True)
 class Finished:
     """
-    The message that `fit()` is done and the final snapshot was taken. `resumed` is True if an earlier process took the
-    final snapshot. This process then resumed from it, and trained no step.
+    The trainer's report that `fit()` is done and its final snapshot was taken. `resumed` is True if an earlier process
+    took that snapshot. This process then only resumed from it, without training.
     """
 
     step: int
@@ -287,7 +290,7 @@ class FilesRule:
 @dataclass(frozen=True, kw_only=True)
 class Resume:
     """
-    The message that says where training begins: at a checkpoint, or from scratch.
+    The agent's instruction to begin training, at a checkpoint or from scratch.
 
     If there is a checkpoint, `size_bytes` is greater than 0, and the message comes with a file descriptor of the memory
     that holds the checkpoint's image, from offset `start` on. The agent may still be fetching the image: only its first
@@ -324,10 +327,7 @@ class FilesReady:
 
 @dataclass(frozen=True, kw_only=True)
 class Arrived:
-    """
-    The message that the first `size_bytes` of the image have been fetched and checked: they equal the bytes of the
-    commit.
-    """
+    """The agent's report that the first `size_bytes` of the image have been fetched, and match the commit."""
 
     size_bytes: int
 
@@ -363,7 +363,7 @@ class SnapshotWanted:
 
 @dataclass(frozen=True, kw_only=True)
 class DrainWanted:
-    """The instruction to take a final snapshot at the end of the current step, and to train no further step."""
+    """The agent's instruction to take a final snapshot at the end of the current step, and to train no further step."""
 
     reason: str
 
@@ -371,7 +371,8 @@ class DrainWanted:
 @dataclass(frozen=True, kw_only=True)
 class Committed:
     """
-    The message that the snapshot of `step` is committed, together with the files of the `FilesFrozen` number `files`.
+    The agent's report that the snapshot of `step` is committed. Its files are those of the `FilesFrozen` whose `number`
+    is `files`.
     """
 
     step: int
@@ -381,7 +382,7 @@ class Committed:
 @dataclass(frozen=True, kw_only=True)
 class FilesTorn:
     """
-    The message that the agent lacks the content of these files. Either the script wrote to a file while the agent was
+    The agent's report that it lacks the content of these files. Either the script wrote to a file while the agent was
     still reading it, or the agent never had the file. The trainer has to include copies of these files in the next
     snapshot. It copies them between two steps, when nothing is written.
     """
@@ -578,8 +579,8 @@ class TrainerLink:
 
 def from_environment() -> TrainerLink | None:
     """
-    Return the link of this training to its agent. Return None if there is no agent, which means that neither this
-    process nor one of its ancestors was started by an agent.
+    Return the link of this training to its agent. Return None if there is no agent, which means that an agent started
+    neither this process nor any of its ancestors.
 
     Only the first call returns the link. Later calls in this process or in its child processes return None, as if there
     were no agent.

@@ -1,4 +1,4 @@
-"""The hourly prices of a run's instances over time."""
+"""Computes the hourly prices of a run's instances over time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _price_at(launches: Sequence[Launch], moment: datetime) -> Decimal | None:
 
 
 class Rented(NamedTuple):
-    """A run's instances of one type and capacity type, with their total hourly price without disks and addresses."""
+    """A run's instances of one type and capacity type, with their total hourly price, excluding disks and addresses."""
 
     instance_type: str
     capacity_type: CapacityType

@@ -44,10 +44,7 @@ from spotrun.trainer_link import EpochEnded
 from spotrun.units import shown
 
 APPEND_WITHIN_S = 3700.0
-"""
-Maximum seconds of system time of waiting for an append. It is longer than the time for which the recorder
-retries.
-"""
+"""Maximum seconds of system time to wait for an append. It is longer than the time for which the recorder retries."""
 NAMED_MAX = 40
 """
 Maximum number of untracked places that the ledger names. An untracked place is a part of a training's state that
@@ -61,7 +58,7 @@ entry.
 
 
 class EventRecorder(Protocol):
-    """Interface: records an agent's events in order. Recorder implements it."""
+    """The interface that records an agent's events in order. Recorder implements it."""
 
     @property
     def state(self) -> RunState: ...
@@ -101,7 +98,7 @@ class AttemptJournal:
 
         Raises:
             PowerOff: this launch is not allowed to start an attempt, or another instance has already started this
-                launch's attempt. There are two instances if a user copied one with "Launch more like this" in the
+                launch's attempt. A launch has two instances if a user copied one with "Launch more like this" in the
                 cloud's console.
         """
         self._append(unless(lambda state: state.launches[self._launch].attempt is not None, self._started))

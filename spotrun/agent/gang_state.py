@@ -89,7 +89,7 @@ class Verdict(Enum):
 class MemberAnswer(NamedTuple):
     """
     A member's answer to the lead's question about its state files. `answer` is None if the member has not answered.
-    `failed` is True if the member's trainer failed, or never began.
+    `failed` is True if the member's trainer failed, or never started.
     """
 
     answer: StateAnswer | None
@@ -102,8 +102,8 @@ class MemberAnswer(NamedTuple):
 
 class Asking(NamedTuple):
     """
-    The facts about the lead after it has made a copy of its state, and has asked the other members to compare their
-    files with the copy.
+    The lead's situation after it has copied its state, and has asked the other members to compare their files with the
+    copy.
 
     The lead asked `asked_s` seconds ago, and its state has not changed for `rested_s` seconds. `renewed` is True if a
     member named a file that has since changed on the lead too, so that the copy is out of date. `ended` is True if the
@@ -145,8 +145,8 @@ def verdict(heard: Iterable[MemberAnswer], asking: Asking, rest_s: float) -> Ver
 
 class OthersState:
     """
-    Compares the lead's state with the other members' states, for the thread that saves checkpoints. `runs` returns True
-    while the lead's command runs.
+    Compares the lead's state with the other members' states before a checkpoint is saved. `runs` returns True while the
+    lead's command runs.
     """
 
     def __init__(self, context: AgentContext, others: Sequence[MemberName], runs: Callable[[], bool]) -> None:
@@ -197,7 +197,8 @@ class OthersState:
 
     def _heard(self, asked: StateAsked, *, final: bool) -> Iterator[Mapping[MemberName, MemberAnswer]]:
         """
-        Ask the other members, and read their statuses repeatedly. After each round, yield all answers so far.
+        Ask the other members to compare their files, and read their status objects repeatedly. After each round, yield
+        all answers so far.
 
         Raises:
             MemberSilent: a member has not answered, and either its status no longer changes or its trainer has failed.
@@ -240,7 +241,7 @@ class OthersState:
 def heard_in(status: AgentStatus | None, asked: StateAsked) -> MemberAnswer:
     """
     Return the member's answer to `asked`, from its status. The status may still report the failure of an earlier
-    trainer, which is ignored: `failed` is about the trainer that `asked` names.
+    trainer, which is ignored: `failed` refers to the trainer that `asked` names.
     """
     if status is None:
         return MemberAnswer(None)
@@ -294,7 +295,7 @@ class AnswersLead:
         self._begun = StateAtStart(incarnation, self._survey())
 
     def rest(self) -> None:
-        """Give no answer until `begins` is called."""
+        """Answer no questions until `begins` is called."""
         self._begun = None
 
     def _work(self) -> None:

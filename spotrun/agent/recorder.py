@@ -1,8 +1,8 @@
 """
 Reads and writes the ledger for an agent, in one thread.
 
-Appends are put into a queue and written in order. `append` returns a future at once, and the caller decides whether to
-wait for the result. So a slow store does not hold up the main loop or the uploads. If the store does not answer, the
+Appends are put into a queue and written in order. `append` immediately returns a future, and the caller decides whether
+to wait for the result. So a slow store does not hold up the main loop or the uploads. If the store does not answer, the
 append is retried, because the store may answer later; training continues meanwhile (promise I6).
 """
 
@@ -45,9 +45,9 @@ Job = tuple[Decide, "Future[Entry | None]"]
 
 def unless(done: Callable[[RunState], object], event: AnyEvent) -> Decide:
     """
-    Return a function for `Ledger.append` that returns `event`, or None if `done` finds in the run's state that the
-    event has already been written. This prevents duplicates: if the store's answer to an append was lost, the ledger
-    calls the function again, and the function finds that the event is already there.
+    Return a function for `Ledger.append` that writes `event` only once. It returns None if `done` returns a true value,
+    that is, if the run's state shows that the event has already been written. This matters if the store's answer to an
+    append was lost: the ledger then calls the function again.
     """
     return lambda state: None if done(state) else event
 
@@ -70,7 +70,9 @@ class Recorder:
 
     @property
     def state(self) -> RunState:
-        """The fold of the entries read so far. While the store answers, it is at most a few seconds of run time old."""
+        """
+        The fold of the entries read so far. While the store answers, it is at most a few seconds old, in run time.
+        """
         return self._ledger.state
 
     def start(self) -> None:

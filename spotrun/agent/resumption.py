@@ -1,5 +1,5 @@
 """
-Finds the checkpoints that a trainer starts from: the newest whole checkpoint, in the store or in memory, and, if the
+Finds the checkpoints from which a trainer resumes: the newest intact checkpoint, in the store or in memory, and, if the
 script calls fit() several times, the final checkpoint of each earlier call.
 """
 
@@ -26,12 +26,12 @@ from spotrun.run.state import Commit
 
 class NothingToResumeFrom(Exception):
     """
-    The run has one or more checkpoints, but none of them can be read. In this case training must not start from zero
-    (promise I4).
+    The run has one or more checkpoints, but none of them can be read. In this case, training must not start from the
+    beginning (promise I4).
     """
 
     def __init__(self, cause: Cause, detail: str, *, is_damage: bool = False) -> None:
-        """`is_damage` is True if a commit cannot be read because it is damaged. Another commit may still be whole."""
+        """`is_damage` is True if a commit cannot be read because it is damaged. Another commit may still be intact."""
         super().__init__(detail)
         self.cause = cause
         self.detail = detail
@@ -79,7 +79,7 @@ def newest_checkpoint(
     context: AgentContext, ready: Image | None, trainer: Trainer, known: Mapping[str, StoredFile]
 ) -> Beginning:
     """
-    Return the newest whole checkpoint with its files. If the run has no checkpoint to resume from, return a Beginning
+    Return the newest intact checkpoint with its files. If the run has no checkpoint to resume from, return a Beginning
     without a checkpoint.
 
     `ready` is an image that is already on this instance. It is used if it belongs to the returned checkpoint. Otherwise
@@ -96,8 +96,8 @@ def newest_checkpoint(
             ready.close()
         if state.commits:
             context.note(
-                "training starts from zero: no checkpoint of this run can be used, because each holds NaN or Inf, "
-                "or was discarded"
+                "training starts from the beginning: no checkpoint of this run can be used, because each holds "
+                "NaN or Inf, or was discarded"
             )
         return Beginning(None, None)
     with reasons():
@@ -106,9 +106,7 @@ def newest_checkpoint(
 
 @contextlib.contextmanager
 def reasons() -> Iterator[None]:
-    """
-    Convert each error of the `with` block, which reads a checkpoint, into NothingToResumeFrom with its cause.
-    """
+    """Convert any error in the `with` block into a NothingToResumeFrom with a cause. The block reads a checkpoint."""
     try:
         yield
     except CheckpointDamaged as error:
@@ -124,8 +122,8 @@ def reasons() -> Iterator[None]:
 class StateFound(NamedTuple):
     """
     The checkpoint whose state is now in the work folder, and the newer checkpoints that were skipped because they are
-    damaged or were tried before. If `in_place` is True, nothing was restored: the folder has exactly the files that the
-    previous command left.
+    damaged or were tried before. If `in_place` is True, nothing was restored: the folder contains exactly the files
+    that the previous command left.
     """
 
     commit: Commit
@@ -146,8 +144,8 @@ class StateFound(NamedTuple):
 
 def put_state_back(context: AgentContext, attempt: int, files: CommitFiles, choice: StateChoice) -> StateFound:
     """
-    Restore a command's state into the work folder from the newest whole checkpoint. If `choice` is ONE_BEFORE, restore
-    it from the next older whole checkpoint. The run must have at least one checkpoint.
+    Restore a command's state into the work folder from the newest intact checkpoint. If `choice` is ONE_BEFORE, restore
+    it from the next older intact checkpoint. The run must have at least one checkpoint.
 
     Raises:
         NothingToResumeFrom: no checkpoint can be restored.
@@ -180,7 +178,7 @@ def _newest_with_files(
     recipient: Recipient,
     known: Mapping[str, StoredFile],
 ) -> Beginning:
-    """Return the newest checkpoint whose image and files are both whole. Fetch image and files at the same time."""
+    """Return the newest checkpoint whose image and files are both intact. Fetch image and files at the same time."""
     skipped: list[int] = []
     with ThreadPoolExecutor(1, "files") as beside:
         while True:
@@ -192,8 +190,8 @@ def _newest_with_files(
             try:
                 if found.skipped:
                     files = FilesOfCommit(context, commit, known)
-                    # The fetch of a damaged commit's files may still be writing to the same folder. But the pool has
-                    # only one thread, so this fetch begins only after that fetch has ended.
+                    # If an earlier commit was damaged, the fetch of its files may still be writing to the same folder.
+                    # But the pool has only one thread, so this fetch begins only when the earlier one has ended.
                     coming = beside.submit(files.fetch)
                 coming.result()
                 ends = fits.ends_before(context, commit)
@@ -220,7 +218,9 @@ def still_here(context: AgentContext, newest: Newest) -> Image | None:
 
 
 def starts(context: AgentContext, beginning: Beginning, files: CommitFiles) -> list[Start]:
-    """Return how each fit() of the script starts, in the order of the calls, up to the one that is resumed."""
+    """
+    Return the starts of the script's fit() calls, in order. The last one is the start of the call that is resumed.
+    """
     if beginning.found is None:
         return [Start(told_to_trainer(context, None))]
     image = beginning.found.image

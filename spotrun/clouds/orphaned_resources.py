@@ -1,4 +1,4 @@
-"""The interface to billed resources that instances have left behind, such as a disk that outlived its instance."""
+"""Defines the interface to resources that are still billed after their instance is gone, such as a disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Leftover(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leftovers(Protocol):
-    """Finds and removes resources that no instance needs. Every failure of the cloud is one of CloudDriver's errors."""
+    """Finds and removes resources that no instance needs. If the cloud fails, one of CloudDriver's errors is raised."""
 
     def found(self) -> list[Leftover]:
         """Return all resources that belong to runs of spotrun and that no instance uses."""

@@ -1,7 +1,8 @@
 """
-Makes logins to Google's image registries from the current Google login; on an instance, from its service account.
+Obtains logins to Google's image registries with this machine's Google login. On an instance, that is its service
+account.
 
-A login's password is an access token that lasts for an hour:
+The password is an access token that is valid for an hour:
 https://cloud.google.com/artifact-registry/docs/docker/authentication#token
 """
 
@@ -20,11 +21,11 @@ SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 def login(host: str) -> Credentials | None:
     """
-    Make a login to `host`. If this machine has no valid Google login, return None. The image is then pulled without a
+    Return a login to `host`. If this machine has no valid Google login, return None. The image is then pulled without a
     login, which some repositories allow.
 
     Raises:
-        RegistryUnavailable: Google issues no token now.
+        RegistryUnavailable: Google does not issue a token at the moment.
     """
     try:
         credentials, _ = google.auth.default(scopes=[SCOPE])

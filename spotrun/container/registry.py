@@ -1,6 +1,5 @@
 """
-Looks up an image in its registry, as engines do before a pull: its digest, and whether this user has the right to pull
-it.
+Looks up a container image in its registry: its digest, and whether this user may pull it.
 
 The protocol is https://github.com/opencontainers/distribution-spec; tokens are obtained according to
 https://distribution.github.io/distribution/spec/auth/token. Only the image's manifest is read.
@@ -25,7 +24,7 @@ from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.spec.image import HUB, LOOPBACK, PASSWORD, USERNAME, Image
 
 ANSWERS_WITHIN_S = 20.0
-"""Maximum seconds of system time until the registry connects or sends the next bytes of an answer."""
+"""Maximum seconds of system time to wait for a connection to the registry, or for the next bytes of an answer."""
 MANIFEST_MAX_BYTES = 4 << 20
 """Maximum bytes of a manifest: every registry must accept manifests up to this size. A larger manifest is refused."""
 KEY = ("resources", "image_id")
@@ -41,7 +40,10 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class Credentials(NamedTuple):
-    """A login to a registry, for a user or for an identity in the cloud `of_cloud`. A login is never printed."""
+    """
+    A login to a registry. It belongs to a user, or, if `of_cloud` names a cloud, to this machine's identity in that
+    cloud. A login is never printed.
+    """
 
     username: str
     password: str
@@ -68,7 +70,7 @@ class NotForThisUser(ImageRefused):
 
 
 class RegistryUnavailable(SpotrunError):
-    """The registry gives no usable answer: it is down, or this machine cannot reach it."""
+    """The registry gives no usable answer: for example, it is down, or this machine cannot reach it."""
 
 
 class RegistryImage(NamedTuple):
@@ -81,7 +83,7 @@ class RegistryImage(NamedTuple):
 def find(image: Image, credentials: Credentials | None, machine: str = "x86_64") -> RegistryImage:
     """
     Return the digest and size of the image that the registry currently has under this name. Check that the image can
-    run on processors of the kind `machine`.
+    run on processors of the architecture `machine`.
 
     Raises:
         ImageRefused: the image does not exist, this user has no right to pull it, or it is for other processors.
@@ -96,7 +98,7 @@ def find(image: Image, credentials: Credentials | None, machine: str = "x86_64")
         machines = [*_machines(manifest)]
         size_bytes = None if machines else sum(int(layer["size"]) for layer in manifest["layers"])
     except (ValueError, LookupError, TypeError, AttributeError):
-        reason = f"{image} is no container image, but {kind}"
+        reason = f"{image} is not a container image, but {kind}"
         raise ImageRefused(reason, hint="name another image", key=KEY) from None
     wanted = _MACHINES.get(machine, machine)
     if machines and wanted not in machines:
@@ -110,9 +112,7 @@ def this_machine() -> str:
 
 
 def _machines(manifest: Mapping[str, Any]) -> Iterator[str]:
-    """
-    Yield the types of processors for which `manifest` lists images; nothing if it describes a single image.
-    """
+    """Yield the processor architectures for which `manifest` lists images; nothing if it describes a single image."""
     for each in manifest.get("manifests", ()):
         found = each.get("platform", {})
         if found.get("os") == "linux":

@@ -1,1 +1,1 @@
-"""Checks a machine, a store and an account for a run, before anything is billed."""
+"""Checks that a machine, a store and an account are ready for a run, before anything is billed."""

@@ -40,7 +40,7 @@ def _study(name: str, study: CostStudy) -> Markup:
 
 
 def _bars(rows: Sequence[Cost]) -> Markup:
-    """Draw a bar for each place. The most expensive place has a full bar."""
+    """Draw a bar for each place. The bar of the most expensive place has the full width."""
     most = max(row.usd for row in rows) or Decimal(1)
     drawn = [
         lane(row.place, bar(0, 0, float(row.usd / most) * 100, ROW, COLOURS[row.capacity]), value=dollars(row.usd))
@@ -54,7 +54,7 @@ def _bars(rows: Sequence[Cost]) -> Markup:
 def _hours(place: str, machine: Machine, study: CostStudy) -> Markup:
     """
     Draw the price of an hour on the user's machine as a curve: the more days a month it is used, the cheaper an hour
-    is. For comparison, draw a level line at the price of the same number of samples at the cheapest place to rent.
+    is. For comparison, draw a level line at the price of the same number of samples on the cheapest rented machine.
     """
     prices = [machine.usd_per_hour(Decimal(day)) for day in range(1, DAYS_MAX + 1)]
     rival, rented = _rival(study, place)

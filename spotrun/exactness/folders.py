@@ -1,4 +1,4 @@
-"""Compares two work folders after their trainings, and finds the first difference in each file."""
+"""Compares the work folders of two finished trainings, and finds the first difference in each file."""
 
 from __future__ import annotations
 
@@ -76,9 +76,8 @@ def parts_of_link(path: Path, clean: Clean) -> Parts:
 
 def names_of(paths: Iterable[str]) -> set[str]:
     """
-    Return the names under which files are compared. Auxiliary files of databases have none, because they are not
-    compared. All TensorBoard event files in a folder have one name. If the folder's name contains a time, `<time>`
-    replaces it.
+    Return the names under which the files at `paths` are compared. Auxiliary files of databases are left out. All
+    TensorBoard event files in a folder share one name, in which `<time>` replaces any time in the folder's name.
     """
     names = set()
     for path in paths:

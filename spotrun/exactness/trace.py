@@ -126,7 +126,7 @@ class Ended:
     keyed by name.
 
     `unread` maps the place of each object that could not be inspected to its class. `metrics`, `places` and `unread`
-    are None in a trace of an earlier spotrun.
+    are None in a trace of an earlier version of spotrun.
     """
 
     step: int

@@ -30,7 +30,7 @@ def path_of_rank(path: Path, rank: int) -> Path:
 
 
 def read_ranks(path: Path) -> dict[int, Trace]:
-    """Return the trace of each rank. (An earlier spotrun wrote the traces of all ranks into one file.)"""
+    """Return the trace of each rank. (An earlier version of spotrun wrote the traces of all ranks into one file.)"""
     found = {0: TraceFile(path).read()}
     for other in sorted(path.parent.glob(f"{path.name}.rank*")):
         found[int(other.name.rpartition(".rank")[2])] = TraceFile(other).read()

@@ -1,11 +1,12 @@
 """
-A night: a job that a function in the cloud starts at a certain time of day, even if the user's machine is off. This
-module defines the night's record, which is stored, and its pin, which protects the record.
+Defines the record of a night, which is stored, and the night's pin, which protects the record. A night is a job that a
+function in the cloud starts at a certain time of day, even if the user's machine is off.
 
-The store has the record, the job's work folder, and a numbered list of the nights that began. But other processes may
-be able to write to the store, so the function accepts an object from the store only if its pin confirms it. The pin is
-a variable in the function's environment. It contains the digest of the record, and the record contains the digest of
-the work folder. The pin also contains a key, with which the function signs the records that it writes to the store.
+The store holds the record, the job's work folder, and a numbered list of the nights that have begun. But other
+processes may be able to write to the store, so the function accepts an object from the store only if its pin confirms
+it. The pin is a variable in the function's environment. It contains the digest of the record, and the record contains
+the digest of the work folder. The pin also contains a key, with which the function signs the records that it writes to
+the store.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
 
     `spec` is the job as it is launched, except for its work folder. `winter_offset_s` is the zone's offset from UTC in
     seconds, without daylight saving time. The night's schedule and function are in `region` of `cloud`. `webhooks` are
-    the places where webhook addresses are stored that the function is allowed to read.
+    the places from which the function is allowed to read webhook addresses.
     """
 
     name: str
@@ -79,8 +80,8 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
 
 class NotPinned(SpotrunError):
     """
-    The function has no valid pin: an earlier spotrun installed the function, or another program changed the function's
-    environment.
+    The function has no valid pin: an earlier version of spotrun installed the function, or another program changed the
+    function's environment.
     """
 
 
@@ -117,7 +118,8 @@ def pin_for(night: Night, before: Pin | None) -> Pin:
 
 def pinned(environment: Mapping[str, str]) -> Pin | None:
     """
-    Read the pin from the environment of a function. Return None if an earlier spotrun installed the function.
+    Read the pin from the environment of a function. Return None if an earlier version of spotrun installed the
+    function.
 
     Raises:
         NotPinned: the pin cannot be read.

@@ -76,7 +76,7 @@ def fetch(store: Store, key: str, packed: PackedSetup, archive: Path) -> None:
     Download the packed set-up to the file `archive`. Each part is compared with its checksum before it is written.
 
     Raises:
-        SetupUnusable: a part is missing or not what was stored.
+        SetupUnusable: a part is missing, or differs from what was stored.
         StoreError: the store cannot be read.
     """
     with archive.open("wb") as file, ThreadPoolExecutor(SIDE_BY_SIDE) as pool:

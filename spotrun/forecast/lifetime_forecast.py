@@ -1,7 +1,7 @@
 """
-Forecasts the result of a job from many simulated lifetimes, with the strategies that real runs use.
+Forecasts when a job will end and what it will cost, by simulating many lifetimes with the strategies of real runs.
 
-A *lifetime* is one simulated run of the job, in a market of its own.
+A *lifetime* is one simulated run of the job. Each lifetime has its own market.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class JobUncertainty(msgspec.Struct, frozen=True):
     """
     The uncertainty of a job's figures. Each lifetime draws its true figures at random within these limits.
 
-    The true work differs from the estimate by at most the share `work_share`, in either direction. All changeovers of a
-    lifetime take the same time. This time is one of the measured `changeovers_s` (the job's estimate if none was
-    measured), multiplied or divided by a factor of at most `changeover_factor`.
+    The true work differs from the estimate by at most `work_share` of the estimate, in either direction. All
+    changeovers of a lifetime take the same time. This time is one of the measured `changeovers_s` (the job's estimate
+    if none was measured), multiplied or divided by a factor of at most `changeover_factor`.
     """
 
     work_share: float = 0.0
@@ -76,7 +76,7 @@ class JobUncertainty(msgspec.Struct, frozen=True):
     changeover_factor: float = 1.0
 
     def job(self, job: Job, seed: int) -> Job:
-        """Return the job with true figures for one lifetime, drawn at random."""
+        """Return the job with the figures that are true in one lifetime. They are drawn at random."""
         rng = np.random.default_rng((seed, 2))
         changeover_s = float(rng.choice(self.changeovers_s or (job.changeover_s,)))
         factor, share = self.changeover_factor ** rng.uniform(-1, 1), 1 + self.work_share * rng.uniform(-1, 1)
@@ -84,15 +84,15 @@ class JobUncertainty(msgspec.Struct, frozen=True):
 
     def believed(self, job: Job) -> Job:
         """
-        Return the job with the changeovers that its strategy assumes. To be safe, the strategy assumes that changeovers
-        take longer than expected, as in a real run.
+        Return the job with the duration of changeovers that its strategy assumes. To be safe, this is longer than the
+        expected duration, as in a real run.
         """
         return msgspec.structs.replace(job, changeover_s=job.changeover_s * self.changeover_factor)
 
 
 class Forecast(msgspec.Struct, frozen=True):
     """
-    The result over all lifetimes, in USD and seconds. A lifetime that was given up counts as infinitely long.
+    The result of all lifetimes together, in USD and seconds. A lifetime that was given up counts as infinitely long.
 
     `budget_passed` and `missed` are probabilities; None if the job has no budget or no deadline. `interruptions` and
     the seconds of downtime are means.
@@ -119,8 +119,8 @@ class Forecast(msgspec.Struct, frozen=True):
 class Inputs(msgspec.Struct, frozen=True):
     """
     The input of a forecast: its rows (`questions`), the job as it is known before it runs, and the conditions of its
-    lifetimes. `standby` has the rules for replacements. Its field `warned` (the losses that have a notice) is ignored:
-    each lifetime draws these losses at random.
+    lifetimes. `standby` has the rules for replacements. Its field `warned`, which says which losses have a notice, is
+    ignored: each lifetime draws that at random.
     """
 
     questions: tuple[ForecastRequest, ...]
@@ -140,7 +140,7 @@ def forecast(
     progressed: Callable[[int, int], None] = lambda done, of: None,
 ) -> list[Forecast]:
     """
-    Return one forecast for each of the `questions`, in the same order.
+    Return one forecast for each of `asked.questions`, in the same order.
 
     For each lifetime, one market is drawn and used for all questions. It has the pools of the question that has the
     most pools, so all other questions must use a subset of these pools. The same seed gives the same markets.

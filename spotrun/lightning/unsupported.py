@@ -1,4 +1,4 @@
-"""Finds the reasons why spotrun cannot resume a Trainer exactly, before the training starts."""
+"""Checks before the training starts whether spotrun can resume a Trainer exactly, and finds the reasons if not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _RULES: tuple[tuple[Callable[[Any], object], Problem], ...] = (
     (
         position.validates_by_the_clock,
         Problem(
-            "validation depends on the clock, so a resumed run would validate after other steps",
+            "validation depends on the clock, so a resumed run would validate after different steps",
             "give val_check_interval in batches or as a share of the epoch",
         ),
     ),

@@ -29,9 +29,9 @@ class LoopFramework:
     """
     One fit. passes.py advances its counters when the script reads batches.
 
-    `epoch`, `batch` and `step` count the epochs, batches and steps that have been trained. `batch` is the number in the
-    current pass over the data; between two passes, it is the number in the previous pass. `passes_before` is the number
-    of passes that were completed in this epoch.
+    `epoch`, `batch` and `step` count the completed epochs, batches and steps. `batch` is the number in the current pass
+    over the data; between two passes, it is the number in the previous pass. `passes_before` is the number of passes
+    that were completed in this epoch.
 
     If optimizers step several times in one batch, these count as one step.
     """
@@ -72,8 +72,8 @@ class LoopFramework:
 
     def _variables(self) -> dict[str, Any]:
         """
-        Return the local variables of the function that runs the loop. If a variable holds a loader, add its dataset,
-        which may not be in any variable itself.
+        Return the local variables of the function that runs the loop. If a variable holds a loader, add the loader's
+        dataset, because the dataset may not be in a variable of its own.
         """
         found = dict(self.frames.variables())
         loaders = {name: prepared.loader_in(value) for name, value in found.items()}

@@ -1,5 +1,5 @@
 """
-Inspects the functions of the script in which a loop runs: their local variables, and how they left the loop.
+Inspects the functions of the script that run a training loop: their local variables, and how they left the loop.
 
 spotrun cannot restore local variables. If the script later reads a variable whose value would be different in a resumed
 process, this module reports it.
@@ -186,8 +186,8 @@ def live_at(code: CodeType, offset: int, ended: bool) -> frozenset[str]:
     Return the local variables that are live at the instruction at `offset`: the code that follows may read them before
     it writes to them.
 
-    `ended` matters only if this instruction requests the next item of a loop. It is True if there is none, so that the
-    loop ends.
+    `ended` matters only if this instruction requests the next item of a loop. It is True if the loop has no next item,
+    and therefore ends.
     """
     instructions = list(dis.get_instructions(code))
     numbers = {one.offset: number for number, one in enumerate(instructions)}

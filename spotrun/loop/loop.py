@@ -1,5 +1,5 @@
 """
-`Loop`: exact resume for a script that has its own training loop.
+Defines `Loop`, which makes a script's own training loop exactly resumable.
 
     loop = Loop(seed=1, model=model, optimizer=optimizer, scheduler=scheduler)
     s = loop.state(best=0.0)
@@ -99,7 +99,8 @@ class Loop:
 
     def validation(self, loader: Any) -> Iterator[Any]:
         """
-        Yield the batches of `loader` for a validation, in the same order whether or not the training was interrupted.
+        Yield the batches of `loader` for validation. Their order is the same whether or not the training was
+        interrupted.
 
         spotrun may make a snapshot after each of these batches.
         """
@@ -113,7 +114,7 @@ class Loop:
         if self._passes is None:
             unsupported.reject(
                 claim() or alone(),
-                f"loop.{name} is called outside of loop.epochs",
+                f"loop.{name} was called outside of loop.epochs",
                 "for epoch in loop.epochs(10): for batch in loop.batches(loader): …",
             )
         return self._passes
@@ -121,7 +122,7 @@ class Loop:
     def begin(self, frames: Frames, epochs: int) -> Passes:
         if _running:
             _running[0].refuse(
-                "a loop begins while another one runs",
+                "a loop was started while another one was running",
                 "train one after the other, or give all models and optimizers to one Loop",
             )
         framework = LoopFramework(self._given, self._state, frames, seed=self._seed, epochs=epochs)

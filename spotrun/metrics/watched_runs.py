@@ -1,7 +1,7 @@
 """
-Reads the runs of a store repeatedly. After the first time, only new entries are read. Nothing is written.
+Reads the runs of a store repeatedly. After the first reading, only new entries are read. Nothing is written.
 
-The runs are read in threads, so that no reading exceeds its time limit. A thread that has not finished by then
+Threads read the runs, so that a reading can stop waiting at its time limit. A thread that has not finished by then
 continues, and the next reading uses its result.
 """
 
@@ -30,9 +30,7 @@ T = TypeVar("T")
 
 
 class WatchedRun:
-    """
-    A folder in a store, with the result of the last try to read its run: either the run's figures, or an error.
-    """
+    """A run's folder in a store, with the run's figures as last read, or the error that prevented reading them."""
 
     def __init__(self, name: str, uri: str, run: OpenRun | None = None) -> None:
         self.name = name
@@ -98,7 +96,7 @@ class WatchedRuns:
 
     def read(self, within: timedelta) -> Reading:
         """
-        Read the runs for at most `within` of system time.
+        Read the runs, for at most the system time `within`.
 
         Raises:
             StoreError: the store cannot be listed, or did not answer in time.
@@ -149,8 +147,8 @@ class WatchedRuns:
 
 class _Crew:
     """
-    A pool of threads that never delay the process's exit, not even while they wait for a store. An executor from
-    `concurrent.futures` would delay it: at exit, Python waits for the executor's threads.
+    A pool of threads that never delay the process's exit, not even while they wait for a store. With an executor from
+    `concurrent.futures`, Python would wait for the executor's threads at exit.
     """
 
     def __init__(self, size: int) -> None:

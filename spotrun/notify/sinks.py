@@ -76,7 +76,7 @@ class Webhook:
         address = self._address
         kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
         connection = kind(address.hostname or "", address.port, timeout=self._try_s)
-        # The socket's time-out limits only the time between two bytes. A server could send a byte now and then forever,
+        # The socket's timeout limits only the time between two bytes. A server could send a byte now and then forever,
         # so a timer closes the connection.
         cut = threading.Timer(self._try_s, _cut, (connection,))
         cut.daemon = True

@@ -131,8 +131,8 @@ def _too_seldom(spec: RunSpec, known: Earlier, life: timedelta) -> Hopeless | No
     if needed <= notice:
         return None
     reason = (
-        f"a checkpoint every {to_the_second(interval)} is lost with most spot instances, which last "
-        f"{to_the_second(life)} in the median: in {known.run}, one took {to_the_second(known.commit)} to become "
+        f"a checkpoint every {to_the_second(interval)} comes too late for most spot instances, whose median lifetime "
+        f"is {to_the_second(life)}; and in {known.run}, a checkpoint took {to_the_second(known.commit)} to become "
         f"durable, too long for a notice of {to_the_second(notice)}"
     )
     return Hopeless(reason, "write checkpoint.every: auto, or a much shorter duration; or add --on-demand")

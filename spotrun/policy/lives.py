@@ -1,4 +1,4 @@
-"""Computes when an instance's time-to-live ends, and when a standby has to be launched to replace the instance."""
+"""Computes when an instance's time-to-live expires, and when a standby must be launched to replace the instance."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def life_left(facts: Facts, current: Attempt) -> timedelta:
 
 def nearly_over(facts: Facts, current: Attempt) -> bool:
     """
-    Return True if a standby is needed because the time-to-live of the running instance will soon end. Return False for
-    a bench, whose instances are not replaced: on another instance, the bench would have to begin again.
+    Return True if a standby is needed because the time-to-live of the running instance will soon expire. Return False
+    for a bench, whose instances are not replaced: on another instance, the bench would have to begin again.
     """
     if facts.state.created.is_bench:
         return False

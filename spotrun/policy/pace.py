@@ -2,7 +2,7 @@
 Measures how long a run's steps take, from the reports of its agents.
 
 A trainer's step number is known only at certain moments: at its first new step, at each of its snapshots, and at its
-agent's last report. A *stretch* is the time between two such moments. The pace is measured over whole stretches, so it
+agent's last report. A *stretch* is the time between two such moments. The pace is measured over entire stretches, so it
 also includes validation, checkpoints and slow periods.
 """
 
@@ -37,7 +37,7 @@ def any_attempt(attempt: Attempt) -> bool:
 
 def measured_pace(state: RunState, world: World, counts: Callable[[Attempt], bool] = any_attempt) -> Pace | None:
     """
-    Return the mean pace over the stretches of those attempts for which `counts` returns True. Return None if these
+    Return the mean pace over all stretches of the attempts for which `counts` returns True. Return None if these
     attempts have too few steps.
 
     The result's `doubt` is twice the standard error of the mean, but at least WORK_DOUBT_MIN. If there are too few

@@ -20,8 +20,8 @@ for all entries of other kinds.
 
 def storage_reserve(facts: Facts) -> Decimal:
     """
-    Return the price of a month's storage. Three things are stored: as many checkpoints as the job keeps and one more,
-    all assumed to be as large as the newest; the setup caches; and the files of the script.
+    Return the price of storing three things for a month: as many checkpoints as the job keeps and one more, all assumed
+    to be as large as the newest; the setup caches; and the files of the script.
     """
     state = facts.state
     packed_bytes = sum(one.setup.packed_bytes for one in state.packed)
@@ -40,7 +40,7 @@ def _kept_bytes(facts: Facts) -> int:
 
 
 def requests_usd(state: RunState) -> Decimal:
-    """Return an upper estimate of the cost of the store's requests so far."""
+    """Return an upper bound on the cost of the store's requests so far."""
     prices = state.created.storage
     puts = sum(commit.event.puts for commit in state.commits) + len(state.entry_times)
     puts += sum(outputs.event.objects for outputs in state.all_outputs())

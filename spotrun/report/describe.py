@@ -40,7 +40,7 @@ def describe(entry: Entry, ordinals: Mapping[int, int] = {}) -> str:
 
 
 def timestamp(at: datetime) -> str:
-    """Format a time as at the start of each line about a run: `11-22 02:10:05`."""
+    """Format a time as it appears at the start of each line about a run: `11-22 02:10:05`."""
     return f"{at:%m-%d %H:%M:%S}"
 
 
@@ -74,7 +74,7 @@ def gigabytes(size_bytes: int) -> str:
 
 
 def size(size_bytes: int) -> str:
-    """Return the size of a file, which may be small: `312 bytes`, `4.1 kB`, `98.0 MB`."""
+    """Format a size in bytes: `312 bytes`, `4.1 kB`, `98.0 MB`."""
     if size_bytes < 1000:
         return "1 byte" if size_bytes == 1 else f"{size_bytes} bytes"
     return f"{size_bytes / 1e3:.1f} kB" if size_bytes < 100_000 else gigabytes(size_bytes)

@@ -106,7 +106,7 @@ def _with_some(there: int, size: int) -> str:
 
 def _back_to_spot(state: RunState, spec: RunSpec, current: Attempt) -> str:
     """
-    Describe when a run that trains on demand returns to spot. Without a deadline, it asks for spot again once
+    Describe when a run that trains on demand returns to spot. Without a deadline, it requests spot again once
     `return_cooldown` is over. With a deadline, it returns when spot is expected to save more than a changeover costs.
     """
     sums = _sums(state, state.launch_of(current))
@@ -120,8 +120,8 @@ def _back_to_spot(state: RunState, spec: RunSpec, current: Attempt) -> str:
 
 def _sums(state: RunState, running: Launch) -> str | None:
     """
-    Describe how much spot would save per hour at the newest spot price in the ledger. Also say for how long the run
-    must stay on spot until these savings exceed the cost of a changeover. Return None if the ledger has no spot price.
+    Describe how much spot would save per hour at the newest spot price in the ledger, and how long the run must stay on
+    spot until these savings exceed the cost of a changeover. Return None if the ledger has no spot price.
     """
     known = spot_launches(state)
     if not known:

@@ -1,6 +1,6 @@
 """
-Limits for all values that are read from a store, and the decoder that checks them. They are necessary because any
-program with write access to the store can write any value.
+Limits all values that are read from a store, and defines the decoder that checks them. Without limits, a program with
+write access to the store could write any value.
 
 With values within these limits, no computation of costs and times overflows. Some fields have a type that names their
 limit, such as `Count` or `Seconds`. Times, dollar amounts and whole numbers of all other fields are limited too.
@@ -22,8 +22,8 @@ from spotrun.offering import require_amount
 
 NUMBER_MAX = 2**53
 """
-The maximum of a whole number. Up to it, a float represents each whole number exactly. It is large enough for
-9 petabytes, counted in bytes, and for the steps of 285 years if each step takes a microsecond.
+The largest whole number that is accepted. Up to it, a float represents each whole number exactly. It is large enough
+for 9 petabytes, counted in bytes, and for the steps of 285 years if each step takes a microsecond.
 """
 SECONDS_MAX = 10 * 366 * 86_400
 """
@@ -68,10 +68,10 @@ class OutOfBounds(ValueError):
 
 def decode(data: bytes | bytearray, kind: type[T]) -> T:
     """
-    Decode a value stored as JSON, and check that each of its figures is within the bounds.
+    Decode a value stored as JSON, and check that each number in it is within the limits.
 
     Raises:
-        OutOfBounds: the JSON is malformed, a figure is too large, or the value is nested too deeply.
+        OutOfBounds: the JSON is malformed or nested too deeply, or a number is too large.
     """
     try:
         value: T = _decoder(cast(Any, kind)).decode(data)

@@ -1,7 +1,8 @@
 """
 Types for a gang: the instances that train together in one attempt. A *member* is one instance of a gang's launch.
 
-Ranks count the processes of a gang from 0. The *lead* is the member of rank 0. The *world* is the number of processes.
+A process's *rank* is its number among all processes of the gang, counted from 0. The *lead* is the member of rank 0.
+The *world* is the number of processes.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-The events that only the owner's programs may write: the command line and the runners (protocol 31).
+Lists the events that only the owner's programs, the command line and the runners, may write (protocol 31).
 
 These events decide which instances are rented and ended. The run's training code can write to the same folder, and must
 not be able to forge such an event. So entries with these events are signed with the owner's key. An agent's reports are

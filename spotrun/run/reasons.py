@@ -100,7 +100,7 @@ def in_brief(detail: str, *known: str) -> str:
 
 
 def shortened(text: str, limit: int = REASON_MAX) -> str:
-    """Shorten the text to at most `limit` characters, between two words."""
+    """Shorten the text to at most `limit` characters. Cut it between two words."""
     if len(text) <= limit:
         return text
     cut = text[: limit - 2]
@@ -110,7 +110,7 @@ def shortened(text: str, limit: int = REASON_MAX) -> str:
 def _readable(line: str) -> str:
     """
     Return a line without colours and without the prefix that names its rank. If the line is a progress bar that was
-    printed over and over, return only its last state.
+    redrawn repeatedly, return only its last state.
     """
     return _RANK.sub("", _COLOUR.sub("", line).rstrip().rpartition("\r")[2])
 

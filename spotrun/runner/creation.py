@@ -1,5 +1,5 @@
 """
-Creates runs: a folder in the store, the content of the work folder in it, and entry 0.
+Creates a run: makes its folder in the store, stores the content of the work folder there, and writes entry 0.
 
 Several processes can try to create the same run, and only one of them writes entry 0. Every other process compares the
 stored entry 0 with the one that it wanted to write.
@@ -185,8 +185,8 @@ def differences(found: RunCreated, ours: RunCreated) -> list[str]:
     Name all differences between a stored entry 0 (`found`) and the entry that would be written now (`ours`). A
     difference in the work folder comes first.
 
-    Three values always differ, and are ignored: the creation time, the key, and a deadline that is counted from the
-    creation. Work folders are compared by their content, not by their paths.
+    Three values always differ, and are ignored: the creation time, the key, and a deadline that is relative to the
+    creation time. Work folders are compared by their content, not by their paths.
     """
     job = {**ours.spec, "workdir": found.spec.get("workdir")}
     deadline = RunSpec.from_dict(ours.spec).policy.deadline
@@ -209,8 +209,8 @@ def differences(found: RunCreated, ours: RunCreated) -> list[str]:
 
 def in_what(unlike: Sequence[str]) -> str:
     """
-    Return the last part of an error message, which names the differences, such as ": it differs in work folder"; "" if
-    there are none.
+    Return the end of an error message, such as ": it differs in work folder", which names the differences; "" if there
+    are none.
     """
     return f": it differs in {', '.join(unlike)}" if unlike else ""
 

@@ -22,8 +22,8 @@ def with_last_words(
     """
     Return the event, with the instance's last output added if the output may explain the end.
 
-    That is only possible if the instance ran and its agent never took over. If the cloud ended the instance, or a quota
-    did not allow it, the reason is already known. `listed` are the instances that the cloud lists.
+    It may do so only if the instance ran and its agent never took over. If the cloud ended the instance, or a quota did
+    not allow it, the reason is already known. `listed` are the instances that the cloud lists.
     """
     launch = state.launches[event.launch]
     if last_words is None or launch.came_up or launch.closed is not None or launch.recorded is None:

@@ -1,4 +1,4 @@
-"""One tick of a runner."""
+"""Carries out one tick of a runner."""
 
 from __future__ import annotations
 

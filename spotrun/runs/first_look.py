@@ -35,7 +35,7 @@ Answer = TypeVar("Answer")
 class Market(NamedTuple):
     """
     The market for a job whose run does not exist yet. `unborn` is the state that the run would have just after its
-    creation, and `world` has the suitable offerings.
+    creation, and `world` contains the suitable offerings.
     """
 
     spec: RunSpec
@@ -57,7 +57,7 @@ class Market(NamedTuple):
         return found
 
     def require_any(self) -> None:
-        """Raise the error of `offerings` if there is no offering that the run is allowed to request now."""
+        """If the run is not allowed to request any offering now, raise the error that `offerings` raises."""
         _ = self.offerings
 
     @property
@@ -66,7 +66,7 @@ class Market(NamedTuple):
 
     @property
     def least_usd(self) -> Decimal | None:
-        """The smallest budget that lets the run begin; None if no budget does."""
+        """The smallest budget with which the run could begin; None if no budget is sufficient."""
         return least_budget_usd(self.unborn, self.spec, self.world)
 
     def first_choice(self) -> Offering:
@@ -108,8 +108,8 @@ class Market(NamedTuple):
 
     def _refuse_a_far_bucket(self) -> None:
         """
-        Refuse a budget if all offerings are in other regions than the bucket. The cost of the traffic between regions
-        is not known before the first checkpoint, so the budget could not be kept.
+        Refuse a budget if all offerings are in regions other than the bucket's. The cost of the traffic between regions
+        is not known before the first checkpoint, so the budget could not be enforced.
 
         Raises:
             SpecInvalid: there is a budget, and no offering is in the bucket's region.
@@ -117,8 +117,8 @@ class Market(NamedTuple):
         facts, offerings = self.facts, self.world.offerings
         if offerings and not any(reservable(facts, found) for found in offerings):
             raise SpecInvalid(
-                f"a budget cannot be kept: the bucket is in {self.unborn.created.storage.region}, every offering is "
-                "elsewhere, and the transfer cost of checkpoints is not known before the first checkpoint",
+                f"a budget cannot be enforced: the bucket is in {self.unborn.created.storage.region}, every offering "
+                "is elsewhere, and the transfer cost of checkpoints is not known before the first checkpoint",
                 hint=f"add the bucket's region to {self.spec.resources.cloud}.regions, use a bucket in one of those "
                 "regions, or leave out budget.max_usd",
                 key=("budget", "max_usd"),
@@ -130,7 +130,7 @@ def look_at_market(
 ) -> Market:
     """
     Return the current market of `cloud` for a run of `spec`. `part_of` is as in RunCreated. If the market was just read
-    for another job with the same resources, pass the result as `world`, so that the cloud is not asked again.
+    for another job with the same resources, pass the result as `world`, so that the cloud is not queried again.
 
     The result includes what earlier runs recorded in the store `runs`: the speeds of instance types, and the market. If
     `runs` is None or cannot be read, these records are left out without an error, because the launch itself reports an
@@ -148,7 +148,7 @@ def look_at_market(
     if world is not None:
         return Market(spec, unborn, world)
     driver = cloud.driver(spec, clock)
-    offered = driver.offerings(must_see=())  # for the local cloud, a market that begins with this job
+    offered = driver.offerings(must_see=())  # on the local cloud, the simulated market begins with this job
     if offered and not driver.remarks:
         _require_types(spec, cloud, offered)
     offerings, created = suitable(offered, spec), unborn.created
@@ -183,7 +183,7 @@ def quotes_of(spec: RunSpec, offerings: Sequence[Offering]) -> Quotes:
 
 
 def not_offered(spec: RunSpec) -> SpecInvalid | None:
-    """Return the error for a job whose resources its cloud never rents out; None for any other job."""
+    """Return the error for a job whose resources its cloud never offers; None for any other job."""
     cloud = cloud_of(spec)
     offered = cloud.driver(spec, cloud.clock(spec)).offerings(must_see=()) or _of_any_type(spec, cloud)
     found = not_named(offered, spec.resources, cloud.types_listed(spec)) or unmet(offered, wishes_of(spec.resources))

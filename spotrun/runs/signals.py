@@ -43,11 +43,11 @@ def heeding() -> Iterator[None]:
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """
-    Ignore signals and Ctrl-C in this block. The block does work that an earlier signal requested, and a further signal
-    must not interrupt that work.
+    Ignore signals and Ctrl-C while this block runs. The block does work that an earlier signal requested, and a further
+    signal must not interrupt it.
     """
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *HEEDED)}
-    # SIG_IGN would do too, but a process that is started in this block would inherit it. It does not inherit a handler.
+    # SIG_IGN would also work here, but processes started in this block would inherit it. They do not inherit a handler.
     _handle([number for number, handler in before.items() if handler != signal.SIG_IGN], lambda *_: None)
     try:
         yield

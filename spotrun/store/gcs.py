@@ -1,9 +1,9 @@
 """
-A store in a bucket of Google Cloud Storage, below a prefix. `STORAGE_EMULATOR_HOST` names a server to use instead of
-Google's.
+Implements a store in a Google Cloud Storage bucket, under a prefix. `STORAGE_EMULATOR_HOST` names a server to use
+instead of Google's.
 
-All requests go through google-cloud-storage, for two reasons. It is the only library that can send the condition
-*generation 0*, which makes the service create an object only if it does not exist yet. And it checks the CRC32C of each
+All requests go through google-cloud-storage, for two reasons. It is the only library that can send the precondition
+*generation 0*, with which the service creates an object only if it does not exist yet. And it checks the CRC32C of each
 upload and download.
 """
 
@@ -31,8 +31,8 @@ from spotrun.store.request_counts import count_read, count_write
 _TIMEOUT = (CONNECT_S, READ_S)
 _SEND_TIMEOUT = (READ_S, READ_S)
 """
-Two time-outs of an upload: for connecting, and for reading the answer. urllib3 counts the time for sending the body as
-part of connecting, so the first time-out has to be as long as the second.
+Two timeouts of an upload: for connecting, and for reading the answer. urllib3 counts the time for sending the body as
+part of connecting, so the first timeout has to be as long as the second.
 """
 _ABSENT = 0
 _NO_LOOK = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"

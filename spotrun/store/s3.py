@@ -49,8 +49,8 @@ _CONNECTIONS = 32
 _BAD_REQUEST, _NOT_FOUND, _INTERNAL = 400, 404, 500
 _PAYLOAD_BYTES = 1 << 20
 """
-Minimum size, in bytes, of a body that is sent in pieces. Each piece has its own time-out. A smaller body is sent as a
-whole within one time-out; a large body would take longer than that on a slow line.
+Minimum size, in bytes, of a body that is sent in pieces. Each piece has its own timeout. A smaller body is sent as a
+whole within one timeout; a large body would take longer than that on a slow line.
 """
 
 _PIECE_BYTES = 256 << 10

@@ -1,5 +1,5 @@
 """
-Takes care of a sweep, in one process: each run's runner has a thread, and a loop starts and stops the runs.
+Takes care of a sweep in one process. Each run's runner has its own thread, and one loop starts and stops the runs.
 
 The state of each trial is read from the ledger of its run. So another process can take over the sweep at any time.
 """
@@ -319,8 +319,8 @@ class Sweeping:
 
     def _begin(self, begin: Begin, left: timedelta | None) -> bool:
         """
-        Begin a trial. Return False if the store or the cloud does not answer at the moment; the next pass of the loop
-        then tries again.
+        Begin a trial. Return False if the store or the cloud does not answer; the next pass of the loop then tries
+        again.
 
         Raises:
             LedgerDamaged: another process has created a different run in this run's folder.
@@ -394,8 +394,8 @@ class Sweeping:
         otherwise = "" if unknown.metric else ", or with --reduction-factor 0, which compares no trials"
         self._failed = SpecInvalid(
             f"no trial has logged {what} by the end of epoch {unknown.epoch}; each trial {said}",
-            hint=f"repeat the command with {meant}{otherwise}; if a validation runs only every N epochs, "
-            "with --grace-epochs N",
+            hint=f"repeat the command with {meant}{otherwise}; if validation runs only every N epochs, "
+            "add --grace-epochs N",
         )
         self._ask_all_to_stop()
 
@@ -411,8 +411,8 @@ class Sweeping:
 
     def _take_up_the_last(self) -> None:
         """
-        Stop the run that this process was creating when the sweep was stopped. Before that, record it as the trial's
-        run, and start its runner. Do nothing if there is no such run, or if its entry 0 was not written.
+        If the sweep was stopped while this process was creating a run, record the run as its trial's run, start its
+        runner, and stop the run. Do nothing if the run's entry 0 was not written.
         """
         new, number = self._new, len(self._attendants) + 1
         if new is None or new.created.name != self._sweep.record.run_name(number):

@@ -1,1 +1,4 @@
-"""Runs a training under an agent, in any framework: snapshots, exact resume, exact order of the data."""
+"""
+Makes a training script work with its agent, in any framework: takes snapshots, resumes exactly, and keeps the order of
+the data.
+"""

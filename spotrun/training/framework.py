@@ -1,6 +1,6 @@
 """
-The interface between spotrun and the framework that runs the training loop. spotrun calls Framework, and the framework
-calls Hooks.
+Defines the interface between spotrun and the framework that runs the training loop. spotrun calls Framework, and the
+framework calls Hooks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ with the state of each optimizer, and the number of steps.
 SCHEDULERS = "lr_schedulers"
 """
 Entry with the states of the learning-rate schedulers. These states, and those in OPTIMIZERS, may contain objects of the
-script. Before a framework calls `load_state_dict`, it replaces the saved objects by the script's present ones.
+script. Before a framework calls `load_state_dict`, it replaces the saved objects with the script's current ones.
 """
 
 
@@ -70,7 +70,7 @@ class Framework(Protocol):
     ranks: int
     """Number of processes that train together."""
     way_out: str
-    """Advice for a user whose resumed training has a different model or different optimizers than its checkpoint."""
+    """Advice for a user whose resumed training has a different model or optimizers from those in its checkpoint."""
 
     @property
     def seed(self) -> int:
@@ -103,7 +103,7 @@ class Framework(Protocol):
     @property
     def base(self) -> Mapping[str, str]:
         """
-        The digests of the weights that checkpoints leave out, by the names of the weights. These are weights that the
+        The digests of the weights that checkpoints leave out, keyed by the weights' names. These are weights that the
         script loads in each process and never trains, such as those of a pretrained base model. Empty if all weights
         are trained.
         """
@@ -130,7 +130,7 @@ class Framework(Protocol):
         """
 
     def lost(self) -> Sequence[UntrackedChange]:
-        """Return the changes of which the framework knows that checkpoints do not contain them."""
+        """Return the changes that checkpoints do not contain, as far as the framework knows."""
 
     @property
     def loggers(self) -> Sequence[Any]:
@@ -144,7 +144,7 @@ class Framework(Protocol):
 
     @property
     def batch(self) -> int:
-        """The number of batches of this epoch that have been trained."""
+        """The number of this epoch's batches that have been trained on."""
 
     @property
     def batches(self) -> int:
@@ -185,7 +185,7 @@ class Framework(Protocol):
     # --- its data
 
     def loaders(self, stage: Stage) -> Sequence[Any]:
-        """Return the loaders that the framework uses now. Each of them is a result of `Hooks.exact`."""
+        """Return the loaders that the framework uses now. Each of them was returned by `Hooks.exact`."""
 
     @property
     def cycles(self) -> bool:
@@ -258,7 +258,7 @@ class Framework(Protocol):
         """Train with `optimizers` from now on. If the framework cannot do this, `misfit` then returns the reason."""
 
     def load_metrics(self, metrics: State) -> None:
-        """Restore an earlier result of `dump_metrics` of the same rank."""
+        """Restore the metrics that `dump_metrics` returned earlier on the same rank."""
 
     def enter(self) -> None:
         """Move the loop to the `place` that was given to `load`, so that the loop continues after the snapshot."""
@@ -329,14 +329,14 @@ class Hooks(Protocol):
 
     def pass_begins(self) -> None:
         """
-        Called when a pass begins, before its first batch is read. Its loader is a result of `exact`, and
+        Called when a pass begins, before its first batch is read. Its loader was returned by `exact`, and
         `Framework.loaders` includes it.
         """
 
     def pass_ends(self, *, boundary: bool) -> None:
         """
-        Called when the pass has no more batches. With `boundary`, a snapshot is possible here; a training that resumes
-        from it continues with the script's code after the pass.
+        Called when the pass has no more batches. If `boundary` is True, a snapshot can be taken now. A training that
+        resumes from it continues with the script's code after the pass.
         """
 
     def batch_begins(self) -> None: ...
@@ -350,7 +350,7 @@ class Hooks(Protocol):
 
     def batch_ends(self, *, boundary: bool, validation_due: bool) -> None:
         """
-        Called when the batch has been trained and counted. `boundary` says that an optimizer has used all gradients,
+        Called when the batch has been trained on and counted. `boundary` says that an optimizer has used all gradients,
         and `validation_due` that a validation follows.
         """
 
@@ -371,7 +371,7 @@ class Hooks(Protocol):
         """
 
     def epoch_ends(self) -> None:
-        """Called when the epoch is done. `Framework.epoch` is already the next epoch."""
+        """Called when the epoch is done. `Framework.epoch` already gives the next epoch."""
 
     def finish(self) -> None:
         """Called when training is done, and the script's end hooks have run. Idempotent."""

@@ -56,7 +56,7 @@ def load(module: torch.nn.Module, state: State) -> None:
         metric: Any = metrics[name]
         for field, value in saved["states"].items():
             setattr(metric, field, _to(value, metric.device))
-        vars(metric).update(saved.get("counts", {}))  # a checkpoint of an earlier spotrun lacks this entry
+        vars(metric).update(saved.get("counts", {}))  # checkpoints of earlier versions lack this entry
         metric._update_count = saved["updates"]
         metric._computed = None
 

@@ -1,4 +1,4 @@
-"""Reports progress and ended epochs to the agent."""
+"""Reports progress and completed epochs to the agent."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Trains a job without interruption and with interruptions, and compares the results."""
+"""Trains a job once without and once with interruptions, and compares the results."""

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 BACKLOG = 64
 FOR_ITS_USER_ALONE = 0o600
 _TIME = struct.Struct("@ll")
-"""A send time-out as (seconds, microseconds); with zero, a call waits forever (socket(7))."""
+"""A send timeout as (seconds, microseconds); with zero, a call waits forever (socket(7))."""
 
 
 def listen(path: str) -> socket.socket:

@@ -69,7 +69,7 @@ def test_an_index_is_for_some_processors(server: RegistryServer) -> None:
 @pytest.mark.parametrize("content", [b"<html>", b"[]", b"{}", b'{"layers": [{}]}', b'{"manifests": [3]}'])
 def test_answer_that_is_no_image_is_refused(server: RegistryServer, content: bytes) -> None:
     server.put("team/image:1", content, "text/html")
-    with pytest.raises(ImageRefused, match="is no container image, but text/html"):
+    with pytest.raises(ImageRefused, match="is not a container image, but text/html"):
         find(image(server), None)
 
 

@@ -17,12 +17,12 @@ SCRIPT = str(ROOT / "tests/support/trainings/refused_loops.py")
 @pytest.mark.parametrize(
     ("name", "reason", "hint"),
     [
-        ("second_loop", "a loop begins while another one runs", "one after the other"),
+        ("second_loop", "a loop was started while another one was running", "one after the other"),
         ("enumerated", "enumerate() counts the batches", "loop.enumerate"),
         ("enumerated_bar", "enumerate() counts the batches", "loop.enumerate"),
         ("no_optimizer", "Loop has no optimizer", "optimizer=optimizer"),
         ("other_model", "optimizer trains weights of no model that Loop was given", "other=other"),
-        ("outside_of_epochs", "loop.batches is called outside of loop.epochs", "loop.epochs(10)"),
+        ("outside_of_epochs", "loop.batches was called outside of loop.epochs", "loop.epochs(10)"),
     ],
 )
 def test_refused_before_the_first_step(zygote: Zygote, tmp_path: Path, name: str, reason: str, hint: str) -> None:

@@ -52,8 +52,8 @@ def test_an_interval_above_the_median_life_is_refused_where_the_notice_is_too_sh
     found = hopeless_on_spot(job(checkpoint={"every": "45m"}), SLOW, MEDIAN_LIFE)
     assert found is not None
     assert found.reason == (
-        "a checkpoint every 45m is lost with most spot instances, which last 32m in the median: in demo-1, one took 3m "
-        "to become durable, too long for a notice of 2m"
+        "a checkpoint every 45m comes too late for most spot instances, whose median lifetime is 32m; and in demo-1, "
+        "a checkpoint took 3m to become durable, too long for a notice of 2m"
     )
     assert found.fix.startswith("write checkpoint.every: auto")
 

@@ -6,8 +6,8 @@ Missing files are first fetched into a folder next to the work folder, and then 
 state is put in place before the command starts.
 
 The files of a script are fetched while the trainer still imports its modules, and put in place when the trainer
-requests them, just before its training begins. They are not put in place earlier: in every attempt, the part of the
-script before the training runs first, and may itself write files that the restore has to replace.
+requests them, just before its training begins. They are not put in place earlier, because the script may write the same
+files before its training begins, and the restore has to replace what it wrote.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class FilesOfCommit:
 
     def putter(self, files: CommitFiles) -> Callable[[Sequence[str], int], str]:
         """
-        Return a function that puts the files into their places, and passes the list of the work folder's files to
-        `files`. It returns "" or, if a file could not be put in its place, the reason.
+        Return a function that puts the files into their places, and then calls `files.begin` with the list of all files
+        in the work folder. It returns "", or the reason why a file could not be put in its place.
         """
 
         def put(opened: Sequence[str], attempt: int) -> str:
@@ -130,7 +130,8 @@ class FilesOfCommit:
         Put the files into their places, and return the files that the work folder now has.
 
         `opened` are the files that the trainer has open for writing. They are overwritten instead of replaced, so that
-        the trainer's open file remains the one in the folder. They stay even if the checkpoint does not include them.
+        the trainer's open file remains the one in the folder. They are kept even if the checkpoint does not include
+        them.
 
         Raises:
             SpotrunError: a file cannot be put in its place, or cannot be fetched.
@@ -177,7 +178,7 @@ class FilesOfCommit:
 
     def _remove(self, root: int, paths: Iterable[str], opened: Collection[str]) -> None:
         """
-        Remove the files at `paths`, which are in the work folder but not in the checkpoint. Some of them stay:
+        Remove the files at `paths`, which are in the work folder but not in the checkpoint. Keep some of them:
         - files that the running trainer has open for writing
         - files that could not be stored in the checkpoint (its list names them as left out). The copy in the work
           folder might be the only one, and it might still belong to the checkpoint.
@@ -187,8 +188,8 @@ class FilesOfCommit:
         if not self._rules.IS_WHOLE:
             if outputs is not None and outputs.event.left_out > len(self._listing.left_out):
                 self._context.note(
-                    "files that are not in the checkpoint stay in the work folder: some files could not "
-                    "be stored with the checkpoint, and it does not name all of them"
+                    "files that are not in the checkpoint are left in the work folder: some files could not be "
+                    "stored in the checkpoint, and its list does not name all of them"
                 )
                 return
             left_out = {left.path for left in self._listing.left_out}
@@ -213,8 +214,8 @@ class FilesOfCommit:
 
     def _put_uploaded(self, root: int, paths: list[str], opened: Collection[str]) -> None:
         """
-        Restore the files at `paths` from the work folder as the user uploaded it. When the checkpoint was made, these
-        files were still unchanged, so the checkpoint does not include them. Later they were changed or removed.
+        Restore the files at `paths` to what the user uploaded. They were changed or removed only after the checkpoint
+        was made, so the checkpoint does not include them.
         """
         if not paths:
             return
@@ -270,8 +271,8 @@ def as_uploaded(context: AgentContext, attempt: int, stays: Callable[[str], bool
 
 def _remove_emptied(work: Path) -> None:
     """
-    Remove each logger's folder that contains nothing but spotrun's mark file. If such a folder stayed, the logger would
-    give its next folder a higher number.
+    Remove each logger's folder that contains nothing but spotrun's mark file. If such a folder remained, the logger
+    would give its next folder a higher number.
     """
     for folder, inner, names in os.walk(work):
         inner[:] = [name for name in inner if name not in work_files.NEVER]
@@ -322,7 +323,7 @@ def _place(root: int, source: Path, path: str, *, in_place: bool) -> None:
             with source.open("rb") as file:
                 facts = os.fstat(file.fileno())
                 copy_bytes(file.fileno(), to, 0, facts.st_size)
-            os.ftruncate(to, facts.st_size)  # last, because a process that has mapped the rest would be killed
+            os.ftruncate(to, facts.st_size)  # last: a process that reads a mapped part beyond the end would be killed
             os.utime(to, ns=(facts.st_atime_ns, facts.st_mtime_ns))
         finally:
             os.close(to)

@@ -23,7 +23,7 @@ from spotrun.run.bounds import OutOfBounds, decode
 TRAINER_VARIABLE = "SPOTRUN_TRAINER"
 """
 Variable that contains the instance's id. The agent sets it for `setup` and for trainers. All processes that these start
-inherit the variable, and can be found by it.
+inherit the variable, by which the agent can find them.
 """
 GONE_WITHIN_S = 30.0
 _PAUSE_S = 0.01
@@ -107,8 +107,8 @@ def end_left_over(path: Path, instance_id: str) -> None:
 
 def end_each(find: Callable[[], list[int]]) -> list[int]:
     """
-    Send SIGKILL to the processes that `find` returns, repeatedly until it returns none or GONE_WITHIN_S has
-    passed. Return the processes that remain.
+    Send SIGKILL to the processes that `find` returns. Repeat this until it returns none, or GONE_WITHIN_S has passed.
+    Return the processes that remain.
     """
     give_up_at = time.monotonic() + GONE_WITHIN_S
     while found := find():

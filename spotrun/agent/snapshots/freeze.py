@@ -1,5 +1,5 @@
 """
-Freezes a command's state: copies all its files as they are at one moment, or none.
+Freezes a command's state: copies all its files as they are at one moment, or copies nothing.
 
 The files that have changed since the last checkpoint are copied, one after another, into one temporary file that has no
 name in any folder. This is quick if the file system lets two files share the same blocks. Then all files of the state
@@ -43,7 +43,7 @@ class Freezing(NamedTuple):
 
     def freeze(self, at_rest: Survey) -> Frozen:
         """
-        Return a copy of the state, provided that the state still equals the survey `at_rest`.
+        Return a copy of the state, if the state has not changed since the survey `at_rest`.
 
         Raises:
             NotAtRest: the state has changed.

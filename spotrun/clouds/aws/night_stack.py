@@ -30,7 +30,7 @@ from spotrun.errors import AccessDenied, CloudError, CloudUnavailable
 
 SLOW = Patience(connect_s=10.0, read_s=330.0, tries_for_s=20.0)
 """
-The timeouts for calls of the function and for uploads. A call of the function takes up to the function's time-out of
+The timeouts for calls of the function and for uploads. A call of the function takes up to the function's timeout of
 300 s, and an upload may take as long.
 """
 POLL_S = 3.0

@@ -43,7 +43,7 @@ NAME_MAX = 48
 """Maximum length of a night's name, in characters. A role's name has at most 64, including `spotrun-night-`."""
 MACHINES = ("x86_64",)
 FUNCTION_S = 300.0
-"""The function's time-out in seconds, as in night.yaml."""
+"""The function's timeout in seconds, as in night.yaml."""
 
 
 def expression(night: Night) -> str:

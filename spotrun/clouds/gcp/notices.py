@@ -1,13 +1,13 @@
 """
-The notices of Compute Engine's metadata server.
+Reads notices from Compute Engine's metadata server.
 
 The server holds back its answer until a value has changed:
 https://cloud.google.com/compute/docs/metadata/querying-metadata. The value `preempted` announces that the instance will
 be preempted, but not when. How much time is left depends on the length of notice that the launch requested:
 https://cloud.google.com/compute/docs/instances/spot.
 
-No other value announces a preemption, not even those for a graceful shutdown (failures.md N14). If the answer is
-neither TRUE nor FALSE, the source is Blind.
+No other value announces a preemption, not even a value about graceful shutdown (failures.md N14). If the answer is
+neither TRUE nor FALSE, Blind is raised.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class MetadataValue:
 
 class PreemptionNotices:
     """
-    A source of notices of preemption. An instance ends `left` after the announcement of its preemption. The time at
-    which the announcement was first seen is stored in the file `kept`, so a restarted agent still counts from that
+    A source of preemption notices. `left` is the time between the announcement of a preemption and the end of the
+    instance. The file `kept` stores when the announcement was first seen, so a restarted agent still counts from that
     time.
     """
 
@@ -124,7 +124,8 @@ class PreemptionNotices:
 
     def _heard_at(self, now_s: float) -> float:
         """
-        Return when the preemption was first seen, in monotonic run time. All processes of a machine share this clock.
+        Return the monotonic run time at which the preemption was first seen. All processes of a machine share this
+        clock.
         """
         if self._heard_s is None:
             self._heard_s = min(now_s, _read(self._kept, now_s))
@@ -150,7 +151,10 @@ class HostMaintenance:
 
 
 def gce_notices(environment: Mapping[str, str], clock: Clock) -> tuple[PreemptionNotices, HostMaintenance]:
-    """Return notice sources for the metadata server: at the host that HOST_VARIABLE names, or otherwise at HOSTS."""
+    """
+    Return the sources that read notices from the metadata server. The server's host is the value of HOST_VARIABLE, or
+    else one of HOSTS.
+    """
     host = environment.get(HOST_VARIABLE)
     hosts = HOSTS if host is None else (host,)
     folder = environment.get("SPOTRUN_INSTANCE_DIR")

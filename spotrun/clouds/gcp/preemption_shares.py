@@ -37,7 +37,7 @@ _HIGHEST = ">20%"
 
 class PreemptionShares(NamedTuple):
     """
-    The daily shares that Google reports, keyed by type, oldest first. `troubles` has the reason for each type without
+    The daily shares that Google reports, keyed by type, oldest first. `troubles` gives the reason for each type without
     shares.
     """
 
@@ -54,7 +54,7 @@ def preemption_shares(google: Google, project: str, region: str, types: Sequence
 def bands_known(config: GcpConfig, clock: Clock) -> dict[str, str]:
     """
     Return the bands of the types that a job names, keyed by `REGION/TYPE`. A type has no band if Google reports its
-    share for too few days. No error is raised, because a run that cannot reach Google finds out anyway.
+    share for too few days. No error is raised here: a run that cannot reach Google will fail in other calls.
     """
     found: dict[str, str] = {}
     google = Google(clock).aside

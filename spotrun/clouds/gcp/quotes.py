@@ -1,6 +1,6 @@
 """
 Reads Compute Engine's current prices in the given regions, the spot prices of the past year, and how often Google has
-recently interrupted each type. This works even if spotrun has not set up anything in the project.
+recently interrupted each type. This works even if spotrun was never set up in the project.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAME_TYPES = "past spot prices are read only for named types: add --accelerators
 
 
 class _QuoteContext(NamedTuple):
-    """The facts that the quotes of all regions share."""
+    """Data that the quotes of all regions share."""
 
     google: Google
     project: str
@@ -48,7 +48,7 @@ def read_quotes(config: GcpConfig, clock: Clock, accelerators: Sequence[str]) ->
 
     Raises:
         CloudError: no region answers, or there is no project. If only one region fails, or if Google refuses a price
-            list, a history or the quotas, the quotes have a note about it instead.
+            list, a history or the quotas, the quotes contain a note about it instead.
     """
     google = Google(clock)
     project = google.project(config.project)

@@ -1,4 +1,4 @@
-"""The CloudDriver for the local cloud."""
+"""Implements CloudDriver for the local cloud."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def default_root() -> Path:
 
 class LocalDriver:
     """
-    Rents process trees on this machine. The driver's data is below `root`: every LocalDriver with the same root sees
-    the same instances and can terminate them. `market` and `init` apply only to the instances that this object
-    launches.
+    Simulates instances with trees of processes on this machine. The driver's data is in the folder `root`: every
+    LocalDriver with the same root sees the same instances and can terminate them. `market` and `init` apply only to the
+    instances that this object launches.
     """
 
     name = "local"
@@ -107,7 +107,7 @@ class LocalDriver:
         wanted = [each for each in self.offerings() if all(wish.fits(each) for wish in wishes)]
         return Quotes(at=now, quotes=tuple(self._market.quote(each, now) for each in wanted))
 
-    # -- only in a simulated cloud ---------------------------------------------------------------------------
+    # -- for simulated clouds only ---------------------------------------------------------------------------
 
     def interrupt(self, instance_id: str, notice: timedelta | None = NOTICE) -> None:
         """
@@ -134,7 +134,7 @@ class LocalDriver:
 
     def folder(self, instance_id: str) -> Path:
         """
-        Return the folder that serves as an instance's disk (its SPOTRUN_INSTANCE_DIR). It has status.json and
+        Return the folder that serves as an instance's disk (its SPOTRUN_INSTANCE_DIR). It contains status.json and
         console.log.
         """
         return self._places.disk(instance_id)
@@ -170,7 +170,7 @@ class LocalDriver:
         folder = self._places.record_folder(instance_id)
         record = None if folder is None else settling.settled(folder, self._log)
         if folder is None or record is None or record.ended:
-            raise CloudError(f"no instance {instance_id} is running", hint="`spotrun status` shows the running ones")
+            raise CloudError(f"no instance {instance_id} is running", hint="`spotrun status` lists running instances")
         return folder, record
 
     def _folders(self, request: LaunchRequest, count: int) -> Iterator[RecordFolder]:
@@ -189,4 +189,4 @@ def _as_unavailable() -> Iterator[None]:
         yield
     except (OSError, subprocess.TimeoutExpired) as error:
         hint = "make sure that the local cloud's folder is writable and has space"
-        raise CloudUnavailable(f"the local cloud cannot work: {error}", hint=hint) from error
+        raise CloudUnavailable(f"the local cloud cannot be used: {error}", hint=hint) from error

@@ -1,4 +1,4 @@
-"""The interface to Slurm's programs: sbatch, squeue, scontrol, scancel. They are started without a shell."""
+"""Runs Slurm's programs: sbatch, squeue, scontrol and scancel, without a shell."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ https://slurm.schedmd.com/squeue.html
 
 
 class Answer(NamedTuple):
-    """The result of one program. `code` is 0 if it succeeded."""
+    """The result of running one program. `code` is 0 if it succeeded."""
 
     code: int
     out: str
@@ -72,7 +72,7 @@ class Programs:
         except FileNotFoundError as error:
             raise no_program(words[0]) from error
         except subprocess.TimeoutExpired as error:
-            raise CloudUnavailable(f"{words[0]} gave no answer within {ANSWER_WITHIN_S:.0f} s") from error
+            raise CloudUnavailable(f"{words[0]} did not answer within {ANSWER_WITHIN_S:.0f} s") from error
         return Answer(done.returncode, done.stdout, done.stderr)
 
 

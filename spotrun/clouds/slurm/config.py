@@ -1,4 +1,4 @@
-"""The configuration of a Slurm cluster's driver, as plain values."""
+"""Defines the configuration of a Slurm cluster's driver, as plain values."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class SlurmConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def config_of(slurm: SlurmSpec, nodes: int = 1) -> SlurmConfig:
-    """Return the configuration for a job's section `slurm`. `nodes` is the number of nodes that train together."""
+    """Return the configuration for the section `slurm` of a job. `nodes` is the number of nodes that train together."""
     return SlurmConfig(
         nodes=nodes,
         partitions=tuple(map(_partition, slurm.partitions)),

@@ -1,5 +1,5 @@
 """
-The members of a gang, which Slurm runs as one job.
+Describes the members of a gang, which Slurm runs as one job.
 
 When a member has ended, its node stays with the job, and Slurm charges for the node until the job is over. The node
 cannot be given back earlier: `scontrol update` cannot remove the first node from a job, and on a cluster without
@@ -76,8 +76,8 @@ class GangJob(NamedTuple):
 
     def _ended_at(self, index: int) -> datetime:
         """
-        Return when a member ended. The clock of the member's node may be wrong, so a time before the job began or after
-        it ended is replaced by the time at which the job began or ended.
+        Return the time at which a member ended. The clock of the member's node may be wrong, so a time before the job's
+        start or after its end is replaced by that start or end.
         """
         job, ended = self.job, self.ended[index]
         began_at, over_at = job.began_at or job.submitted_at, job.ends_at if job.has_ended else None
@@ -86,9 +86,9 @@ class GangJob(NamedTuple):
 
     def _billed_until(self, index: int) -> datetime:
         """
-        Return the time until which a member is billed, rounded down to a whole second as Slurm rounds the job's end.
-        Otherwise a member that ends in the same second as the job would be billed beyond the job's end. If the job
-        continues, the rest of that second is billed to the member that ends last.
+        Return the time until which a member is billed. It is rounded down to a whole second, as Slurm rounds the job's
+        end, so that no member is billed beyond the job's end. If the job continues, the rest of that second is billed
+        to the member that ends last.
         """
         return self._ended_at(index).replace(microsecond=0)
 
@@ -111,9 +111,9 @@ class GangJob(NamedTuple):
 
     def _changes(self, last: int) -> Iterator[tuple[datetime, int]]:
         """
-        Yield the changes of the number of nodes that are billed to the last member: the time, and 1 or -1. It is 1 when
-        another member ends, because from then on that member's node is billed to the last member. It is -1 when the
-        last member's own node is lost.
+        Yield each change in the number of nodes that are billed to the last member, as its time and 1 or -1. It is 1
+        when another member ends, because its node is then billed to the last member. It is -1 when the last member's
+        own node is lost.
         """
         for index, ended in enumerate(self.ended):
             lost = ended is not None and ended.by is EndedBy.FAULT

@@ -24,7 +24,7 @@ def price_curve(state: RunState, now: datetime) -> Markup:
     """
     Draw the prices of the newest `INSTANCES_MAX` billed launches. There is one bar for each period in which a launch's
     price did not change. A bar's width is the length of the period and its height is the price, so its area is the
-    dollars paid.
+    amount paid.
     """
     end = account_end(state, now)
     scale = Scale(state.created_at, end)

@@ -75,11 +75,11 @@ def read_place(value: object) -> CandidatePlace:
 @dataclass(frozen=True)
 class JobValue:
     """
-    A value for one of spotrun's keys. None means that the key is to be removed.
+    A value for one of spotrun's keys. If `value` is None, the key is removed.
 
-    `spelled` has a pair of keys for each part of the value. Messages about the part need them to name the key that the
-    user wrote. The first key of a pair is that of the part, relative to spotrun's key. The second is the key that the
-    user wrote, relative to the list of candidates.
+    `spelled` translates spotrun's keys back, so that messages can name the keys that the user wrote. It has a pair for
+    each part of the value: the part's key, relative to spotrun's key, and the user's key, relative to the list of
+    candidates.
     """
 
     section: str
@@ -111,8 +111,8 @@ class Candidates:
     @classmethod
     def read(cls, value: object, above: dict[str, Any], *, in_order: bool) -> Candidates:
         """
-        Read the candidates. `above` are the keys next to the list. Their values apply to each candidate that does not
-        have the same key.
+        Read the candidates. `above` holds the keys next to the list. They apply to each candidate that does not have
+        the same key itself.
 
         Raises:
             Unreadable: a candidate is invalid. The error's `at` is the key that causes it, relative to the list.
@@ -163,8 +163,8 @@ class Candidates:
 
     def _require_all_pairs(self) -> None:
         """
-        Refuse a list in which a combination is missing, because spotrun might then rent an instance that no candidate
-        allows.
+        Refuse a list that lacks a combination of its values, because spotrun might rent an instance of that
+        combination.
         """
         allowed = {(each.place, each.kind, bool(each.spot)) for each in self.each}
         places, kinds = _distinct(each.place for each in self.each), _distinct(each.kind for each in self.each)
@@ -280,8 +280,8 @@ def _own_kind(item: dict[str, Any], at: int) -> str | None:
 
 def _kind_above(above: dict[str, Any]) -> str | None:
     """
-    Return the kind of instance that the keys above the list name, as text. Later code checks this text, because its
-    error can name the right key.
+    Return the kind of instance that the keys above the list name, as unchecked text. It is checked later, by code whose
+    error names the right key.
     """
     return _text(above.get("instance_type", above.get("accelerators")))
 

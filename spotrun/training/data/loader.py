@@ -18,7 +18,7 @@ from spotrun.training.place import PassStart, StreamPosition
 KEPT_STATES = 3
 """
 Number of a stream's latest states that are kept. A single state would not suffice, because a framework may have read
-more batches than it has trained. (Lightning reads one batch ahead if a loader has no length.)
+more batches than it has trained on. (Lightning reads one batch ahead if a loader has no length.)
 """
 
 
@@ -39,9 +39,8 @@ class LoaderProxy(Proxy):
     def __len__(self) -> int:
         return len(self._inner)
 
-    # This method exists only because Lightning would otherwise warn that an epoch cannot be resumed. Its result is not
-    # used. When Lightning calls this method, it has read one batch more than it has trained on, so the state would be
-    # wrong.
+    # This method exists only because Lightning would otherwise warn that an epoch cannot be resumed. It returns no
+    # position, because Lightning has already read one batch more than it has trained on.
     def state_dict(self) -> dict[str, Any]:
         return {}
 
@@ -54,7 +53,7 @@ class ValidationProxy(Proxy):
     An exact copy of a validation loader that does not change the global random number generators when a pass begins.
 
     torch's own loader draws a seed from these generators each time it starts workers. With persistent workers, this
-    happens once per process, at the first pass. So a training that is resumed in a new process would draw one seed more
+    happens once per process, at the first pass. So a training that is resumed in a new process would draw one more seed
     than an uninterrupted one, and its later random numbers would differ.
     """
 
@@ -68,7 +67,7 @@ class ValidationProxy(Proxy):
 
 class ExactLoader:
     """
-    Gives one loader's batches, in passes. A pass is one iteration over the loader. After a resume, a pass may begin in
+    Reads one loader's batches, in passes. A pass is one iteration over the loader. After a resume, a pass may begin in
     the middle of the data.
 
     At the beginning of each pass, `start(self)` returns where this pass begins. Some frameworks iterate over a short
@@ -125,8 +124,8 @@ class ExactLoader:
 
     def resume(self, state: dict[str, Any] | None) -> None:
         """
-        Make the next pass continue a pass of an earlier process. `state` is the result of the method `state` in that
-        pass.
+        Make the next pass continue a pass of an earlier process. `state` is what that process's loader returned from
+        its method `state` during the pass.
         """
         if self.order is None:
             self._resumed = StreamPosition(**state) if state else None

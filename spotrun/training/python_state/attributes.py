@@ -1,4 +1,4 @@
-"""Loads plain values of a module's attributes from a checkpoint that spotrun 0.1 saved."""
+"""Restores the plain attribute values of a module from a checkpoint that spotrun 0.1 saved."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """
-Compares the modules of libraries, such as torch's layers, with their earlier state. A model consists mostly of such
-modules.
+Finds the modules that have changed since the last snapshot, among those that a library defines, such as torch's layers.
+A model consists mostly of such modules.
 
 The state of such a module consists of a few plain attributes (such as `Dropout.p`), and of the `requires_grad` flags of
 its parameters. A large model has thousands of such modules, and all of them are compared at each snapshot, so the

@@ -3,8 +3,8 @@ Detects hooks that are added or removed during training. A hook is a function th
 a gradient or a step.
 
 torch keeps these functions in its own lists, so a snapshot of the script's objects does not contain them. After a
-resume, there are only the hooks that the script registers at its start. If the script adds or removes hooks during
-training, they would differ after a resume, so each such change is reported.
+resume, only the hooks exist that the script registers at its start. Hooks that the script added or removed during
+training would differ, so each such change is reported.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """
 Freezes the work folder at a boundary: records its files and their contents at this moment, for a checkpoint. Training
-does not wait for the copying of large files.
+does not wait while large files are copied.
 
 A small file is copied immediately. A large file is kept open instead, and the agent reads it while training continues.
 If the script writes to the file before the agent has read it, the agent's copy is torn: it mixes old and new content.
