@@ -62,8 +62,8 @@ def is_fenced(state: RunState, attempt: int) -> bool:
 @dataclass(frozen=True)
 class PredecessorLeaving:
     """
-    The fact that a standby's predecessor (the attempt that the standby will replace) has to end within `window_s`
-    seconds. The standby learned this at `seen_s`, in monotonic run time.
+    The coming end of a standby's predecessor, the attempt that the standby will replace. The predecessor has to end
+    within `window_s` seconds. The standby learned this at `seen_s`, in monotonic run time.
     """
 
     seen_s: float
@@ -72,9 +72,9 @@ class PredecessorLeaving:
 
 def leaving_window_s(state: RunState) -> float | None:
     """
-    Return how many seconds the current attempt has to save and hand over. With a notice, this is the time from the
-    notice to its deadline. With a request to drain, it is DRAIN_WINDOW_S. Return None if the attempt has neither, and
-    so is not about to end.
+    Return how many seconds the current attempt has to save and hand over: after a notice, the time from the notice to
+    its deadline; after a request to drain, DRAIN_WINDOW_S. Return None if there was neither, so the attempt is not
+    about to end.
     """
     current = state.current
     if current is None:
@@ -144,11 +144,11 @@ class ExitWords:
     reason: str = ""
 
     def __str__(self) -> str:
-        """Return one line: `ValueError: no such file (exit code 1)`."""
+        """Return one line, like `ValueError: no such file (exit code 1)`."""
         return f"{self.reason} ({self.how})" if self.reason else self.how
 
     def but(self, why: str) -> str:
-        """Return this description, followed by `why`, the reason for starting no other trainer."""
+        """Return this description with `why` added: the reason why no other trainer is started."""
         return str(ExitWords(f"{self.how}; {why}", self.reason))
 
 
@@ -366,8 +366,9 @@ def why_give_up_command(state: RunState, exited: TrainerExited, max_restarts: in
 def leaving_s(state: RunState, commit_s: float | None) -> float | None:
     """
     Return how many seconds a command needs from SIGTERM until its state is durable: the longest time that a command of
-    this run took to end, plus the duration of a save. That duration is `commit_s`, as measured in this attempt, or, if
-    it is None, the longest of the run's last five saves. Return None if no end or no save was measured.
+    this run took to end, plus the duration of a save. The duration of a save is `commit_s`, measured in this attempt.
+    If `commit_s` is None, it is the longest of the run's last five saves. Return None if no end or no save was
+    measured.
     """
     commits = [commit.event for commit in state.commits if not commit.event.has_image]
     ends = [event.stall_s for event in commits if event.final and event.stall_s > 0]

@@ -71,7 +71,7 @@ def failed(name: str, error: SpotrunError) -> Finding:
 
 def _advice_of(error: SpotrunError, otherwise: str) -> str:
     """
-    Return the error's hint. If it has none, advise to wait if the fault is temporary; otherwise return `otherwise`.
+    Return the error's hint. If it has none, return the advice to wait if the fault is temporary, else `otherwise`.
     """
     passes = isinstance(error, CloudUnavailable | StoreUnavailable)
     return error.hint or ("try again in a few minutes: the fault may pass" if passes else otherwise)

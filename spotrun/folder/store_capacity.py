@@ -22,8 +22,7 @@ SMALLEST_BYTES = 1 << 20
 
 class StoreCapacity:
     """
-    Tests for a runner whether the store has room. The test is made only at intervals; in between, callers get the
-    result of the last one.
+    Tests for a runner whether the store has room. It tests only at intervals; in between, callers get the last result.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:

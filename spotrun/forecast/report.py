@@ -82,7 +82,7 @@ def lasting(seconds: float) -> str:
 
 
 def chance(share: float | None) -> str:
-    """Format a probability in percent. Never show a small one as zero."""
+    """Format a probability in percent. A small probability is never shown as zero."""
     return "<1%" if share is not None and 0 < share < 0.005 else percent(share)
 
 
@@ -125,7 +125,7 @@ def expects(plan: Plan) -> str | None:
 
 
 def repeats(plan: Plan) -> str | None:
-    """Return the warning about a command without checkpoints; None for any other job."""
+    """Return a warning if the job is a command that names no state. Return None otherwise."""
     if plan.repeats is None:
         return None
     every, rework_s = lasting(plan.repeats.loss_every_s), plan.repeats.expected_rework_s

@@ -1,6 +1,6 @@
 """
-Estimates how often this run loses spot instances, and in what share of these losses a notice comes early enough to save
-all steps. `checkpoint.every: auto` adapts to both.
+Estimates how often this run loses spot instances, and how often a notice comes early enough to save all steps.
+`checkpoint.every: auto` adapts to both.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Hazard(msgspec.Struct, frozen=True):
 
     def after(self, lived: timedelta) -> timedelta:
         """
-        Return the mean time between losses that will be estimated if the instance runs for another `lived` without a
-        loss.
+        Return what the estimate of the mean time between losses will be if the instance runs for another `lived`
+        without a loss.
 
         Lifetimes are heavy-tailed: the longer an instance has run, the longer it will probably still run. With a Gamma
         prior on the hazard, lifetimes have a Lomax distribution. When an instance has run for the time t, the hazard
@@ -57,11 +57,11 @@ class Hazard(msgspec.Struct, frozen=True):
 
 def observed_hazard(state: RunState, now: datetime) -> Hazard:
     """
-    Estimate the hazard of spot as of `now` from the ledger.
+    Estimate the hazard of spot instances as of `now` from the ledger.
 
-    While the run trains on demand, `growth` is 0, because surviving on demand says nothing about spot. A gang stops if
-    any of its members is lost. So a gang's attempt counts as one instance: its time on spot counts once, and so does
-    its loss, even if several members are lost at the same time.
+    While the run trains on demand, `growth` is 0, because time on demand tells nothing about losses on spot. A gang
+    stops if any of its members is lost. So a gang's attempt counts as one instance: its time on spot counts once, and
+    so does its loss, even if several members are lost at the same time.
     """
     spot = [attempt for attempt in state.attempts.values() if _on_spot(attempt, state)]
     lost = [attempt for attempt in spot if attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED]
@@ -133,8 +133,8 @@ def _watched(attempt: Attempt, now: datetime) -> timedelta:
 
 def _was_followed(attempt: Attempt) -> bool:
     """
-    Return True if the attempt's instance was lost within FOLLOWS_WITHIN after its recommendation. If the instance had a
-    notice, it counts as lost at the time of the notice.
+    Return True if the attempt's instance was lost at most FOLLOWS_WITHIN after its recommendation. An instance with a
+    notice counts as lost at the time of the notice.
     """
     assert attempt.rebalance_at is not None
     lost = attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED

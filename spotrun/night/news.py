@@ -4,7 +4,7 @@ night's function, because no process runs between two calls.
 
 A call first takes care of the run. If there is something to report, the call then takes a few seconds longer to send
 the notifications; otherwise it sends nothing to the receivers. If a notification cannot be delivered, the next call
-tries again. The function gives up after the same number of tries as any other runner.
+tries again, up to the same number of tries as in other runners.
 """
 
 from __future__ import annotations

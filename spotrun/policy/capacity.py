@@ -54,7 +54,7 @@ class Chosen(msgspec.Struct, frozen=True):
 
 def keep_going(facts: Facts) -> Iterator[Action]:
     """
-    Yield what is needed to keep the run training. A standby that is ready takes over. An instance that has to leave is
+    Yield the actions that keep the run training. A standby that is ready takes over. An instance that has to leave is
     replaced. If it pays to move to a better instance, that instance is requested.
     """
     state = facts.state
@@ -118,8 +118,8 @@ def _reason_to_go_home(facts: Facts) -> str:
 
 def _in_time(facts: Facts) -> Iterator[Action]:
     """
-    Yield the actions that the deadline requires. If the strategy waits for spot and the user's own machine is
-    available, the run trains on that machine until there is spot.
+    Yield the actions that the deadline requires. While the strategy waits for spot, the run trains on the user's own
+    machine, if that is free.
     """
     found: list[Action] = list(towards_deadline(facts)) or list(_before_a_loss(facts))
     current, home = facts.state.current, at_home_now(facts)
@@ -130,9 +130,9 @@ def _in_time(facts: Facts) -> Iterator[Action]:
 
 def _before_a_loss(facts: Facts) -> Iterator[Action]:
     """
-    Request a standby that replaces the running instance, although that instance could continue to train. There are two
-    cases. In the first, the cloud has recommended leaving the pool, and a move to another pool saves money. In the
-    second, a move to another kind of instance saves money.
+    Request a standby that replaces the running instance, although that instance could continue to train. This happens
+    if a move to another kind of instance saves money, or if the cloud has sent a recommendation and a move to another
+    pool saves money.
     """
     move = move_in_time(facts)
     other = move_to_another_kind(facts) if move is None else None
@@ -257,8 +257,8 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
 
 def _why_no_spot_helps(facts: Facts, spot: list[Offering]) -> str:
     """
-    Return the reason why it is useless to wait for spot. Return "" if waiting may help, or if an instance still trains.
-    `spot` are the spot offerings that can be requested now.
+    Return the reason why waiting for spot is pointless. Return "" if spot may become available, or if an instance still
+    trains. `spot` contains the spot offerings that can be requested now.
     """
     if not spot_offerings(facts):
         return "no spot pool suits"

@@ -1,7 +1,4 @@
-"""
-Lists the offerings in the order in which a run would request them, with the reasons, for the user to read before a
-launch.
-"""
+"""Explains to the user, before a launch, in which order a run would request the offerings, and why."""
 
 from __future__ import annotations
 

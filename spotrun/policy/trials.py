@@ -2,14 +2,14 @@
 Decides whether to train for a while on a kind of instance in order to measure its speed (a trial), although another
 kind is known or believed to be cheaper.
 
-Let i be the best kind known so far, and c_k the dollars for which kind k does as much work as the first kind does in an
-hour. A trial of kind j is expected to save
+Let i be the best kind known so far, and let c_k be the cost, in dollars on kind k, of the work that the first kind does
+in an hour. A trial of kind j is expected to save
 
     E[max(0, c_i - c_j)] * work left, in hours on the first kind
 
-where the logarithm of c_j is as uncertain as the logarithm of j's speed. If the intervals of the two speeds do not
-overlap, the saving is close to 0. If there is a deadline, a speed at which the run would miss it counts as no saving.
-If j turns out to cost more than i, the cost of the trial and of moving back to i is wasted.
+where log c_j has the same uncertainty as the logarithm of j's speed. If the intervals of the speeds of i and j do not
+overlap, the expected saving is close to 0. If the run would miss its deadline at some speed of j, that speed
+contributes no saving. If j turns out to cost more than i, the cost of the trial and of moving back to i is wasted.
 
 The cost of a trial depends on the moment:
 
@@ -22,9 +22,9 @@ The cost of a trial depends on the moment:
 A trial pays if its expected saving exceeds its expected loss. The loss has three parts: the cost of the start; the cost
 of moving back, if j costs more; and the extra cost of training on j instead of i.
 
-The *reserve* of kind j is the cost c_i of the best known kind at which a trial of j would just pay. If c_i is lower,
-the trial does not pay. The kind with the lowest reserve is tried first. There are no more trials when c_i is below all
-reserves. This rule is optimal (Weitzman 1979, Optimal search for the best alternative).
+The *reserve* of kind j is the value of c_i, the cost of the best known kind, at which a trial of j would just pay. If
+c_i is lower, the trial does not pay. The kind with the lowest reserve is tried first. There are no more trials when c_i
+is below all reserves. This rule is optimal (Weitzman 1979, Optimal search for the best alternative).
 
 All trials together, including the moves back, are expected to lose at most the share EXPLORED of the run's cost. The
 loss is measured against the first kind in the job's list, because a job that allowed only one kind would use that one.
@@ -168,8 +168,7 @@ def _spread(facts: Facts, one: Kind, other: Kind) -> float:
 
 def expected_gain(known: float, believed: float, spread: float, most: float = inf) -> float:
     """
-    Return E[max(0, known - x)] for a log-normal x with the median `believed`, where any x above `most` counts as no
-    gain.
+    Return E[max(0, known - x)] for a log-normal x with the median `believed`. An x above `most` contributes no gain.
     """
     if min(known, believed, most) <= 0:
         return 0.0
@@ -220,7 +219,8 @@ def _there_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> f
 
 def _stay_usd(facts: Facts, tried: Offering) -> float:
     """
-    Return the cost of training on `tried` until its speed is known and, after that, until its replacement has started.
+    Return the cost of training on `tried` until its speed is measured, and of keeping it until its replacement has
+    started.
     """
     return float(tried.price_usd_per_hour) * _hours(assumptions.TRIAL.total_seconds() + changeover(facts.state))
 

@@ -41,7 +41,7 @@ def read_flag(flag: str, read: Callable[[object], Value], text: str, hint: str |
 
 def only_one(**given: bool) -> None:
     """
-    Check that at most one of these flags is given.
+    Check that at most one of the flags is given.
 
     Raises:
         SpecInvalid: more than one of them is given.
@@ -59,7 +59,7 @@ def known_word(flag: str, word: str, words: Collection[str]) -> str:
         SpecInvalid: `word` is not one of `words`.
     """
     if word not in words:
-        raise SpecInvalid(f"{flag} {word!r} is not known", hint=f"use one of {', '.join(words)}")
+        raise SpecInvalid(f"{flag} does not accept {word!r}", hint=f"use one of {', '.join(words)}")
     return word
 
 

@@ -1,6 +1,6 @@
 """
-Checks what can be checked of a job before prices and offerings are read: its script, its work folder, its bucket, and
-the packages and variables that it needs on this machine.
+Checks a job before prices and offerings are read: its script, its work folder, its bucket, and the packages and
+variables that it needs on this machine.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ def left_behind(spec: RunSpec, *, all_of_them: bool = False) -> str | None:
 
 def without_checkpoints(spec: RunSpec) -> str | None:
     """
-    Return a note on a job that may have no checkpoints; None for any other job. spotrun makes checkpoints only if the
-    training uses a framework that it supports, or if the job names files as state.
+    Return a note if the job may get no checkpoints, else None. spotrun makes checkpoints only if the training uses a
+    framework that it supports, or if the job names files as state.
     """
     if spec.train.state or _names(spec, SAVED):
         return None

@@ -77,7 +77,7 @@ _HoursOfDay = Annotated[Decimal, BeforeValidator(read_positive), Field(le=24), _
 
 class Machine(Model):
     """
-    A machine that the user owns. Its price is spread over `months` months, and it computes on `days_per_month` days of
+    A machine that the user owns. Its price is spread over `months` months, and it is in use on `days_per_month` days of
     each month. `maintenance_usd` is for all months together.
     """
 

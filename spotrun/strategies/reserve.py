@@ -84,8 +84,8 @@ def _worth_their_toll(situation: Situation) -> dict[str, float]:
 
 def reserve_s(situation: Situation) -> float:
     """
-    Return the slack, in seconds, below which waiting for spot costs more than it saves. It includes the margin of the
-    safety net, which must not be spent on waiting or on changeovers.
+    Return the slack, in seconds, below which waiting for spot costs more than it saves. It includes the safety net's
+    margin, which is not available for waiting or changeovers.
     """
     job = situation.job
     return RESERVE_CHANGEOVERS * job.changeover_s + RESERVE_SHARE * situation.work_left_s + job.margin_s
@@ -141,8 +141,8 @@ def _changeover_cost_s(zone: str, situation: Situation) -> float:
 
 def _may_pay_to_move(here: str, situation: Situation) -> bool:
     """
-    Return False if it is certain that no move to another zone pays: it would not pay even if spot in the cheapest other
-    zone lasted forever. This check is fast. It saves computing how long spot is expected to last in each zone.
+    Return True if a move to the cheapest other zone would pay if spot lasted forever there. If not, no move pays. This
+    fast check saves computing how long spot is expected to last in each zone.
     """
     cheapest = min(usd for zone, usd in situation.spot.items() if zone != here)
     gain = _price_of_progress(here, situation) - cheapest

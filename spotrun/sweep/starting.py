@@ -210,7 +210,7 @@ def _metric(spec: RunSpec, wish: SweepFlags) -> tuple[str | None, bool]:
     Return the metric, and whether larger values are better. The metric is None if neither a flag nor the job names one.
     """
     if wish.mode not in (None, "min", "max"):
-        raise SpecInvalid(f"--mode {wish.mode!r} is not known", hint="use --mode min or --mode max")
+        raise SpecInvalid(f"--mode does not accept {wish.mode!r}", hint="use --mode min or --mode max")
     kept = spec.checkpoint.keep_best
     metric = wish.metric or (None if kept is None else kept.metric)
     if wish.mode is not None:
@@ -218,7 +218,7 @@ def _metric(spec: RunSpec, wish: SweepFlags) -> tuple[str | None, bool]:
     if kept is not None and metric == kept.metric:
         return metric, kept.mode == "max"
     if metric is not None and any(word in metric.lower() for word in RATES):
-        raise SpecInvalid(f"is a large {metric} good, or a small one?", hint="use --mode max or --mode min")
+        raise SpecInvalid(f"is a higher {metric} better, or a lower one?", hint="use --mode max or --mode min")
     return metric, False
 
 
@@ -300,7 +300,7 @@ def _with_prices(asked: RequestedSweep) -> tuple[SweepPlan, Market]:
     if least is not None and least > min(plan.budget_usd, plan.most_usd or plan.budget_usd):
         flag = "--budget" if least > plan.budget_usd else "budget.max_usd of the job"
         raise SpecInvalid(
-            f"{flag} is too small for one trial, which needs ${least} to begin", hint=f"raise it: at least {least}"
+            f"{flag} is too small: a trial needs at least ${least} to begin", hint=f"raise it: at least {least}"
         )
     dearest = max(each.price_usd_per_hour for each in offerings) * spec.num_nodes
     return replace(plan, least_usd=max(plan.least_usd, least or plan.least_usd), usd_per_hour=dearest), market
@@ -389,7 +389,7 @@ def _carry_on(
     runs.
 
     Raises:
-        SpecInvalid: the existing sweep of this name is a different one, or one of its runs belongs to another user.
+        SpecInvalid: the existing sweep of this name has other flags, or one of its runs belongs to another user.
     """
     record, now = sweep.record, _wanted_by(asked, wish)
     changed = [flag for flag, value in now.items() if record.wanted.get(flag) != value]

@@ -1,8 +1,8 @@
 """
 Logs the run's cost so far through the loggers of the training framework, next to the training's metrics.
 
-The cost does not become a metric of the framework itself. The framework's metrics must be bit-identical with and
-without interruptions, because schedulers and early stopping read them, but the cost depends on the interruptions.
+The cost is not logged as a metric of the framework. The framework's metrics must be bit-identical with and without
+interruptions, because schedulers and early stopping read them, but the cost depends on the interruptions.
 """
 
 from __future__ import annotations

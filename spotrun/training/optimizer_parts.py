@@ -1,8 +1,8 @@
 """
 Saves and restores optimizers by the names of the parameters that they train.
 
-torch's `state_dict()` identifies a parameter by a number that counts through all groups. If the script added a group or
-replaced an optimizer during training, the numbers differ in a new process, and a parameter could get another
+torch's `state_dict()` identifies a parameter by its position among the parameters of all groups. If the script added a
+group or replaced an optimizer during training, the positions differ in a new process, and a parameter could get another
 parameter's state. So a snapshot includes the names too. A resume first restores the groups as they were at the
 snapshot, and then loads the states.
 """
@@ -177,9 +177,8 @@ class Parts:
 
     def made_as_they_were(self, optimizers: Sequence[Any]) -> list[Any]:
         """
-        Return `optimizers`, but replace each optimizer whose class differs from its class in the snapshot by a new
-        optimizer of the snapshot's class. This is possible only for torch's classes; any other optimizer stays as it
-        is.
+        Return `optimizers`, with each optimizer that was of another class in the snapshot replaced by a new one of that
+        class. This is possible only for torch's classes. Other optimizers are returned as they are.
         """
         if self.are_kinds_of(optimizers):
             return list(optimizers)
@@ -231,8 +230,8 @@ class Parts:
 
     def has_whole(self, number: int) -> bool:
         """
-        Return True if the snapshot's description of optimizer `number` contains the complete state of this optimizer
-        and of all optimizers in it. `put` then restores everything, without `load_state_dict`.
+        Return True if the snapshot's description of optimizer `number` contains its complete state, including the state
+        of optimizers that it wraps. `put` then restores everything, without `load_state_dict`.
         """
         saved = self._by_name[number]
         return saved is not None and all(node["whole"] for node in saved.values())
@@ -252,8 +251,9 @@ class Parts:
 
     def put(self, optimizer: Any, number: int) -> None:
         """
-        Restore optimizer `number` and the optimizers in it, in place, from the snapshot's description. Do nothing if
-        the optimizer is not odd (see `is_odd`), because it has no description. Call `Containers.have_again` first.
+        Restore optimizer `number` and the optimizers that it wraps, in place, from the snapshot's description. Do
+        nothing if there is no description: only odd optimizers (see `is_odd`) have one. Call `Containers.have_again`
+        first.
         """
         saved = self._by_name[number]
         if saved is None:

@@ -98,7 +98,6 @@ class TrainerTrace:
         return original(*args, **kwargs)
 
     def _on_step_end(self, original: Any, *args: Any, **kwargs: Any) -> None:
-        """Handle the end of a step. The Trainer calls this again at the end of an epoch."""
         self._batch_ends()
         original(*args, **kwargs)
         assert self._trace is not None

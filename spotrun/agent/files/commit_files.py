@@ -95,7 +95,8 @@ class StoredFiles(NamedTuple):
 
 class CommitFiles:
     """
-    Stores the files of snapshots, for the thread that saves snapshots. Call `begin` before each trainer's first one.
+    Stores the files of snapshots, for the thread that saves snapshots. Call `begin` before each trainer's first
+    snapshot.
     """
 
     def __init__(self, context: AgentContext, pieces: ContentStore) -> None:
@@ -150,7 +151,7 @@ class CommitFiles:
             yield StoredFiles(name, listing, known)
 
     def committed(self, stored: StoredFiles) -> None:
-        """Record that the ledger now names these files."""
+        """Record that these files are in the ledger."""
         self.known = stored.known
         self._pieces.named(stored.name.key, stored.listing)
 
@@ -195,8 +196,8 @@ class _Storing:
         """
         done: dict[str, StoredFile] = {}
         torn: list[str] = []
-        # A command's state usually consists of many small files, so most of the time goes into waiting for the store.
-        # More threads shorten it.
+        # A command's state usually consists of many small files, so most of the time is spent waiting for the store.
+        # More threads shorten the wait.
         senders = SENDERS_AT_THE_END if self._is_whole or self._is_final or hurried else SENDERS
         with ThreadPoolExecutor(senders, "files") as pool:
             coming = {file.path: pool.submit(self._one, file) for file in self._changed(done)}

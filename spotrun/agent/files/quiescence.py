@@ -54,8 +54,8 @@ NAME_FEWER = "name folders with fewer files as train.state, or pack them"
 
 class Writer(NamedTuple):
     """
-    A process that can still write to a file of the state: it has the file open for writing or, if `mapped`, in a memory
-    mapping.
+    A process that can still write to a file of the state. It has the file open for writing, or, if `mapped` is True,
+    has mapped the file into memory.
     """
 
     pid: int
@@ -69,7 +69,7 @@ class Writer(NamedTuple):
 
 
 class TimedSurvey(NamedTuple):
-    """A survey of the state. It took `took_s` seconds of system time."""
+    """A survey of the state, and the seconds of system time that the survey took."""
 
     survey: Survey
     took_s: float
@@ -146,6 +146,6 @@ def _command(pid: str) -> str:
 
 def in_words(trouble: str) -> tuple[str, str]:
     """
-    Return a report for the user that a state cannot be copied because of `trouble`, and advice on what to do.
+    Return two texts for the user: why the state cannot be copied, given `trouble`, and what to do about it.
     """
     return (trouble, NAME_FEWER) if trouble == TOO_MANY else (f"its files never stop changing: {trouble}", REST_MORE)

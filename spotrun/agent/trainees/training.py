@@ -173,9 +173,9 @@ class Training:
 
     def _let_a_newer_one_in(self, now_s: float) -> None:
         """
-        Drop a snapshot whose upload waits because the newest commit is too recent. The trainer then uses its arena for
-        a newer snapshot. Do this as late as possible: if the trainer dies before it has taken the newer snapshot, all
-        steps since the last commit are lost.
+        Drop the snapshot whose upload waits because the last commit was too recent, so that the trainer can use its
+        arena for a newer one. Do this as late as possible: if the trainer dies before it has taken the newer snapshot,
+        all steps since the last commit are lost.
         """
         snapshot, at, pace = self._saver.held, self._trainer.progress, self._pace
         if snapshot is None or at is None:

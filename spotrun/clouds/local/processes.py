@@ -102,8 +102,8 @@ def reap() -> dict[int, int]:
 
 def become_subreaper() -> None:
     """
-    Become the parent of orphaned descendants from now on. Without this, a process that forks twice would no longer be a
-    descendant of this process.
+    Become the parent of orphaned descendants from now on. Otherwise, a descendant whose parent ends would no longer be
+    a descendant of this process.
     """
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")

@@ -135,7 +135,7 @@ def _has_changed(before: Any, now: Any) -> bool:
 
 def _facts(script: Script, path: str, dataset: Any) -> Iterator[tuple[str, Any]]:
     """
-    Yield the path and a fact (`_fact`) of each attribute of the dataset, and of the script's own objects in it. If an
+    Yield a path and a fact (`_fact`) for each attribute of the dataset and of the script's own objects in it. If an
     attribute changes, its fact changes. Random number generators are left out: they are seeded again for each sample,
     so a change to their state does not matter.
     """

@@ -1,5 +1,5 @@
 """
-Saves in a snapshot the MLflow run of an MLFlowLogger that writes to a local folder. Metrics, parameters and tags are
+Includes an MLflow run in snapshots, if its MLFlowLogger writes to a local folder. Metrics, parameters and tags are
 saved; artifacts are not.
 
 A resumed training continues the same MLflow run, with the files as they were at the snapshot, even on a machine that
@@ -153,7 +153,7 @@ def _store(logger: Any) -> Path:
 
 
 def _folder(logger: Any) -> Path:
-    """Return the folder of the logger's MLflow run. Begin that run if it has not begun yet."""
+    """Return the folder of the logger's MLflow run. If the run does not exist yet, the logger creates it."""
     return _store(logger) / str(logger.experiment_id) / str(logger.run_id)
 
 

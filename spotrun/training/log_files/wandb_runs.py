@@ -2,9 +2,9 @@
 Continues the W&B run of a WandbLogger that is offline. Each attempt writes into a new folder, and `wandb sync` later
 merges the folders of a W&B run.
 
-W&B numbers the rows of a run. A row replaces any earlier row with the same number. An offline client does not know the
-earlier folders and would begin with row 0. So a resumed training continues with the row number in the snapshot. An
-online client gets the number from the server.
+W&B numbers the rows of a run, and a row replaces any earlier row with the same number. An offline client does not know
+the rows in the earlier folders, and would begin again with row 0. So the row number is part of the snapshot, and a
+resumed training continues from it. An online client gets the number from the server.
 """
 
 from __future__ import annotations
