@@ -166,7 +166,7 @@ def exit_words(exit_code: int, cause: Cause, output: str) -> ExitWords:
 
 
 def _signal_name(number: int) -> str:
-    """Return the name of a signal, or its number if it has no name, as a real-time signal."""
+    """Return the name of a signal, or its number if it has no name. Most real-time signals have none."""
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
@@ -308,7 +308,7 @@ intervals, so that no consistent copy can be made.
 
 
 class StateChoice(Enum):
-    """The files from which a command starts."""
+    """The choice of the files with which a command is started again."""
 
     AS_IT_STANDS = auto()
     """The files that the previous command left on this instance, unchanged."""
@@ -349,7 +349,7 @@ def beginning_after(exited: TrainerExited, failures: int, *, alone: bool) -> Sta
 def why_give_up_command(state: RunState, exited: TrainerExited, max_restarts: int) -> str | None:
     """
     Return the reason for not starting the command again after `exited`; None if it is started again. This function is
-    for commands whose state folders are saved; `why_give_up` is for all others.
+    for commands whose state spotrun saves. For all other trainers, use `why_give_up`.
 
     A command reports no steps. If it fails twice without a checkpoint in between, the agent assumes that it failed at
     the same step, and would fail there again if it started from the same files. With other files, it may get further.
@@ -378,7 +378,7 @@ def leaving_s(state: RunState, commit_s: float | None) -> float | None:
 
 def is_restless(since_s: float, interval_s: float) -> bool:
     """
-    Return True if the agent should report to the user that a command's state never comes to rest. `since_s` is the time
-    in seconds for which a checkpoint has been due, but could not be made because the state kept changing.
+    Return True if the agent should report to the user that a command's state never comes to rest. `since_s` is how
+    long, in seconds, a checkpoint has been due but could not be made because the state kept changing.
     """
     return since_s >= RESTLESS_INTERVALS * interval_s

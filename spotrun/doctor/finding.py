@@ -119,9 +119,9 @@ def findings_of(name: str, check: Check, *refusals: Refusal) -> Iterator[Finding
 
 class Step(NamedTuple):
     """
-    One step in a list of checks. `name` says what the step checks. `needs` names the steps that must succeed first. If
-    one of these steps failed or was skipped, this step's `check` is skipped too, and `otherwise` runs instead. If a
-    step that `is_vital` fails, no further steps run.
+    One step in a list of checks. `name` is the subject of the check. `needs` names the steps that must succeed first.
+    If one of them failed or was skipped, `otherwise` runs instead of this step's `check`. If the step fails and
+    `is_vital` is True, no more steps run.
     """
 
     name: str

@@ -301,8 +301,8 @@ class Ledger:
 
         Raises:
             EntryRefused: the event would be void on the newest state.
-            LedgerDamaged, KeyMissing: the event is a launch, and an entry that this process has read before
-                (LedgerDamaged) or the owner's key (KeyMissing) no longer exists.
+            LedgerDamaged: the event is a launch, and an entry that this process has read before no longer exists.
+            KeyMissing: the event is a launch, and the owner's key no longer exists.
             LedgerFlooded: for RACE_FOR_S, another writer was always the first to write the next entry.
             RunNotFound, LedgerDamaged, LedgerVersionUnknown, StoreUnavailable: as in `refresh`; the event may have been
                 written or not.
@@ -523,7 +523,7 @@ class Ledger:
 
 
 def _require_possible(number: int) -> None:
-    """Raise LedgerFlooded if `number` is higher than any entry of a run can have."""
+    """Raise LedgerFlooded if `number` is above the maximum number of an entry."""
     if number >= ENTRIES_MAX:
         raise _flooded(f"a ledger can have no more than {ENTRIES_MAX:,} entries")
 

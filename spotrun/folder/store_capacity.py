@@ -56,8 +56,8 @@ class StoreCapacity:
 
 def shortage(store: Store, state: RunState) -> str:
     """
-    Return the reason why a run cannot save its next checkpoint, with a hint; "" if it can save it, if this is unknown,
-    or if the run has ended.
+    Return the reason why a run cannot save its next checkpoint, with a hint. Return "" if the run can save it or has
+    ended, or if the free space is unknown.
 
     The callers are commands that must not write, so no object is written to test the store. This recognizes a full
     disk, but not an exhausted quota. A bucket is not checked, because its space is unlimited.

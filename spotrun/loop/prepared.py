@@ -70,7 +70,7 @@ def _own(model: nn.Module, name: str) -> Any:
 
 
 def loader_in(loader: Any) -> Any:
-    """Return the script's loader from a library's wrapper; `loader` itself if it is not wrapped."""
+    """Return the script's own loader, without a library's wrapper."""
     name = _name_in(loader)
     return loader if name is None else vars(loader)[name]
 

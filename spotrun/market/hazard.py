@@ -50,7 +50,7 @@ class Hazard(msgspec.Struct, frozen=True):
 
         Lifetimes are heavy-tailed: the longer an instance has run, the longer it will probably still run. With a Gamma
         prior on the hazard, lifetimes have a Lomax distribution. When an instance has run for the time t, the hazard
-        has fallen to (1 + losses) / (assumed + time on spot + t). "assumed" is the assumption in `hazard_of`.
+        has fallen to (1 + losses) / (MEAN_TIME_BETWEEN_INTERRUPTIONS + time on spot + t).
         """
         return self.mean_time_between + lived * self.growth
 
@@ -74,11 +74,10 @@ def observed_hazard(state: RunState, now: datetime) -> Hazard:
 
 def hazard_of(time_on_spot: timedelta, losses: int, saved: int = 0) -> Hazard:
     """
-    Combine the observations with an assumption: one loss without notice in MEAN_TIME_BETWEEN_INTERRUPTIONS ("assumed"
-    in the formula). `saved` is the number of losses in which no step was lost, because the last step had already been
-    committed.
+    Combine the observations with an assumption: one loss without notice in MEAN_TIME_BETWEEN_INTERRUPTIONS. `saved` is
+    the number of losses in which no step was lost, because the last step had already been committed.
 
-        mean time between losses = (assumed + time on spot) / (1 + losses)
+        mean time between losses = (MEAN_TIME_BETWEEN_INTERRUPTIONS + time on spot) / (1 + losses)
     """
     mean = (MEAN_TIME_BETWEEN_INTERRUPTIONS + time_on_spot) / (1 + losses)
     return Hazard(mean, saved / (1 + losses), 1 / (1 + losses))

@@ -65,7 +65,9 @@ def _nanoseconds(moment: datetime) -> int:
 
 
 class _Ids(IdGenerator):
-    """Generates ids from a run's uid and from `key`, the key of the next stretch."""
+    """Generates a run's trace id from the run's uid, and each span id from the uid and `key`. Set `key` before each
+    span.
+    """
 
     def __init__(self, uid: str) -> None:
         self._uid = uid

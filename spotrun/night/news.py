@@ -93,7 +93,7 @@ class NightNews:
         return failures
 
     def _opened(self) -> tuple[dict[int, Sink], Redactor]:
-        """Return a sink for each webhook that has undelivered notifications, and a redactor for these."""
+        """Return a sink for each webhook that has undelivered notifications, and a redactor for the notifications."""
         wanted = {number: self._webhooks[number] for number, _ in self._waiting}
         addresses: Mapping[str, str] = {}
         why = ""

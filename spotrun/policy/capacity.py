@@ -174,12 +174,12 @@ def patience(spec: RunSpec) -> Patient:
 
 def may_return_to_spot(facts: Facts, current: Attempt) -> bool:
     """
-    Return True if the run, which now trains on demand, is allowed to request spot again: if the cool-down has passed
-    both since it began to train on demand and since its last request for spot failed.
+    Return True if the run, which now trains on demand, is allowed to request spot again. It is allowed if two periods
+    exceed the cool-down: the time on demand, and the time since the last failed request for spot.
 
-    If the job allows several kinds of instances, only the time since the run began to train on demand is checked. A
-    failed request does not matter in this case, because a refusal by a pool of one kind says nothing about the other
-    kinds. Instead, each pool has its own cool-down.
+    If the job allows several kinds of instances, only the time on demand is checked. A failed request does not matter
+    in this case, because a refusal by a pool of one kind says nothing about the other kinds. Instead, each pool has its
+    own cool-down.
     """
     state = facts.state
     if state.launch_of(current).intent.offering.capacity_type is not CapacityType.ON_DEMAND:

@@ -215,8 +215,7 @@ def _not_listed(facts: Facts, launch: Launch) -> Iterator[Action]:
 
 def _not_listed_again(facts: Facts, name: MemberName) -> Iterator[Action]:
     """
-    Record the end of an instance that is in the ledger and that the cloud no longer lists, unless its agent still
-    writes heartbeats.
+    Record the end of an instance that the cloud no longer lists, unless its agent still writes heartbeats.
     """
     state, recorded = facts.state, facts.state.member(name).recorded
     assert recorded is not None

@@ -235,9 +235,9 @@ def _hours(seconds: float) -> float:
 
 def lost_usd(facts: Facts, best: Kind, usd: float) -> float:
     """
-    Return how much more the trials so far have cost than the same work would have cost on the best kind. `usd` is what
-    the best kind costs for the work that the first kind does in an hour. The kind on which the run first trained does
-    not count as a trial.
+    Return the extra cost of the trials so far: what they cost, minus the cost of the same work on the best kind. `usd`
+    is the cost, on the best kind, of the work that the first kind does in an hour. The kind on which the run first
+    trained does not count as a trial.
     """
     tried = [kind for kind in trained_kinds(facts.state, choice(facts))[1:] if kind != best]
     return sum(max(0.0, _paid_usd(facts, kind) - usd * _made_h(facts, kind)) for kind in tried)

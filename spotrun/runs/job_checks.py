@@ -56,9 +56,9 @@ class CheckedJob(NamedTuple):
 
 def check_job(spec: RunSpec, cloud: Cloud, *, all_left_behind: bool = False) -> CheckedJob:
     """
-    Check what a job needs on any machine that may launch it: its script, its work folder, its bucket, and the identity
-    with which its instances log in to the cloud. `check_machine` checks what this machine needs. The checks change
-    nothing.
+    Check what a job needs, no matter which machine launches it: its script, its work folder, its bucket, and the
+        identity with which its instances log in to the cloud. `check_machine` checks this machine. The checks change
+        nothing.
 
     One of the notes names files of the work folder that are not uploaded: all of them with `all_left_behind`, otherwise
     only the first ones.
@@ -152,7 +152,7 @@ def _names(spec: RunSpec, words: re.Pattern[str]) -> bool:
 
 
 def about_home(spec: RunSpec) -> str | None:
-    """Describe the hourly cost of the user's own machine; None for a job without such a machine."""
+    """Describe the hourly cost of the user's own machine. Return None if the job does not use one."""
     name, home = spec.resources.home, spec.home
     if home is None:
         return None

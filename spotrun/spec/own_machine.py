@@ -50,8 +50,8 @@ def read_positive(value: object) -> Decimal:
 
 def _number_in(value: object) -> str:
     """
-    Return advice for a value that was not read as a number: how to write the number that the user probably meant. For
-    example, YAML reads `1e9`, `1M`, `$3` and a value in quotes as text.
+    Return advice on how to write the number that the user probably meant, for a value that YAML reads as text. Examples
+    are `1e9`, `1M`, `$3` and a value in quotes.
     """
     match = _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
@@ -103,7 +103,7 @@ class Machine(Model):
 
     @property
     def fixed_usd_per_month(self) -> Decimal:
-        """Dollars per month that the user pays whether the machine computes or not."""
+        """Dollars per month that the user pays whether the machine is in use or not."""
         return (self.purchase_usd + self.maintenance_usd) / self.months
 
     @property

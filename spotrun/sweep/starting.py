@@ -288,7 +288,7 @@ def _no_trial(plan: SweepPlan, left: timedelta | None) -> SpecInvalid:
 
 def _with_prices(asked: RequestedSweep) -> tuple[SweepPlan, Market]:
     """
-    Look up the current market. Return two things: the plan with the market's prices added, and the market.
+    Look up the current market. Return the plan with the market's prices added, and the market itself.
 
     Raises:
         SpecInvalid: the budget does not pay for any trial, or no suitable offering exists.

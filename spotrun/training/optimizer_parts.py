@@ -159,8 +159,7 @@ def _held(optimizer: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
 
 class Parts:
     """
-    A snapshot's description of the optimizers of `module`. It consists of the results of `described` and `by_name` at
-    the time of the snapshot.
+    A snapshot's description of the optimizers of `module`: the results of `described` and `by_name` at the snapshot.
     """
 
     def __init__(self, described: list[State], by_name: list[State | None] | None, module: nn.Module) -> None:
@@ -329,9 +328,9 @@ def _fill(held: Any, value: Any) -> bool:
 
 class Containers:
     """
-    The parameter groups and states that an optimizer and the optimizers inside it have before a load. A load replaces
-    these objects by new ones. If another optimizer shares such an object, it would keep the old one. So after the load,
-    `have_again` puts the original objects back.
+    The parameter groups and states that an optimizer, and the optimizers that it wraps, had before `load_state_dict`.
+    Loading replaces these objects by new ones. If another optimizer shares such an object, it would keep the old one.
+    So after loading, `have_again` puts the original objects back.
     """
 
     def __init__(self, optimizer: Any) -> None:

@@ -41,8 +41,8 @@ def _is_ours(thing: object) -> bool:
 
 def _holder(given: Any) -> object:
     """
-    Return the object whose state has to be saved because the script passed `given` to the Trainer: for a method, the
-    method's object; for any other object, `given` itself. For a plain function, return None, because it can change only
+    Return the object that holds the state of `given`, which the script passed to the Trainer. For a method, this is the
+    method's object; for any other object, `given` itself. For a plain function, return None: it can change only
     variables of its module, which are saved anyway.
     """
     held = getattr(given, "__self__", given)

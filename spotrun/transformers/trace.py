@@ -23,7 +23,7 @@ IS_TRACED = "is_traced_by_spotrun"
 
 
 def begin(framework: Framework, trainer: Any) -> TrainerTrace | None:
-    """Return the trace of a fit whose state has been loaded; None if no trace is requested."""
+    """Return the trace of a training; None if no trace is requested. Call this once the training's state is loaded."""
     return TrainerTrace(framework, trainer) if FILE_VARIABLE in os.environ else None
 
 

@@ -67,8 +67,8 @@ class FilesTorn(Exception):
 
 class StateRefused(Exception):
     """
-    spotrun refuses to store a file of a command's state. So it stores nothing of the state: without that file, the
-    other files would be useless.
+    The refusal to store a command's state, because one of its files cannot be stored. The other files would be useless
+    without it.
     """
 
 
@@ -84,8 +84,8 @@ class StoredFile(NamedTuple):
 
 class StoredFiles(NamedTuple):
     """
-    The files of a snapshot, all of them in the store. `name` refers to the list of these files. The caller still has to
-    write this reference to the ledger.
+    The files of a snapshot, all of them in the store. `name` identifies the list of these files. The caller still has
+    to write it to the ledger.
     """
 
     name: CommittedFiles
@@ -106,7 +106,7 @@ class CommitFiles:
         self.known: dict[str, StoredFile] = {}
 
     def begin(self, attempt: int, known: dict[str, StoredFile]) -> None:
-        """Prepare for a new trainer. At its start, the work folder contains the `known` files, and no others."""
+        """Prepare for a new trainer. When it starts, the work folder contains the `known` files, and no others."""
         self._attempt, self.known = attempt, known
 
     @contextlib.contextmanager

@@ -121,7 +121,7 @@ class ContentStore:
         return StoredList(key, digest, dict(sending.sent), sum(stored.values()) + len(data))
 
     def named(self, key: str, listing: Listing) -> None:
-        """Record that the ledger now names the list of files that is stored under `key`."""
+        """Record that the list of files under `key` is in the ledger."""
         with self._lock:
             self._lists[key] = listing
 

@@ -114,8 +114,8 @@ def gang_to_start(state: RunState, name: MemberName, waited_s: float) -> Gang | 
 
 def ready_members(state: RunState) -> list[MemberName]:
     """
-    Return the ready members, in the order of their names. A member is ready if it has reported so since the end of the
-    last attempt.
+    Return the ready members, in the order of their names. A member is ready if it has reported ready since the end of
+    the last attempt.
     """
     return [name for name in state.names() if _is_ready(state, name)]
 

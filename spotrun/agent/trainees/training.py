@@ -204,7 +204,7 @@ class Training:
         self._outputs.hold()
 
     def leave(self, now_s: float) -> None:
-        """Stop training. If the training has taken no step, kill it, because it has nothing to save."""
+        """Stop training. If no step has been taken, kill the trainer, because there is nothing to save."""
         if self._trainer.progress is None:
             stopped_at = self._context.clock.now()
             self._trainer.kill()

@@ -40,8 +40,8 @@ def is_alive(process: ProcessMark) -> bool:
 
 def kill(process: ProcessMark) -> None:
     """
-    Send SIGKILL to exactly this process. Harmless if the process is gone, if another process has its id, or if another
-    user owns it.
+    Send SIGKILL to exactly this process. Do nothing if the process is gone, if its id now belongs to another process,
+    or if another user owns it.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         handle = os.pidfd_open(process.pid)
@@ -90,8 +90,8 @@ def kill_all(find: Callable[[], Iterable[ProcessMark]]) -> bool:
 
 def reap() -> dict[int, int]:
     """
-    Collect all dead children. Return their exit codes, keyed by process id; a negative code means that a signal ended
-    the process.
+    Wait for all children that have ended. Return their exit codes, keyed by process id; a negative code means that a
+    signal ended the process.
     """
     exit_codes = {}
     with contextlib.suppress(ChildProcessError):

@@ -103,8 +103,8 @@ class Watch:
 
     def look(self, worker: int) -> None:
         """
-        Compare the dataset's facts (`_facts`) with the facts that the last call recorded. The first call only records
-        facts.
+        Compare the dataset's facts (`_facts`) with those that the previous call recorded. The first call only records
+        them.
         """
         self._script = self._script or Script.of_this_process()
         now = dict(_facts(self._script, type(self._dataset).__name__, self._dataset))

@@ -32,7 +32,7 @@ def begin(loggers: Loggers, run_uid: str) -> None:
 
 
 def continue_run(loggers: Loggers, saved: list[State]) -> None:
-    """Continue the snapshot's row numbers, unless the script has chosen another W&B run."""
+    """Continue numbering rows after the snapshot's last row, unless the script has chosen another W&B run."""
     for logger, state in zip(_ours(loggers), saved, strict=False):
         if state and _is_offline(run := logger.experiment) and run.id == state["run"] and run.step < state["rows"]:
             run.log({}, step=state["rows"], commit=False)
@@ -40,8 +40,8 @@ def continue_run(loggers: Loggers, saved: list[State]) -> None:
 
 def _is_offline(run: Any) -> bool:
     """
-    Return whether `run` is an offline W&B run. On ranks other than 0, Lightning's `run` is a dummy that has every
-    attribute; the result is then False.
+    Return whether `run` is an offline W&B run. Return False on ranks other than 0, where `run` is a dummy object of
+    Lightning that has every attribute.
     """
     return type(run).__module__.startswith("wandb.") and run.offline is True
 
