@@ -96,8 +96,7 @@ def standby_verdict(
     Return the next action of a standby (protocol 13): START to take over, STAND_BY to keep waiting.
 
     The predecessor is the attempt that the standby will replace. The standby takes over as soon as an entry of the
-    ledger says that the predecessor has ended, whether the predecessor or another process wrote it. Without such an
-    entry:
+    ledger, written by any process, says that the predecessor has ended. Without such an entry:
 
     - If the predecessor had to end (`leaving`), the standby takes over STANDBY_GRACE_S after the time by which it had
       to end, as measured by the standby's clock.
@@ -136,8 +135,8 @@ def exit_cause(exit_code: int, *, hung: bool) -> Cause:
 @dataclass(frozen=True)
 class ExitWords:
     """
-    A description of a trainer's end. `how` is the way in which it ended. `reason` is quoted from the trainer's output;
-    "" if the output names no reason.
+    A description of a trainer's end. `how` is, for example, its exit code. `reason` is quoted from the trainer's
+    output; "" if the output gives no reason.
     """
 
     how: str
@@ -284,9 +283,8 @@ LATE_STEPS = 3
 def gives_way(held: HeldSnapshot, turn_s: float) -> bool:
     """
     Return True if the snapshot that waits for its upload should be dropped, so that the training can take a newer
-    snapshot instead: if the next snapshot is due, and the training will probably reach its next step boundary before
-    the waiting snapshot's upload is allowed to begin. The time of the boundary is only an estimate, because a
-    validation before the boundary may take longer than a step.
+    snapshot instead. It is dropped if the next snapshot is due, and only about one more step fits before the waiting
+    snapshot's upload is allowed to begin. This is only an estimate, because a validation may take longer than a step.
 
     If the training has been silent for too long, the snapshot is kept, because the training may never reach another
     step boundary. `turn_s` is the number of seconds between two calls of this function.

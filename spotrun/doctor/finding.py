@@ -13,8 +13,9 @@ from spotrun.errors import AccessDenied, CloudUnavailable, SpotrunError, StoreUn
 
 class Verdict(StrEnum):
     """
-    The verdict of a check. `warned`: runs work, but with a disadvantage. `unknown`: the check could not find out.
-    `failed`: runs will not work. `waits`: there is no verdict yet, and the finding says what the check waits for.
+    The verdict of a check. With `failed`, runs will not work; with `warned`, they work, but with a disadvantage. With
+    `unknown`, the check could not find out. With `waits`, there is no verdict yet, and the finding says what the check
+    waits for.
     """
 
     OK = "ok"
@@ -107,8 +108,8 @@ _FAILURE = Refusal(error=SpotrunError, verdict=Verdict.FAILED)
 
 def findings_of(name: str, check: Check, *refusals: Refusal) -> Iterator[Finding]:
     """
-    Yield the findings of a check. If the check raises an error, use the first rule in `refusals` that is for errors of
-    this class; if there is none, report a failure.
+    Yield the findings of a check. If the check raises an error, the first item of `refusals` for this class of error
+    defines the finding. If there is none, the finding is a failure.
     """
     try:
         yield from check()

@@ -32,7 +32,7 @@ FOLLOWED_PRIOR_LOSSES = 2.0
 
 class Hazard(msgspec.Struct, frozen=True):
     """
-    The hazard of spot in this run, estimated from its losses so far.
+    The hazard of this run's spot instances, estimated from the losses so far.
 
     `saved` is the share of losses in which no step was lost, because the notice left time for one more commit. The
     longer the current instance runs without a loss, the longer the estimated mean time between losses becomes. `growth`

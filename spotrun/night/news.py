@@ -56,8 +56,8 @@ class NightNews:
 
     def tell(self, entries: Sequence[Entry], last: News | None) -> list[str]:
         """
-        Send the notifications about `entries` that were not sent before, and then `last`. `entries` is the whole
-        ledger. Return a sentence for each failed delivery, without secrets.
+        Send all unsent notifications about `entries`, the whole ledger, and then `last`. Return a sentence for each
+        failed delivery, without secrets.
         """
         if not self._webhooks:
             return []
@@ -118,8 +118,8 @@ def _sink(webhook: NotifySpec, addresses: Mapping[str, str], why: str) -> Sink:
 
 class _Unreadable:
     """
-    A stand-in for a webhook whose address cannot be read now. Each delivery to it fails and counts as a try, so a
-    notification is eventually given up.
+    A stand-in for a webhook whose address cannot be read now. Each delivery to it fails and counts as a try, so spotrun
+    eventually gives up the notification.
     """
 
     def __init__(self, variable: str, why: str) -> None:

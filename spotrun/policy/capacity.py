@@ -223,8 +223,8 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
     lost an instance.
 
     The run changes to on-demand when it has been without spot for longer than `on_demand_after`, counted from the last
-    loss or its notice. But it first requests spot at least once: some pool, though not every one, must have refused a
-    request in this time. In three cases the run changes to on-demand immediately:
+    loss or its notice. But first at least one request for spot must have failed in this time. In three cases the run
+    changes to on-demand immediately:
 
     - no spot pool suits the job
     - nothing trains, and every spot pool has rejected the request
@@ -336,8 +336,8 @@ def _capacity_missing_since(facts: Facts) -> datetime:
 
 def _asked_in_vain(facts: Facts) -> bool:
     """
-    Return True if a request for spot has failed since the run began to need a new instance. If none has failed, the
-    spot instance may only be slow to boot, which is no reason to pay for on-demand.
+    Return True if a request for spot has failed since the run began to need a new instance. If none has failed, a spot
+    instance may still be booting, so the run should not pay for on-demand yet.
     """
     since = _capacity_missing_since(facts)
     intended = (launch for launch in spot_launches(facts.state) if launch.intended_at >= since)

@@ -67,8 +67,8 @@ def _of_speed(offering: Offering, facts: Facts) -> str:
 
 def _far_away(offering: Offering, facts: Facts) -> str:
     """
-    Describe what is known about the cost of the traffic between `offering` and the bucket. Return "" if the offering is
-    in the bucket's region.
+    Describe the known cost of the traffic between `offering` and the bucket. Return "" if the offering is in the
+    bucket's region.
     """
     created, there = facts.state.created, transfer(facts, offering.region)
     if not _far(offering, facts):

@@ -117,8 +117,7 @@ def why_home(facts: Facts, offering: Offering) -> str:
 
 def _pays_to_return(facts: Facts, current: Attempt) -> bool:
     """
-    Return True if it pays to move home from the cloud: if the remaining work takes longer than the start and the
-    handover.
+    Return True if it pays to move home from the cloud: the remaining work takes longer than the start and the handover.
     """
     if facts.now - current.started_at < facts.spec.policy.return_cooldown:
         return False

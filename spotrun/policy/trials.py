@@ -200,7 +200,8 @@ def _trial_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> f
 
 def _expected_usd(facts: Facts, tried: Offering, known: Offering, starts: int, dearer: float, spread: float) -> float:
     """
-    Return the expected loss of a trial. The work on `tried` is believed to cost `dearer` times as much as on `known`.
+    Return the expected loss of a trial. `dearer` is the estimated cost of the work on `tried`, divided by its cost on
+    `known`.
     """
     in_vain = expected_gain(1.0, 1 / dearer, spread)
     worse = _phi(log(dearer) / spread)
@@ -210,8 +211,8 @@ def _expected_usd(facts: Facts, tried: Offering, known: Offering, starts: int, d
 
 def _there_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> float:
     """
-    Return the cost of starting `tried`. After an interruption, an instance has to start in any case, so the result is
-    only how much more it costs to start `tried` than `known`.
+    Return the extra cost of starting `tried`. After an interruption, an instance has to start in any case, so only the
+    difference to the cost of starting `known` counts.
     """
     instead_usd = 0.0 if starts > 1 else _start_usd(facts, known)
     return max(0.0, _start_usd(facts, tried) - instead_usd)

@@ -99,8 +99,8 @@ def rounded(rows: Sequence[Sequence[Decimal]], places: int) -> list[list[Decimal
     """
     Round each amount up or down to `places` decimals.
 
-    The sums of the rounded rows and columns are the exact sums, rounded up or down. The sum of all rounded amounts is
-    the exact sum, rounded to the nearest value.
+    The rounded amounts of each row and each column add up to its exact sum, rounded up or down. All rounded amounts
+    together add up to the exact total, rounded to the nearest value.
     """
     digits = max([places, *(-_exponent(amount) for row in rows for amount in row)])
     unit = 10 ** (digits - places)

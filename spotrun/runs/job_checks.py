@@ -46,7 +46,7 @@ after each loss, and `verify-resume` has nothing to resume from.
 
 class CheckedJob(NamedTuple):
     """
-    The result of checking a job. `notes` are for the user: among others, a note for each check that could not be made.
+    The result of checking a job. `notes` are for the user, and include a note for each check that was not possible.
     `runs` is the store of the job's runs; None if the store could not be opened, or if its bucket could not be listed.
     """
 

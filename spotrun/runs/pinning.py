@@ -141,8 +141,9 @@ def _digest_here(image: Image) -> str:
 
 def _login(spec: RunSpec, environment: Mapping[str, str], cloud: str) -> tuple[Credentials | None, str]:
     """
-    Return the login to the image's registry, or None if no login is needed or known. The second value is normally "".
-    If only instances can read the job's credentials, it says why this machine cannot ask the registry.
+    Return two values: the login to the image's registry (None if no login is needed or known), and a reason. The reason
+        is normally "". If only instances can read the job's credentials, it says why this machine cannot ask the
+        registry.
 
     If the job has no credentials, the user's identity on `cloud` is used as the login, unless `cloud` is "".
 

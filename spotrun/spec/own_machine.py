@@ -109,8 +109,7 @@ class Machine(Model):
     @property
     def power_usd_per_hour(self) -> Decimal:
         """
-        Dollars per hour for power while the machine computes. While it does not compute, the machine is assumed to be
-        switched off.
+        Dollars per hour for power while the machine is in use. Otherwise, it is assumed to be switched off.
         """
         return (self.watts or Decimal(0)) / 1000 * (self.usd_per_kwh or Decimal(0))
 
@@ -127,7 +126,7 @@ class Machine(Model):
 
 
 class HardwareSpec(Machine):
-    """A machine that the user owns, and on which runs can train. Describes its cost and its hardware."""
+    """A machine on which runs can train and that the user owns: its cost and its hardware."""
 
     accelerators: fields.AcceleratorCount | None = Field(
         default=None, description="The machine's GPUs, by name and number: RTX4090:1."

@@ -109,8 +109,8 @@ def _price_of_progress(zone: str, situation: Situation) -> float:
 class Return(msgspec.Struct, frozen=True):
     """
     The figures that decide whether a job returns from on-demand to spot. `life_s` is how long spot is expected to last.
-    `saved_s` is the money that spot saves in this time, and `cost_s` is the cost of the changeover, including the slack
-    that it uses. Both are in seconds: the time on demand that costs the same.
+    `saved_s` is what spot saves in this time, and `cost_s` is the cost of the changeover, including the slack that it
+    uses. Both amounts are given as the number of seconds on demand that cost the same.
     """
 
     life_s: float
@@ -130,8 +130,8 @@ def return_to(zone: str, situation: Situation) -> Return:
 
 def _changeover_cost_s(zone: str, situation: Situation) -> float:
     """
-    Return the cost of a start in `zone`, including the slack that the changeover uses, and the toll. The cost is in
-    seconds: the time on demand that costs the same.
+    Return the cost of a start in `zone`, including the slack that the changeover uses, and the toll. The cost is given
+    as the number of seconds on demand that cost the same.
     """
     on_demand = situation.job.on_demand_usd_per_hour
     share, toll_s = situation.spot[zone] / on_demand, situation.tolls.get(zone, 0.0) * 3600 / on_demand

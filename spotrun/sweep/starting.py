@@ -124,7 +124,7 @@ def attended(
 
 
 def _attended(sweeping: Sweeping, *, background: bool) -> Outcome | None:
-    """Take care of the sweep. Return None if a background process is to take over."""
+    """Take care of the sweep, and return its result. Return None if a background process has to take over."""
     try:
         is_over = sweeping.attend(background=background)
     except SpotrunError as error:
@@ -316,8 +316,8 @@ def _found(asked: RequestedSweep) -> NamedSweep | None:
 
 def _was_removed(sweep: NamedSweep, runs: Sequence[OpenRun]) -> bool:
     """
-    Return True if the user has deleted the sweep's runs. This is assumed if the sweep has no runs although it began
-    more than FORGOTTEN_AFTER ago. Its name is then free for a new sweep.
+    Return True if the sweep began more than FORGOTTEN_AFTER ago and has no runs: the user has deleted them. The sweep's
+    name is then free for a new sweep.
     """
     return not runs and datetime.now(UTC) - sweep.record.began_at > FORGOTTEN_AFTER
 

@@ -54,7 +54,7 @@ def log(framework: Framework, box: FiguresBox) -> None:
 
 def log_last(framework: Framework, box: FiguresBox, epochs: int) -> None:
     """
-    At the end of training, log the figures of the whole run. The agent sends them after the last of the run's `epochs`
+    Log the figures of the whole run at the end of training. The agent sends them after the last of the run's `epochs`
     epochs, so wait for them.
     """
     box.wait(epochs, LAST_WAIT_S)

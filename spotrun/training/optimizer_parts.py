@@ -51,7 +51,7 @@ def by_name(optimizers: Sequence[Any], module: nn.Module) -> list[State | None] 
     """
     Return a description of each odd optimizer (one that torch cannot save, see `is_odd`): the states, groups and plain
     attributes of the optimizer and of the optimizers in it. Tensors are not copied. The result has an item for each
-    optimizer, which is None for one that is not odd. If no optimizer is odd, the result is None.
+    optimizer; the items of optimizers that are not odd are None. If no optimizer is odd, the result is None.
     """
     if not any(map(is_odd, optimizers)):
         return None

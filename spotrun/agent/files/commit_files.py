@@ -114,9 +114,9 @@ class CommitFiles:
         self, frozen: Frozen | None, control: UploadControl, *, final: bool = False
     ) -> Iterator[StoredFiles | None]:
         """
-        Store the files of a snapshot, and yield them; yield None if the snapshot has no files. Within the `with` block,
-        the caller has to write the ledger's entry that names the files. After the block, other threads are free to
-        delete any stored file that the ledger does not name.
+        Store the files of a snapshot, and yield the stored files, or None if the snapshot has no files. Within the
+        `with` block, the caller has to write the ledger's entry that names the files. After the block, other threads
+        are free to delete any stored file that the ledger does not name.
 
         Raises:
             FilesTorn: the training changed some files before they were read.
@@ -189,8 +189,8 @@ class _Storing:
         Store the files that have changed. Return all files of the snapshot, changed or not, keyed by path.
 
         Raises:
-            FilesTorn: the training changed some files before they were read. All others were read, so the next snapshot
-                has to copy only the torn files.
+            FilesTorn: the training changed some files before they were read. The next snapshot has to copy only these
+                files, because all others were read.
             StateRefused: a file of a command's state cannot be stored.
             Abandoned: the copy of a command's state cannot be used, because another state was restored after the copy.
         """
@@ -215,8 +215,8 @@ class _Storing:
 
     def _changed(self, done: dict[str, StoredFile]) -> list[FrozenFile]:
         """
-        Return the changed files, which have to be read, smallest first. Add to `done` the unchanged files, and those
-        that exceed the checkpoint's limits on number and size, which are left out.
+        Return the files to read, smallest first: those that have changed and are within the checkpoint's limits on
+        number and size. Add all others to `done`; those that exceed the limits are recorded there as left out.
         """
         files, changed = self._frozen.folder.files, []
         sizes = (file.stamp.size_bytes for file in files)

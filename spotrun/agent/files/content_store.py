@@ -138,8 +138,8 @@ class ContentStore:
 
     def tell(self, left_out: Iterable[LeftOut]) -> None:
         """
-        Write to the log which files were left out. Each file is named once for each reason, and only the first TOLD_MAX
-        are named.
+        Write to the log which files were left out. A file is named once for each reason. At most the first TOLD_MAX
+        files are named.
         """
         for each in left_out:
             if each.reason != RESTLESS and len(self._told) < TOLD_MAX and (each.path, each.reason) not in self._told:

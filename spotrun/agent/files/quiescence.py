@@ -101,8 +101,8 @@ def why_not_at_rest(before: TimedSurvey, now: TimedSurvey, writer: Writer | None
 def writer_of(files: Files) -> Writer | None:
     """
     Return a process on this machine that has one of `files` open for writing, or mapped shared and writable; None if
-    there is no such process. The agent itself does not count. Processes of other users, which this user is not allowed
-    to inspect, are not found.
+    there is no such process. The agent itself is ignored. Processes of other users, which this user is not allowed to
+    inspect, are not found.
     """
     if not files:
         return None

@@ -64,9 +64,8 @@ def stands(state: RunState, name: MemberName) -> MemberAction:
     """
     Return the next action of member `name` according to the ledger (protocol 33 to 35).
 
-    A member of the current attempt's gang trains. A member of a gang that will replace the current gang reports that it
-    is ready, while the current gang still trains. When all members of the new gang are ready, a runner tells the
-    current gang to hand over.
+    A member of the current attempt's gang trains. Meanwhile, each member of the gang that will replace it reports
+    ready. When all members of the new gang are ready, a runner tells the current gang to hand over.
     """
     launch = state.launches.get(name.launch)
     if launch is None or state.terminal is not None or name.member >= len(launch.members):

@@ -107,8 +107,8 @@ class Arenas:
 
     def fill(self, number: int) -> Arena | None:
         """
-        Take the full arena `number` over from the trainer, and return it. Return None if the trainer did not have that
-        arena, which is an error of the trainer.
+        Take over the full arena `number` from the trainer, and return the arena. Return None if the trainer did not
+        have that arena, which is an error in the trainer.
         """
         if number != self._given:
             return None

@@ -253,8 +253,8 @@ class Training:
 def figures(state: RunState, now: datetime, attempt: int, epochs_ended: int) -> Figures:
     """
     Return the run's figures at `now`, for the script's loggers. `epochs_ended` is the number of epochs that the
-    training has ended, even if no checkpoint contains the last of them yet. If that epoch is lost, so are the figures
-    that were logged for it: a resume also returns the loggers' files to the checkpoint.
+    training has ended, including an epoch whose end no checkpoint contains yet. If this epoch is lost, a resume also
+    removes the figures that were logged for it, because it restores the loggers' files from the checkpoint.
     """
     total = summarise(state, now).total
     return Figures(

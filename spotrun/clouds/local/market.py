@@ -147,7 +147,7 @@ class Market:
         return self.price_step(pool, at).usd_per_hour
 
     def price_step(self, pool: Pool, at: datetime) -> PriceStep:
-        """Return the price at `at`, with the times between which this price applies."""
+        """Return the price at `at`, with the period in which it applies."""
         if pool.capacity_type is not CapacityType.SPOT:
             return self._constant(self._types[pool.instance_type].on_demand_usd_per_hour)
         if self._config.kind == "calm":
@@ -162,7 +162,9 @@ class Market:
             yield step
 
     def quote(self, offering: Offering, now: datetime) -> Quote:
-        """Return the offering with its prices since LOOKED_BACK ago, or since the market began."""
+        """Return the offering with its prices of the last LOOKED_BACK, or of the market's whole life if that is
+        shorter.
+        """
         pool = offering.pool
         since = max(self._start, now - LOOKED_BACK)
         first = self.price_step(pool, since)

@@ -55,8 +55,9 @@ def _dump(logger: Any) -> State:
 
 def begin(loggers: Loggers, run_uid: str) -> None:
     """
-    On a fresh start, continue the MLflow run that an earlier process of the same spotrun run may have begun, without
-    its metrics and parameters: the training starts at its first step, and will log them again.
+    Prepare the loggers for a training that starts at its first step. If an earlier process of the same spotrun run has
+    begun an MLflow run, continue that MLflow run. Delete its metrics and parameters, because the training will log them
+    again.
     """
     for index, logger in enumerate(_ours(loggers)):
         mark, opened = f"{run_uid}/{index}", _folder(logger)
