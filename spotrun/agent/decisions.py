@@ -171,8 +171,8 @@ def _signal_name(number: int) -> str:
 
 def why_give_up(state: RunState, exited: TrainerExited, max_restarts: int) -> str | None:
     """
-    Return the reason for starting no further trainer after `exited`; None if the agent starts one. `state` already
-    includes `exited`.
+    Return the reason for not starting the trainer again after `exited`; None if the agent starts it again. `state`
+    already includes `exited`.
 
     One such reason: the script failed twice at the same step, and would fail there a third time (promise I7).
     """
@@ -333,10 +333,10 @@ def beginning_after(exited: TrainerExited, failures: int, *, alone: bool) -> Sta
     often it has failed since the newest checkpoint. `alone` is True if the run has only one instance, and False in a
     gang.
 
-    After its first failure, the command continues with the files that it left. It starts from the newest checkpoint
-    instead if it was killed, because it may have left half-written files, and in a gang, because all members have to
-    start from the same commit. After a second failure, it starts from the newest checkpoint, and after more failures,
-    from the checkpoint before the newest.
+    After its first failure, the command continues with the files that it left. There are two exceptions, in which it
+    starts from the newest checkpoint: if it was killed, because it may have left half-written files; and in a gang,
+    because all members have to start from the same commit. After a second failure, the command starts from the newest
+    checkpoint, and after more failures, from the checkpoint before that.
     """
     if failures > 2:
         return StateChoice.ONE_BEFORE

@@ -42,8 +42,8 @@ class HeartbeatMonitor:
 
     def beats(self, status: AgentStatus | None) -> bool:
         """
-        Return True if the agent has written a new status within the last two intervals. The caller must have just read
-        the agent's `status`.
+        Return True if the agent has written a new status within the last two heartbeat intervals. The caller must have
+        just read the agent's `status`.
         """
         if status is None:
             return False

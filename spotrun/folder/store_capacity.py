@@ -32,8 +32,8 @@ class StoreCapacity:
 
     def refused(self, state: RunState) -> str:
         """
-        Return the reason why a new attempt could not save its checkpoints, with a hint; "" if it could save them. The
-        store is tested only if the last attempt ended because the store had no room.
+        Return the reason why a new attempt would be unable to save its checkpoints, with a hint; "" if it would be able
+        to. The store is tested only if the last attempt ended because the store had no room.
         """
         last = next(reversed(state.attempts.values()), None)
         if last is None or last.end is None or last.end.cause is not Cause.STORE_FULL:

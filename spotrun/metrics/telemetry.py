@@ -25,7 +25,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def send(uid: str, stretches: Iterable[TraceSpan], exporter: SpanExporter) -> int:
     """
-    Send the stretches, and return their number.
+    Send a run's stretches of time as spans, and return their number.
 
     A span's id is computed from the run and the stretch's key. So a stretch that is sent twice is still one span.
 

@@ -29,8 +29,8 @@ class ConsideredOffering(msgspec.Struct, frozen=True):
 
 def considered(facts: Facts) -> list[ConsideredOffering]:
     """
-    Return the offerings that suit a run which was not launched yet, with the reasons for their order. The offerings
-    that the run can request come first, in the order in which it would request them.
+    Return the offerings that suit a run before its launch, with the reasons for their order. The offerings that the run
+    can request come first, in the order in which it would request them.
     """
     spec = facts.spec
     spot = [] if spec.resources.spot_policy == "on-demand" else spot_now(facts)

@@ -263,8 +263,8 @@ def _had_time_to_go(facts: Facts, name: MemberName) -> bool:
 
 def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
     """
-    Return the reason why the launch in `intent` must no longer be requested (protocol 10); None if it may still be
-    requested. The limits in the job and the budget are not checked here, because the fold has checked them.
+    Return the reason why the launch that `intent` records must not be requested any more (protocol 10); None if it may
+    still be requested. The limits in the job and the budget are not checked here, because the fold has checked them.
     """
     wanted = [found for found in within_price(facts) if found.pool == intent.offering.pool]
     capacity_type = intent.offering.capacity_type

@@ -38,8 +38,8 @@ def surrounded(state: RunState, offering: Offering) -> Offering:
 @once
 def failing_zones(facts: Facts) -> set[str]:
     """
-    Return the zones whose newest instance ended within the last hour, before it had trained, and which have no subnet
-    left to try.
+    Return the zones that have no subnet left to try, and whose newest instance ended within the last hour, before
+    training began.
     """
     failed = _failed_subnets(facts.state)
     untried = {found.zone for found in facts.world.offerings if {*found.subnets} - failed - {""}}

@@ -84,8 +84,8 @@ class KindTrial(msgspec.Struct, frozen=True):
 
 def begun_with(facts: Facts, work: Work) -> Kind | None:
     """
-    Return the kind with which the run begins if no kind was measured yet. Of the kinds whose possible loss is within
-    the limits, this is the kind that is believed to be cheapest.
+    Return the kind with which the run begins if no kind was measured yet: the one that is believed to be cheapest,
+    among the kinds whose possible loss is within the limits.
     """
     cheapest, first = cheapest_of_kinds(facts, work), choice(facts)[0]
     if first not in cheapest:
@@ -102,8 +102,8 @@ def begun_with(facts: Facts, work: Work) -> Kind | None:
 
 class Until(msgspec.Struct, frozen=True):
     """
-    The time until the next start that the run needs even without a trial. `work_h` is the work done until then, in
-    hours of the first kind. `could_wait` is True if the trial could be made at that start instead of now.
+    The time until the run next starts an instance, even without a trial. `work_h` is the work that is done until then,
+    in hours of training on the first kind. `could_wait` is True if the trial could wait for that start.
     """
 
     work_h: float
@@ -112,8 +112,8 @@ class Until(msgspec.Struct, frozen=True):
 
 def worth_a_trial(facts: Facts, work: Work, asked: Work, until: Until | None = None) -> KindTrial | None:
     """
-    Return the trial to make first, of a kind in `asked` that was not measured. Return None if no trial pays, or if the
-    amount of remaining work is unknown.
+    Return the best next trial. Only kinds in `asked` that were not measured are considered. Return None if no trial
+    pays, or if the amount of remaining work is unknown.
 
     `until` is None if an instance has to start now in any case.
     """

@@ -82,7 +82,8 @@ def _money(account: Account, parts: Sequence[Decimal], places: int, compared: st
 
 def as_text(shown: Decimal, exact: Decimal, places: int) -> str:
     """
-    Format an amount as `$0.0123`. An amount of exactly zero is a dash, and an amount that rounds to zero is `<$0.0001`.
+    Format an amount as `$0.0123`. An amount of exactly zero is shown as a dash, and an amount that rounds to zero as
+    `<$0.0001`.
     """
     if not exact:
         return NOTHING

@@ -115,7 +115,7 @@ class Machine(Model):
 
     def usd_per_hour(self, days_per_month: Decimal | None = None) -> Decimal:
         """
-        Return the price of an hour of computing:
+        Return the price of an hour in which the machine is in use:
 
             fixed dollars a month / (days a month * hours a day) + kW * dollars a kWh
 

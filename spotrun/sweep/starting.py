@@ -363,8 +363,8 @@ def _created(
 
 def _as_asked(asked: RequestedSweep) -> dict[str, Any]:
     """
-    Return those fields of the sweep's record that depend only on the job and the flags. They may change when the sweep
-    is continued.
+    Return the fields of the sweep's record that depend only on the job and the flags. A user who continues the sweep
+    may change some of them.
     """
     plan = asked.wanted.plan
     return {

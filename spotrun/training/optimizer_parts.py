@@ -34,8 +34,8 @@ _OF_TORCH = frozenset(vars(Optimizer([nn.Parameter(torch.zeros(1))], {})))
 
 def described(optimizers: Iterable[Any], module: nn.Module) -> list[State]:
     """
-    Return each optimizer's class, and the parameter names in each of its groups. A parameter that `module` does not
-    list has the name None.
+    Return each optimizer's class, and the parameter names in each of its groups. A parameter that is not in `module`
+    has the name None.
     """
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     return [

@@ -264,8 +264,8 @@ class TransformersFramework(TrainerLoop):
     def _on_end(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """
         End the training. If the training had already ended in an earlier process, do not call `on_train_end` of the
-        script's callbacks, because the checkpoint includes its effects. Call only what every process has to do, such as
-        closing files.
+        script's callbacks, because the checkpoint includes its effects. Do only what is necessary in every process,
+        such as closing files.
         """
         if self._place is None or not self._place.finished:
             return original(*args, **kwargs)

@@ -41,7 +41,9 @@ from spotrun.trainer_link import (
 
 
 class Training:
-    """The training that `command` becomes when spotrun's callback in it connects to the agent."""
+    """A training with spotrun's callback. The agent treats each script as a command until its callback connects; from
+    then on, this class replaces that `command`.
+    """
 
     def __init__(
         self,
@@ -223,7 +225,7 @@ class Training:
     def is_done(self, exited: Exited) -> bool:
         """
         Return True if the run is complete: the final checkpoint of the last fit() is durable, and after that the script
-        has ended with exit code 0 or has hung. If the script has never trained, in this attempt or an earlier one, exit
+        has ended with exit code 0 or has hung. If the script has not trained in this attempt or an earlier one, exit
         code 0 alone completes the run.
         """
         trainer = self._trainer

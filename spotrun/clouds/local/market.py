@@ -72,7 +72,7 @@ class PriceStep(NamedTuple):
 
 
 class Market:
-    """The prices and capacity in one run's market. `origin` is the time at which run time began."""
+    """The market of one run: its prices and capacity. `origin` is the time at which run time began."""
 
     def __init__(self, config: MarketConfig, origin: datetime) -> None:
         self._config = config
@@ -105,7 +105,8 @@ class Market:
 
     def next_loss(self, pool: Pool, at: datetime) -> Loss | None:
         """
-        Return the next loss after `at`. A loss interrupts all instances in the pool. None if the pool is never lost.
+        Return the next loss of the pool after `at`, which interrupts all instances in it. Return None if the pool is
+        never lost.
         """
         if self._never_lost(pool):
             return None

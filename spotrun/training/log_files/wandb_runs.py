@@ -17,8 +17,8 @@ from spotrun.training.log_files.text_logs import Loggers, State
 
 def dump(loggers: Loggers) -> list[State]:
     """
-    Return each logger's W&B run and the number of its next row; an empty state for a logger that is online or has no
-    run yet.
+    Return each logger's W&B run and the number of its next row. The state of a logger that is online or has no run yet
+    is empty.
     """
     return [_dump(getattr(logger, "_experiment", None)) for logger in _ours(loggers)]
 
