@@ -30,8 +30,8 @@ class GangHeartbeatMonitor:
 
 
 class HeartbeatMonitor:
-    """Checks whether one agent still writes its status. Times are measured on the clock of this machine, not the
-    agent's.
+    """
+    Checks whether one agent still writes its status. Times are measured on the clock of this machine, not the agent's.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -102,7 +102,8 @@ def kept_by(launcher: Any) -> dict[str, Any]:
 
 
 def loggers_of(launcher: Any) -> Sequence[Any]:
-    """Return the loggers of a Fabric, or the trackers of an Accelerator. Fabric's loggers have the interface of
+    """
+    Return the loggers of a Fabric, or the trackers of an Accelerator. Fabric's loggers have the interface of
     Lightning's.
     """
     if launcher is None:

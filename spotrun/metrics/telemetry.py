@@ -65,8 +65,8 @@ def _nanoseconds(moment: datetime) -> int:
 
 
 class _Ids(IdGenerator):
-    """Generates a run's trace id from the run's uid, and each span id from the uid and `key`. Set `key` before each
-    span.
+    """
+    Generates a run's trace id from the run's uid, and each span id from the uid and `key`. Set `key` before each span.
     """
 
     def __init__(self, uid: str) -> None:

@@ -256,7 +256,9 @@ def _not_launched(facts: Facts, launch: Launch) -> Iterator[Action]:
 
 
 def _had_time_to_go(facts: Facts, name: MemberName) -> bool:
-    """Return True if the member's instance had to leave so long ago that it should have ended by now."""
+    """
+    Return True if the time by which the member's instance had to leave is long enough ago that it should have ended.
+    """
     over_at = over_by(facts.state, name)
     return over_at is not None and facts.now > over_at
 

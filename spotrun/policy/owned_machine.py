@@ -127,8 +127,8 @@ def _pays_to_return(facts: Facts, current: Attempt) -> bool:
 
 def _rests(facts: Facts) -> bool:
     """
-    Return True if the run should not request the user's machine at present: the machine has recently refused a launch,
-    or a launch on it has recently ended unexpectedly.
+    Return True if the run should not request the user's machine for now, because the machine has recently refused a
+    launch, or a launch on it has ended unexpectedly.
     """
     newest = next((each for each in reversed(facts.state.launches.values()) if _is_own(each)), None)
     if newest is None:

@@ -1,6 +1,7 @@
 """
 Chooses the subnet in which an instance starts. A subnet has failed if an instance in it ended before training began.
-The best subnet of the zone that has not failed is chosen. If all of them have failed, another zone is preferred.
+Within a zone, the best subnet that has not failed is chosen. If all subnets of a zone have failed, another zone is
+preferred.
 
 A subnet may lack a route to other networks, so that instances in it cannot install what their agents need. If the run
 continued to use such a subnet, it would pay for one machine after another without training on any.

@@ -2,8 +2,8 @@
 Decides whether to train for a while on a kind of instance in order to measure its speed (a trial), although another
 kind is known or believed to be cheaper.
 
-Let i be the best kind known so far, and let c_k be the cost, in dollars on kind k, of the work that the first kind does
-in an hour. A trial of kind j is expected to save
+Let i be the best kind known so far, and let c_k be the dollars that it costs to do, on kind k, the work that the first
+kind does in an hour. A trial of kind j is expected to save
 
     E[max(0, c_i - c_j)] * work left, in hours on the first kind
 

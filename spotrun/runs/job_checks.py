@@ -57,8 +57,8 @@ class CheckedJob(NamedTuple):
 def check_job(spec: RunSpec, cloud: Cloud, *, all_left_behind: bool = False) -> CheckedJob:
     """
     Check what a job needs, no matter which machine launches it: its script, its work folder, its bucket, and the
-        identity with which its instances log in to the cloud. `check_machine` checks this machine. The checks change
-        nothing.
+    identity with which its instances log in to the cloud. `check_machine` checks this machine. The checks change
+    nothing.
 
     One of the notes names files of the work folder that are not uploaded: all of them with `all_left_behind`, otherwise
     only the first ones.

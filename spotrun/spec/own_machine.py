@@ -126,7 +126,7 @@ class Machine(Model):
 
 
 class HardwareSpec(Machine):
-    """A machine on which runs can train and that the user owns: its cost and its hardware."""
+    """A machine that the user owns and on which runs can train, with its cost and its hardware."""
 
     accelerators: fields.AcceleratorCount | None = Field(
         default=None, description="The machine's GPUs, by name and number: RTX4090:1."

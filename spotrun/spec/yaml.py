@@ -65,8 +65,8 @@ class Document:
     unreadable: set[Key] = field(default_factory=set)
 
     def follows(self, problem: Problem) -> bool:
-        """Return True if a problem exists only because the value of its key, or of an enclosing key, could not be
-        read.
+        """
+        Return True if a problem exists only because the value of its key, or of an enclosing key, could not be read.
         """
         return any(problem.key[: len(key)] == key for key in self.unreadable)
 

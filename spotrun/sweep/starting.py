@@ -389,7 +389,8 @@ def _carry_on(
     runs.
 
     Raises:
-        SpecInvalid: the existing sweep of this name has other flags, or one of its runs belongs to another user.
+        SpecInvalid: the existing sweep of this name has another grid, sample, seed or job, or one of its runs belongs
+            to another user.
     """
     record, now = sweep.record, _wanted_by(asked, wish)
     changed = [flag for flag, value in now.items() if record.wanted.get(flag) != value]

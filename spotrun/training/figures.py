@@ -40,7 +40,7 @@ class FiguresBox:
 
     def wait(self, epochs: int, timeout_s: float) -> None:
         """
-        Wait until the agent's figures include `epochs` epochs. Return immediately if the agent has sent no figures yet.
+        Wait until the agent has sent figures for `epochs` epochs. Return immediately if it has sent no figures yet.
         """
         with self._changed:
             if self._epochs >= 0:

@@ -117,8 +117,8 @@ class TrainerTrace:
 
 
 def traced_result(process: ProcessTrace, trainer: Any, original: Any, stage: str) -> Any:
-    """Wrap the Trainer's method `original` (`evaluate` or `predict`), to record the results of calls outside a
-    training.
+    """
+    Wrap the Trainer's method `original` (`evaluate` or `predict`), to record the results of calls outside a training.
     """
 
     @functools.wraps(original)

@@ -222,8 +222,8 @@ def are_settled(
 def missing_at_start(
     seen: Mapping[MemberName, SeenStatus], attempt: int, incarnation: int, since_s: float, scale: float
 ) -> tuple[MemberName, ...]:
-    """Return the members whose trainers should have begun by now, but whose agents have not reported it (protocol
-    39).
+    """
+    Return the members whose trainers should have begun by now, but whose agents have not reported it (protocol 39).
     """
     if since_s < max(BEGINS_WITHIN_S, BEGINS_WITHIN_MIN_S * scale):
         return ()

@@ -9,7 +9,7 @@ snapshot's size, instead of twice the size:
     | arena 0                 |
             | arena 1                 |
 
-Of a full arena, the common part (which it shares with the other arena) is sent first. Then the trainer gets the other
+The common part of a full arena, which it shares with the other arena, is sent first. Then the trainer gets the other
 arena, and writes to it while the last third of the first arena is sent. The trainer has at most one arena at a time.
 
 The memory is a memfd. It needs no /dev/shm, and it remains after the trainer has died, so the trainer's snapshots are

@@ -41,8 +41,9 @@ from spotrun.trainer_link import (
 
 
 class Training:
-    """A training with spotrun's callback. The agent treats each script as a command until its callback connects; from
-    then on, this class replaces that `command`.
+    """
+    A training with spotrun's callback. The agent treats each script as a command until its callback connects; from then
+    on, this class replaces that `command`.
     """
 
     def __init__(

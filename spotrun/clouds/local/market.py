@@ -163,8 +163,9 @@ class Market:
             yield step
 
     def quote(self, offering: Offering, now: datetime) -> Quote:
-        """Return the offering with its prices of the last LOOKED_BACK, or of the market's whole life if that is
-        shorter.
+        """
+        Return the offering with its prices during the last LOOKED_BACK, or since the market began if that is more
+        recent.
         """
         pool = offering.pool
         since = max(self._start, now - LOOKED_BACK)

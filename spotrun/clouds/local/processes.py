@@ -90,8 +90,8 @@ def kill_all(find: Callable[[], Iterable[ProcessMark]]) -> bool:
 
 def reap() -> dict[int, int]:
     """
-    Wait for all children that have ended. Return their exit codes, keyed by process id; a negative code means that a
-    signal ended the process.
+    Reap all children that have ended. Return their exit codes, keyed by process id; a negative code means that a signal
+    ended the process.
     """
     exit_codes = {}
     with contextlib.suppress(ChildProcessError):
