@@ -65,8 +65,8 @@ def known_word(flag: str, word: str, words: Collection[str]) -> str:
 
 def with_new_names(words: Sequence[str], known: Container[str]) -> list[str]:
     """
-    Replace old names of flags with the new ones, if the command accepts them. Words after `--` belong to the script and
-    are not changed.
+    Replace each flag's old name by its new name, if the command accepts the new name. Words after `--` belong to the
+    script and are not changed.
 
     Raises:
         SpecInvalid: a flag is given under both of its names.

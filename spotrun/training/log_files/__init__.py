@@ -1,1 +1,1 @@
-"""Includes in checkpoints the logs that loggers write to files and to servers."""
+"""Includes the logs that loggers write to files and to servers in checkpoints."""
