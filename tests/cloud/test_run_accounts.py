@@ -332,7 +332,7 @@ def test_bucket_without_uniform_access_gets_the_command_for_it(
     google.iam.uniform = False
     refusal = Refusal(status, "conditionNotMet" if status == 412 else "invalid", "Managed folders need uniform access")
     google.fail(f"{FOLDERS}insert", refusal)
-    with pytest.raises(CloudError, match="not uniform") as raised:
+    with pytest.raises(CloudError, match="without uniform bucket-level access") as raised:
         accounts.make(UID, URI)
     assert f"gcloud storage buckets update gs://{BUCKET} --uniform-bucket-level-access" in str(raised.value.hint)
 

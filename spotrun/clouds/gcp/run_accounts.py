@@ -297,7 +297,7 @@ def _made_at(account: Mapping[str, Any]) -> datetime | None:
 
 def _not_ours(email: str) -> CloudError:
     what = f"the service account {email} was not made for this run's folder"
-    return CloudError(what, hint=f"if nothing uses it, run `gcloud iam service-accounts delete {email}`")
+    return CloudError(what, hint=f"gcloud iam service-accounts delete {email}, if nothing uses it")
 
 
 def _folders_of(folder: BucketAddress) -> str:

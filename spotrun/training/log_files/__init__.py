@@ -1,1 +1,1 @@
-"""Includes the logs that loggers write to files and to servers in checkpoints."""
+"""Adds the logs of loggers to checkpoints, whether a logger writes to files or to a server."""
