@@ -62,8 +62,8 @@ def is_fenced(state: RunState, attempt: int) -> bool:
 @dataclass(frozen=True)
 class PredecessorLeaving:
     """
-    The fact that a standby's predecessor (the attempt that the standby will replace) has to end within `window_s`
-    seconds. The standby learned this at `seen_s`, in monotonic run time.
+    The coming end of a standby's predecessor, the attempt that the standby will replace. The predecessor has to end
+    within `window_s` seconds. The standby learned this at `seen_s`, in monotonic run time.
     """
 
     seen_s: float
@@ -72,9 +72,9 @@ class PredecessorLeaving:
 
 def leaving_window_s(state: RunState) -> float | None:
     """
-    Return how many seconds the current attempt has to save and hand over. With a notice, this is the time from the
-    notice to its deadline. With a request to drain, it is DRAIN_WINDOW_S. Return None if the attempt has neither, and
-    so is not about to end.
+    Return how many seconds the current attempt has to save and hand over: after a notice, the time from the notice to
+    its deadline; after a request to drain, DRAIN_WINDOW_S. Return None if there was neither, so the attempt is not
+    about to end.
     """
     current = state.current
     if current is None:
@@ -96,8 +96,7 @@ def standby_verdict(
     Return the next action of a standby (protocol 13): START to take over, STAND_BY to keep waiting.
 
     The predecessor is the attempt that the standby will replace. The standby takes over as soon as an entry of the
-    ledger says that the predecessor has ended, whether the predecessor or another process wrote it. Without such an
-    entry:
+    ledger, written by any process, says that the predecessor has ended. Without such an entry:
 
     - If the predecessor had to end (`leaving`), the standby takes over STANDBY_GRACE_S after the time by which it had
       to end, as measured by the standby's clock.
@@ -136,19 +135,19 @@ def exit_cause(exit_code: int, *, hung: bool) -> Cause:
 @dataclass(frozen=True)
 class ExitWords:
     """
-    A description of a trainer's end. `how` is the way in which it ended. `reason` is quoted from the trainer's output;
-    "" if the output names no reason.
+    A description of a trainer's end. `how` is, for example, its exit code. `reason` is quoted from the trainer's
+    output; "" if the output gives no reason.
     """
 
     how: str
     reason: str = ""
 
     def __str__(self) -> str:
-        """Return one line: `ValueError: no such file (exit code 1)`."""
+        """Return one line, like `ValueError: no such file (exit code 1)`."""
         return f"{self.reason} ({self.how})" if self.reason else self.how
 
     def but(self, why: str) -> str:
-        """Return this description, followed by `why`, the reason for starting no other trainer."""
+        """Return this description with `why` added: the reason why no other trainer is started."""
         return str(ExitWords(f"{self.how}; {why}", self.reason))
 
 
@@ -166,14 +165,14 @@ def exit_words(exit_code: int, cause: Cause, output: str) -> ExitWords:
 
 
 def _signal_name(number: int) -> str:
-    """Return the name of a signal, or its number if it has no name, as a real-time signal."""
+    """Return the name of a signal, or its number if it has no name. Most real-time signals have none."""
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def why_give_up(state: RunState, exited: TrainerExited, max_restarts: int) -> str | None:
     """
-    Return the reason for starting no further trainer after `exited`; None if the agent starts one. `state` already
-    includes `exited`.
+    Return the reason for not starting the trainer again after `exited`; None if the agent starts it again. `state`
+    already includes `exited`.
 
     One such reason: the script failed twice at the same step, and would fail there a third time (promise I7).
     """
@@ -284,9 +283,8 @@ LATE_STEPS = 3
 def gives_way(held: HeldSnapshot, turn_s: float) -> bool:
     """
     Return True if the snapshot that waits for its upload should be dropped, so that the training can take a newer
-    snapshot instead: if the next snapshot is due, and the training will probably reach its next step boundary before
-    the waiting snapshot's upload is allowed to begin. The time of the boundary is only an estimate, because a
-    validation before the boundary may take longer than a step.
+    snapshot instead. It is dropped if the next snapshot is due, and only about one more step fits before the waiting
+    snapshot's upload is allowed to begin. This is only an estimate, because a validation may take longer than a step.
 
     If the training has been silent for too long, the snapshot is kept, because the training may never reach another
     step boundary. `turn_s` is the number of seconds between two calls of this function.
@@ -308,7 +306,7 @@ intervals, so that no consistent copy can be made.
 
 
 class StateChoice(Enum):
-    """The files from which a command starts."""
+    """The choice of the files with which a command is started again."""
 
     AS_IT_STANDS = auto()
     """The files that the previous command left on this instance, unchanged."""
@@ -335,10 +333,10 @@ def beginning_after(exited: TrainerExited, failures: int, *, alone: bool) -> Sta
     often it has failed since the newest checkpoint. `alone` is True if the run has only one instance, and False in a
     gang.
 
-    After its first failure, the command continues with the files that it left. It starts from the newest checkpoint
-    instead if it was killed, because it may have left half-written files, and in a gang, because all members have to
-    start from the same commit. After a second failure, it starts from the newest checkpoint, and after more failures,
-    from the checkpoint before the newest.
+    After its first failure, the command continues with the files that it left. There are two exceptions, in which it
+    starts from the newest checkpoint: if it was killed, because it may have left half-written files; and in a gang,
+    because all members have to start from the same commit. After a second failure, the command starts from the newest
+    checkpoint, and after more failures, from the checkpoint before that.
     """
     if failures > 2:
         return StateChoice.ONE_BEFORE
@@ -349,7 +347,7 @@ def beginning_after(exited: TrainerExited, failures: int, *, alone: bool) -> Sta
 def why_give_up_command(state: RunState, exited: TrainerExited, max_restarts: int) -> str | None:
     """
     Return the reason for not starting the command again after `exited`; None if it is started again. This function is
-    for commands whose state folders are saved; `why_give_up` is for all others.
+    for commands whose state spotrun saves. For all other trainers, use `why_give_up`.
 
     A command reports no steps. If it fails twice without a checkpoint in between, the agent assumes that it failed at
     the same step, and would fail there again if it started from the same files. With other files, it may get further.
@@ -366,8 +364,9 @@ def why_give_up_command(state: RunState, exited: TrainerExited, max_restarts: in
 def leaving_s(state: RunState, commit_s: float | None) -> float | None:
     """
     Return how many seconds a command needs from SIGTERM until its state is durable: the longest time that a command of
-    this run took to end, plus the duration of a save. That duration is `commit_s`, as measured in this attempt, or, if
-    it is None, the longest of the run's last five saves. Return None if no end or no save was measured.
+    this run took to end, plus the duration of a save. The duration of a save is `commit_s`, measured in this attempt.
+    If `commit_s` is None, it is the longest of the run's last five saves. Return None if no end or no save was
+    measured.
     """
     commits = [commit.event for commit in state.commits if not commit.event.has_image]
     ends = [event.stall_s for event in commits if event.final and event.stall_s > 0]
@@ -377,7 +376,7 @@ def leaving_s(state: RunState, commit_s: float | None) -> float | None:
 
 def is_restless(since_s: float, interval_s: float) -> bool:
     """
-    Return True if the agent should report to the user that a command's state never comes to rest. `since_s` is the time
-    in seconds for which a checkpoint has been due, but could not be made because the state kept changing.
+    Return True if the agent should report to the user that a command's state never comes to rest. `since_s` is how
+    long, in seconds, a checkpoint has been due but could not be made because the state kept changing.
     """
     return since_s >= RESTLESS_INTERVALS * interval_s

@@ -96,8 +96,8 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
 
 def unpack(archive: Path, root: Path, folders: Sequence[str]) -> Diff:
     """
-    Make the changes that are packed in `archive` to the `folders` in `root`. If this raises an error, some of the
-    changes may have been made.
+    Apply the changes in `archive` to the `folders` in `root`. If this raises an error, some of the changes may have
+    been made.
 
     Raises:
         SetupUnusable: the archive was not made by `pack`.

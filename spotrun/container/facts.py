@@ -23,8 +23,8 @@ INSTALL: Mapping[str, str] = {
 
 class EngineFacts(NamedTuple):
     """
-    The settings of an engine. `rootless`: its containers belong to a user other than root. `gpus`: its containers can
-    use the machine's GPUs; None if the machine has none.
+    The settings of an engine. `rootless` is True if its containers belong to a user other than root. `gpus` is True if
+    its containers can use the machine's GPUs, and None if the machine has none.
     """
 
     version: str

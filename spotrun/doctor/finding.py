@@ -13,8 +13,9 @@ from spotrun.errors import AccessDenied, CloudUnavailable, SpotrunError, StoreUn
 
 class Verdict(StrEnum):
     """
-    The verdict of a check. `warned`: runs work, but with a disadvantage. `unknown`: the check could not find out.
-    `failed`: runs will not work. `waits`: there is no verdict yet, and the finding says what the check waits for.
+    The verdict of a check. With `failed`, runs will not work; with `warned`, they work, but with a disadvantage. With
+    `unknown`, the check could not find out. With `waits`, there is no verdict yet, and the finding says what the check
+    waits for.
     """
 
     OK = "ok"
@@ -71,7 +72,7 @@ def failed(name: str, error: SpotrunError) -> Finding:
 
 def _advice_of(error: SpotrunError, otherwise: str) -> str:
     """
-    Return the error's hint. If it has none, advise to wait if the fault is temporary; otherwise return `otherwise`.
+    Return the error's hint. If it has none, return the advice to wait if the fault is temporary, else `otherwise`.
     """
     passes = isinstance(error, CloudUnavailable | StoreUnavailable)
     return error.hint or ("try again in a few minutes: the fault may pass" if passes else otherwise)
@@ -107,8 +108,8 @@ _FAILURE = Refusal(error=SpotrunError, verdict=Verdict.FAILED)
 
 def findings_of(name: str, check: Check, *refusals: Refusal) -> Iterator[Finding]:
     """
-    Yield the findings of a check. If the check raises an error, use the first rule in `refusals` that is for errors of
-    this class; if there is none, report a failure.
+    Yield the findings of a check. If the check raises an error, the first item of `refusals` for this class of error
+    defines the finding. If there is none, the finding is a failure.
     """
     try:
         yield from check()
@@ -119,9 +120,9 @@ def findings_of(name: str, check: Check, *refusals: Refusal) -> Iterator[Finding
 
 class Step(NamedTuple):
     """
-    One step in a list of checks. `name` says what the step checks. `needs` names the steps that must succeed first. If
-    one of these steps failed or was skipped, this step's `check` is skipped too, and `otherwise` runs instead. If a
-    step that `is_vital` fails, no further steps run.
+    One step in a list of checks. `name` is the subject of the check. `needs` names the steps that must succeed first.
+    If one of them failed or was skipped, `otherwise` runs instead of this step's `check`. If the step fails and
+    `is_vital` is True, no more steps run.
     """
 
     name: str

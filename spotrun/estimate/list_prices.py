@@ -11,8 +11,8 @@ from spotrun.estimate.price_lists import ListPrice
 
 def with_list_prices(study: CostStudy, price_of: Callable[[str, Listed], ListPrice]) -> CostStudy:
     """
-    Return the study with each `listed` price replaced by the price in spotrun's list. `price_of` looks it up; it is
-    called with the place's name and the value of `listed`.
+    Return the study with each `listed` price replaced by the price in spotrun's list. `price_of` looks up this price,
+    given the name of the cloud or machine and the value of `listed`.
     """
 
     def priced(name: str, place: Place) -> Place:

@@ -1,5 +1,5 @@
 """
-Lists prices of capacity that spotrun does not rent: TPUs, SageMaker training jobs, Colab.
+Lists prices of what spotrun does not rent: TPUs, SageMaker training jobs, Colab.
 
 The prices in tpu.json, sagemaker.json and colab.json were read on 2026-11-27 from dated sources. They are list prices
 in dollars, without tax. Some are years old, so check today's price before you pay.
@@ -43,7 +43,7 @@ def find_price(table: str, type_name: str, region: str | None = None) -> ListPri
     Return a price from a table. If `region` is None, return the price in the first region of the table.
 
     Raises:
-        Unreadable: there is no table of this name, or the table lacks the price.
+        Unreadable: there is no table of this name, or the price is not in it.
     """
     prices = PRICE_LISTS.get(table)
     if prices is None:

@@ -48,7 +48,7 @@ def without_instances(folder: str) -> Clean:
 
 
 def without_times(text: str) -> str:
-    """Replace times of day and durations in a line of a log."""
+    """Replace the times of day and the durations in a log line by `<time>`."""
     return _WITH_UNIT.sub("<time>", _TOOK.sub(r"\1<time>", _TIME.sub("<time>", text)))
 
 

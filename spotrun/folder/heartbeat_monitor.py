@@ -20,8 +20,8 @@ class GangHeartbeatMonitor:
 
     def beat(self, statuses: Iterable[AgentStatus | None]) -> bool:
         """
-        Return True if each agent still writes its status. The caller must have just read `statuses`, one for each
-        agent, because this object records when each status changes.
+        Return True if every agent still writes its status. `statuses` has each agent's status. The caller must have
+        just read them, because this object uses the current time as the time at which a status changed.
         """
         found = [
             self._pulses.setdefault(at, HeartbeatMonitor(self._clock)).beats(one) for at, one in enumerate(statuses)
@@ -30,7 +30,9 @@ class GangHeartbeatMonitor:
 
 
 class HeartbeatMonitor:
-    """Checks whether one agent still writes its status. Times are measured on the reader's clock."""
+    """
+    Checks whether one agent still writes its status. Times are measured on the clock of this machine, not the agent's.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -40,8 +42,8 @@ class HeartbeatMonitor:
 
     def beats(self, status: AgentStatus | None) -> bool:
         """
-        Return True if the agent has written a new status within the last two intervals. The caller must have just read
-        the agent's `status`.
+        Return True if the agent has written a new status within the last two heartbeat intervals. The caller must have
+        just read the agent's `status`.
         """
         if status is None:
             return False

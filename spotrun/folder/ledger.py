@@ -102,9 +102,9 @@ def read_entry(store: Store, number: int) -> bytes | None:
     """
     Return the bytes of entry `number`'s object; None if the object does not exist.
 
-    If the bytes do not match the checksum in them, either the object is damaged or the connection corrupts it. So read
-    it again until two reads agree: a faulty connection would corrupt each read differently. Read little more than
-    ENTRY_SIZE_MAX bytes, because any process may have stored a huge object under this name.
+    If the bytes do not match the checksum in them, either the object is damaged, or a faulty connection has corrupted
+    the bytes. A faulty connection corrupts each read differently, so the object is read again until two reads agree. At
+    most ENTRY_SIZE_MAX + 1 bytes are read, because any process may have stored a huge object under this name.
     """
     data = None
     for _ in range(READS_MAX):
@@ -139,8 +139,7 @@ def first_object(store: Store) -> tuple[Entry, bytes]:
     """
     data = persist(lambda: read_entry(store, 0))
     if data is None:
-        # Either the user has mistyped the run's name, or the ledger is damaged: if the folder has later entries, it
-        # has lost entry 0.
+        # If the folder has later entries, the ledger is damaged. If not, the user probably mistyped the run's name.
         raise _without_first(store, persist(lambda: store.list(FOLDER)))
     return _creating(store, data), data
 
@@ -156,7 +155,8 @@ def _creating(store: Store, data: bytes) -> Entry:
         what = f"{store.uri} is damaged: entry 0 is not well-formed, or has a figure that is out of bounds"
         raise LedgerDamaged(what, hint=RESTORE)
     if not isinstance(entry.event, RunCreated):
-        raise RunNotFound(f"entry 0 of {store.uri} creates no run", hint="the folder is damaged, or not a run at all")
+        what = f"entry 0 of {store.uri} does not create a run"
+        raise RunNotFound(what, hint="the folder is damaged, or not a run at all")
     if entry.run != entry.event.uid:
         what = f"{store.uri} is damaged: entry 0 is of run {entry.run!r:.40} but creates {entry.event.uid!r:.40}"
         raise LedgerDamaged(what, hint=RESTORE)
@@ -218,7 +218,8 @@ class Ledger:
     @property
     def state(self) -> RunState:
         """
-        The run's state according to the entries read so far, which include at least entry 0. `refresh` reads new ones.
+        The run's state according to the entries read so far, which include at least entry 0. `refresh` reads new
+        entries.
         """
         assert self._state is not None, "nothing was read yet"
         return self._state
@@ -239,15 +240,15 @@ class Ledger:
     def refresh(self) -> RunState:
         """
         Read and fold all new entries. If the ledger is damaged, `state` is the fold of the entries before the damage.
-        If there are very many new entries, leave those that other programs write during this call to the next call.
-        Otherwise this call might never return, because an instance can write entries faster than this process reads
-        them.
+        If there are very many new entries, skip those that are written during this call, and leave them to the next
+        call. An instance can write entries faster than this process reads them, so this call might otherwise never
+        return.
 
         Raises:
             RunNotFound: entry 0 is missing, or does not create a run.
             LedgerDamaged: an entry is missing although a later one exists, or an entry is not what was written.
             LedgerFlooded: there are more entries than a run can have.
-            LedgerVersionUnknown: another version of spotrun wrote it.
+            LedgerVersionUnknown: the ledger was written by a spotrun whose ledgers this one cannot read.
             StoreUnavailable: the store could not be read for a minute; `state` is unchanged.
         """
         with self._lock:
@@ -300,8 +301,8 @@ class Ledger:
 
         Raises:
             EntryRefused: the event would be void on the newest state.
-            LedgerDamaged, KeyMissing: the event is a launch, and an entry that this process has read before
-                (LedgerDamaged) or the owner's key (KeyMissing) no longer exists.
+            LedgerDamaged: the event is a launch, and an entry that this process has read before no longer exists.
+            KeyMissing: the event is a launch, and the owner's key no longer exists.
             LedgerFlooded: for RACE_FOR_S, another writer was always the first to write the next entry.
             RunNotFound, LedgerDamaged, LedgerVersionUnknown, StoreUnavailable: as in `refresh`; the event may have been
                 written or not.
@@ -446,7 +447,7 @@ class Ledger:
         try:
             self._state = fold.begin(entry)
         except Refusal as reason:
-            raise RunNotFound(f"entry 0 of {self._store.uri} creates no run: {reason}") from None
+            raise RunNotFound(f"entry 0 of {self._store.uri} does not create a run: {reason}") from None
         self._entries.append(entry)
 
     def _fold(self, number: int, data: bytes) -> None:
@@ -490,8 +491,8 @@ class Ledger:
             _require_possible(first + len(keys) - 1)
         end = next((number for number, key in enumerate(keys, first) if key != key_of(number)), first + len(keys))
         self._read_range(first, end)
-        # If other programs append during the listing, it may contain entry n + 1 but not entry n. So entry n counts as
-        # missing only if it cannot be read either.
+        # If other programs append during the listing, the list may contain entry n + 1 without entry n. So entry n
+        # counts as missing only if reading it fails too.
         if end < first + len(keys) and self._read(end) is None:
             raise _missing(end, keys[end - first])
 
@@ -522,7 +523,7 @@ class Ledger:
 
 
 def _require_possible(number: int) -> None:
-    """Raise LedgerFlooded if `number` is higher than any entry of a run can have."""
+    """Raise LedgerFlooded if `number` is above the maximum number of an entry."""
     if number >= ENTRIES_MAX:
         raise _flooded(f"a ledger can have no more than {ENTRIES_MAX:,} entries")
 

@@ -24,7 +24,7 @@ store.
 
 
 class TypeUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The utilization of all machines of one type while they trained, in run time."""
+    """The utilization of all machines of one type while they trained. Times are in run time."""
 
     instance_type: str
     used: MachineUse

@@ -22,8 +22,7 @@ SMALLEST_BYTES = 1 << 20
 
 class StoreCapacity:
     """
-    Tests for a runner whether the store has room. The test is made only at intervals; in between, callers get the
-    result of the last one.
+    Tests for a runner whether the store has room. It tests only at intervals; in between, callers get the last result.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -33,8 +32,8 @@ class StoreCapacity:
 
     def refused(self, state: RunState) -> str:
         """
-        Return the reason why a new attempt could not save its checkpoints, with a hint; "" if it could save them. The
-        store is tested only if the last attempt ended because the store had no room.
+        Return the reason why a new attempt would be unable to save its checkpoints, with a hint; "" if it would be able
+        to. The store is tested only if the last attempt ended because the store had no room.
         """
         last = next(reversed(state.attempts.values()), None)
         if last is None or last.end is None or last.end.cause is not Cause.STORE_FULL:
@@ -57,8 +56,8 @@ class StoreCapacity:
 
 def shortage(store: Store, state: RunState) -> str:
     """
-    Return the reason why a run cannot save its next checkpoint, with a hint; "" if it can save it, if this is unknown,
-    or if the run has ended.
+    Return the reason why a run cannot save its next checkpoint, with a hint. Return "" if the run can save it or has
+    ended, or if the free space is unknown.
 
     The callers are commands that must not write, so no object is written to test the store. This recognizes a full
     disk, but not an exhausted quota. A bucket is not checked, because its space is unlimited.

@@ -82,14 +82,15 @@ def lasting(seconds: float) -> str:
 
 
 def chance(share: float | None) -> str:
-    """Format a probability in percent. Never show a small one as zero."""
+    """Format a probability in percent. A small probability is never shown as zero."""
     return "<1%" if share is not None and 0 < share < 0.005 else percent(share)
 
 
 def cost_picture(plan: Plan, width: int | None = None) -> str:
     """
-    Draw a line for each row, from the cost's P5 to its P95, with P50 marked. The picture is at most `width` columns
-    wide, and its scale starts at 0. If the rows' names leave too little room, draw each line below its name.
+    Draw a chart of the costs: for each row of the forecast, a line from the 5th to the 95th percentile, with the median
+    marked. The chart is at most `width` columns wide, and its scale starts at 0. If the rows' names leave too little
+    room, draw each line below its row's name.
     """
     most = max(row.cost_p95_usd for row in plan.forecasts) or 1.0
     names = [plain(f"{row.strategy}, {row.market}") for row in plan.forecasts]
@@ -125,7 +126,7 @@ def expects(plan: Plan) -> str | None:
 
 
 def repeats(plan: Plan) -> str | None:
-    """Return the warning about a command without checkpoints; None for any other job."""
+    """Return a warning if the job is a command that names no state. Return None otherwise."""
     if plan.repeats is None:
         return None
     every, rework_s = lasting(plan.repeats.loss_every_s), plan.repeats.expected_rework_s

@@ -70,7 +70,7 @@ def _own(model: nn.Module, name: str) -> Any:
 
 
 def loader_in(loader: Any) -> Any:
-    """Return the script's loader from a library's wrapper; `loader` itself if it is not wrapped."""
+    """Return the script's own loader, without a library's wrapper."""
     name = _name_in(loader)
     return loader if name is None else vars(loader)[name]
 
@@ -102,7 +102,10 @@ def kept_by(launcher: Any) -> dict[str, Any]:
 
 
 def loggers_of(launcher: Any) -> Sequence[Any]:
-    """Return the loggers of a Fabric, or the trackers of an Accelerator. Fabric's loggers are like Lightning's."""
+    """
+    Return the loggers of a Fabric, or the trackers of an Accelerator. Fabric's loggers have the interface of
+    Lightning's.
+    """
     if launcher is None:
         return ()
     loggers: Sequence[Any] = launcher.trackers if is_of(launcher, "accelerate") else launcher.loggers
@@ -124,7 +127,7 @@ def load_counters(launcher: Any, saved: dict[str, int]) -> None:
 
 def problems(launcher: Any, models: Mapping[str, nn.Module]) -> Iterator[Problem]:
     """
-    Yield a problem for each object that spotrun cannot save because its state is split over processes or is on a TPU.
+    Yield a problem for each object that spotrun cannot save because its state is split among processes or is on a TPU.
     """
     if launcher is not None and (name := _spread_by(launcher)):
         yield Problem(f"{name} spreads the state over processes or devices", BY_DDP)
@@ -137,7 +140,7 @@ def problems(launcher: Any, models: Mapping[str, nn.Module]) -> Iterator[Problem
 
 def _spread_by(launcher: Any) -> str:
     """
-    Return the name of the strategy with which a Fabric or an Accelerator splits the state over processes; "" if the
+    Return the name of the strategy with which a Fabric or an Accelerator splits the state among processes; "" if the
     state is not split.
     """
     if is_of(launcher, "accelerate"):

@@ -51,8 +51,8 @@ def count_in(accelerators: str) -> int:
 
 def peak_tflops(accelerators: str) -> float | None:
     """
-    Return the TFLOPS of all accelerators in `NAME:COUNT` together; None if the table lacks NAME, or if `accelerators`
-    is empty.
+    Return the total TFLOPS of the accelerators `NAME:COUNT`; None if NAME is not in the table, or if `accelerators` is
+    empty.
     """
     name, _, count = accelerators.partition(":")
     peak = PEAK_TFLOPS.get(name)

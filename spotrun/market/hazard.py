@@ -1,6 +1,6 @@
 """
-Estimates how often this run loses spot instances, and in what share of these losses a notice comes early enough to save
-all steps. `checkpoint.every: auto` adapts to both.
+Estimates how often this run loses spot instances, and how often a notice comes early enough to save all steps.
+`checkpoint.every: auto` adapts to both.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FOLLOWED_PRIOR_LOSSES = 2.0
 
 class Hazard(msgspec.Struct, frozen=True):
     """
-    The hazard of spot in this run, estimated from its losses so far.
+    The hazard of this run's spot instances, estimated from the losses so far.
 
     `saved` is the share of losses in which no step was lost, because the notice left time for one more commit. The
     longer the current instance runs without a loss, the longer the estimated mean time between losses becomes. `growth`
@@ -45,23 +45,23 @@ class Hazard(msgspec.Struct, frozen=True):
 
     def after(self, lived: timedelta) -> timedelta:
         """
-        Return the mean time between losses that will be estimated if the instance runs for another `lived` without a
-        loss.
+        Return what the estimate of the mean time between losses will be if the instance runs for another `lived`
+        without a loss.
 
         Lifetimes are heavy-tailed: the longer an instance has run, the longer it will probably still run. With a Gamma
         prior on the hazard, lifetimes have a Lomax distribution. When an instance has run for the time t, the hazard
-        has fallen to (1 + losses) / (assumed + time on spot + t). "assumed" is the assumption in `hazard_of`.
+        has fallen to (1 + losses) / (MEAN_TIME_BETWEEN_INTERRUPTIONS + time on spot + t).
         """
         return self.mean_time_between + lived * self.growth
 
 
 def observed_hazard(state: RunState, now: datetime) -> Hazard:
     """
-    Estimate the hazard of spot as of `now` from the ledger.
+    Estimate the hazard of spot instances as of `now` from the ledger.
 
-    While the run trains on demand, `growth` is 0, because surviving on demand says nothing about spot. A gang stops if
-    any of its members is lost. So a gang's attempt counts as one instance: its time on spot counts once, and so does
-    its loss, even if several members are lost at the same time.
+    While the run trains on demand, `growth` is 0, because time on demand tells nothing about losses on spot. A gang
+    stops if any of its members is lost. So a gang's attempt counts as one instance: its time on spot counts once, and
+    so does its loss, even if several members are lost at the same time.
     """
     spot = [attempt for attempt in state.attempts.values() if _on_spot(attempt, state)]
     lost = [attempt for attempt in spot if attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED]
@@ -74,11 +74,10 @@ def observed_hazard(state: RunState, now: datetime) -> Hazard:
 
 def hazard_of(time_on_spot: timedelta, losses: int, saved: int = 0) -> Hazard:
     """
-    Combine the observations with an assumption: one loss without notice in MEAN_TIME_BETWEEN_INTERRUPTIONS ("assumed"
-    in the formula). `saved` is the number of losses in which no step was lost, because the last step had already been
-    committed.
+    Combine the observations with an assumption: one loss without notice in MEAN_TIME_BETWEEN_INTERRUPTIONS. `saved` is
+    the number of losses in which no step was lost, because the last step had already been committed.
 
-        mean time between losses = (assumed + time on spot) / (1 + losses)
+        mean time between losses = (MEAN_TIME_BETWEEN_INTERRUPTIONS + time on spot) / (1 + losses)
     """
     mean = (MEAN_TIME_BETWEEN_INTERRUPTIONS + time_on_spot) / (1 + losses)
     return Hazard(mean, saved / (1 + losses), 1 / (1 + losses))
@@ -133,8 +132,8 @@ def _watched(attempt: Attempt, now: datetime) -> timedelta:
 
 def _was_followed(attempt: Attempt) -> bool:
     """
-    Return True if the attempt's instance was lost within FOLLOWS_WITHIN after its recommendation. If the instance had a
-    notice, it counts as lost at the time of the notice.
+    Return True if the attempt's instance was lost at most FOLLOWS_WITHIN after its recommendation. An instance with a
+    notice counts as lost at the time of the notice.
     """
     assert attempt.rebalance_at is not None
     lost = attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED

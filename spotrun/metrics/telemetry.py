@@ -25,7 +25,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def send(uid: str, stretches: Iterable[TraceSpan], exporter: SpanExporter) -> int:
     """
-    Send the stretches, and return their number.
+    Send a run's stretches of time as spans, and return their number.
 
     A span's id is computed from the run and the stretch's key. So a stretch that is sent twice is still one span.
 
@@ -65,7 +65,9 @@ def _nanoseconds(moment: datetime) -> int:
 
 
 class _Ids(IdGenerator):
-    """Generates ids from a run's uid and from `key`, the key of the next stretch."""
+    """
+    Generates a run's trace id from the run's uid, and each span id from the uid and `key`. Set `key` before each span.
+    """
 
     def __init__(self, uid: str) -> None:
         self._uid = uid

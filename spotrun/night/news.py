@@ -4,7 +4,7 @@ night's function, because no process runs between two calls.
 
 A call first takes care of the run. If there is something to report, the call then takes a few seconds longer to send
 the notifications; otherwise it sends nothing to the receivers. If a notification cannot be delivered, the next call
-tries again. The function gives up after the same number of tries as any other runner.
+tries again, up to the same number of tries as in other runners.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class NightNews:
 
     def tell(self, entries: Sequence[Entry], last: News | None) -> list[str]:
         """
-        Send the notifications about `entries` that were not sent before, and then `last`. `entries` is the whole
-        ledger. Return a sentence for each failed delivery, without secrets.
+        Send all unsent notifications about `entries`, the whole ledger, and then `last`. Return a sentence for each
+        failed delivery, without secrets.
         """
         if not self._webhooks:
             return []
@@ -93,7 +93,7 @@ class NightNews:
         return failures
 
     def _opened(self) -> tuple[dict[int, Sink], Redactor]:
-        """Return a sink for each webhook that has undelivered notifications, and a redactor for these."""
+        """Return a sink for each webhook that has undelivered notifications, and a redactor for the notifications."""
         wanted = {number: self._webhooks[number] for number, _ in self._waiting}
         addresses: Mapping[str, str] = {}
         why = ""
@@ -118,8 +118,8 @@ def _sink(webhook: NotifySpec, addresses: Mapping[str, str], why: str) -> Sink:
 
 class _Unreadable:
     """
-    A stand-in for a webhook whose address cannot be read now. Each delivery to it fails and counts as a try, so a
-    notification is eventually given up.
+    A stand-in for a webhook whose address cannot be read now. Each delivery to it fails and counts as a try, so spotrun
+    eventually gives up the notification.
     """
 
     def __init__(self, variable: str, why: str) -> None:

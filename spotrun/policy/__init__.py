@@ -1,7 +1,4 @@
-"""
-Decides what a run does next: `decide(state, spec, world, now)` (see `spotrun.policy.decision`), a function without side
-effects.
-"""
+"""Decides what a run does next: `decide(state, spec, world, now)`, a pure function (`spotrun.policy.decision`)."""
 
 from spotrun.policy.actions import Action, Append, Execute, Terminate, Wait
 from spotrun.policy.decision import decide, finished

@@ -54,7 +54,7 @@ class Chosen(msgspec.Struct, frozen=True):
 
 def keep_going(facts: Facts) -> Iterator[Action]:
     """
-    Yield what is needed to keep the run training. A standby that is ready takes over. An instance that has to leave is
+    Yield the actions that keep the run training. A standby that is ready takes over. An instance that has to leave is
     replaced. If it pays to move to a better instance, that instance is requested.
     """
     state = facts.state
@@ -118,8 +118,8 @@ def _reason_to_go_home(facts: Facts) -> str:
 
 def _in_time(facts: Facts) -> Iterator[Action]:
     """
-    Yield the actions that the deadline requires. If the strategy waits for spot and the user's own machine is
-    available, the run trains on that machine until there is spot.
+    Yield the actions that the deadline requires. While the strategy waits for spot, the run trains on the user's own
+    machine, if that is free.
     """
     found: list[Action] = list(towards_deadline(facts)) or list(_before_a_loss(facts))
     current, home = facts.state.current, at_home_now(facts)
@@ -130,9 +130,9 @@ def _in_time(facts: Facts) -> Iterator[Action]:
 
 def _before_a_loss(facts: Facts) -> Iterator[Action]:
     """
-    Request a standby that replaces the running instance, although that instance could continue to train. There are two
-    cases. In the first, the cloud has recommended leaving the pool, and a move to another pool saves money. In the
-    second, a move to another kind of instance saves money.
+    Request a standby that replaces the running instance, although that instance could continue to train. This happens
+    if a move to another kind of instance saves money, or if the cloud has sent a recommendation and a move to another
+    pool saves money.
     """
     move = move_in_time(facts)
     other = move_to_another_kind(facts) if move is None else None
@@ -174,12 +174,12 @@ def patience(spec: RunSpec) -> Patient:
 
 def may_return_to_spot(facts: Facts, current: Attempt) -> bool:
     """
-    Return True if the run, which now trains on demand, is allowed to request spot again: if the cool-down has passed
-    both since it began to train on demand and since its last request for spot failed.
+    Return True if the run, which now trains on demand, is allowed to request spot again. It is allowed if two periods
+    exceed the cool-down: the time on demand, and the time since the last failed request for spot.
 
-    If the job allows several kinds of instances, only the time since the run began to train on demand is checked. A
-    failed request does not matter in this case, because a refusal by a pool of one kind says nothing about the other
-    kinds. Instead, each pool has its own cool-down.
+    If the job allows several kinds of instances, only the time on demand is checked. A failed request does not matter
+    in this case, because a refusal by a pool of one kind says nothing about the other kinds. Instead, each pool has its
+    own cool-down.
     """
     state = facts.state
     if state.launch_of(current).intent.offering.capacity_type is not CapacityType.ON_DEMAND:
@@ -223,8 +223,8 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
     lost an instance.
 
     The run changes to on-demand when it has been without spot for longer than `on_demand_after`, counted from the last
-    loss or its notice. But it first requests spot at least once: some pool, though not every one, must have refused a
-    request in this time. In three cases the run changes to on-demand immediately:
+    loss or its notice. But first at least one request for spot must have failed in this time. In three cases the run
+    changes to on-demand immediately:
 
     - no spot pool suits the job
     - nothing trains, and every spot pool has rejected the request
@@ -257,8 +257,8 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
 
 def _why_no_spot_helps(facts: Facts, spot: list[Offering]) -> str:
     """
-    Return the reason why it is useless to wait for spot. Return "" if waiting may help, or if an instance still trains.
-    `spot` are the spot offerings that can be requested now.
+    Return the reason why waiting for spot is pointless. Return "" if spot may become available, or if an instance still
+    trains. `spot` contains the spot offerings that can be requested now.
     """
     if not spot_offerings(facts):
         return "no spot pool suits"
@@ -336,8 +336,8 @@ def _capacity_missing_since(facts: Facts) -> datetime:
 
 def _asked_in_vain(facts: Facts) -> bool:
     """
-    Return True if a request for spot has failed since the run began to need a new instance. If none has failed, the
-    spot instance may only be slow to boot, which is no reason to pay for on-demand.
+    Return True if a request for spot has failed since the run began to need a new instance. If none has failed, a spot
+    instance may still be booting, so the run should not pay for on-demand yet.
     """
     since = _capacity_missing_since(facts)
     intended = (launch for launch in spot_launches(facts.state) if launch.intended_at >= since)

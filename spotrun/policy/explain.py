@@ -1,7 +1,4 @@
-"""
-Lists the offerings in the order in which a run would request them, with the reasons, for the user to read before a
-launch.
-"""
+"""Explains to the user, before a launch, in which order a run would request the offerings, and why."""
 
 from __future__ import annotations
 
@@ -32,8 +29,8 @@ class ConsideredOffering(msgspec.Struct, frozen=True):
 
 def considered(facts: Facts) -> list[ConsideredOffering]:
     """
-    Return the offerings that suit a run which was not launched yet, with the reasons for their order. The offerings
-    that the run can request come first, in the order in which it would request them.
+    Return the offerings that suit a run before its launch, with the reasons for their order. The offerings that the run
+    can request come first, in the order in which it would request them.
     """
     spec = facts.spec
     spot = [] if spec.resources.spot_policy == "on-demand" else spot_now(facts)
@@ -70,8 +67,8 @@ def _of_speed(offering: Offering, facts: Facts) -> str:
 
 def _far_away(offering: Offering, facts: Facts) -> str:
     """
-    Describe what is known about the cost of the traffic between `offering` and the bucket. Return "" if the offering is
-    in the bucket's region.
+    Describe the known cost of the traffic between `offering` and the bucket. Return "" if the offering is in the
+    bucket's region.
     """
     created, there = facts.state.created, transfer(facts, offering.region)
     if not _far(offering, facts):

@@ -67,11 +67,11 @@ def record(facts: Facts) -> Iterator[Action]:
 @once
 def instances(facts: Facts) -> dict[MemberName, Instance]:
     """
-    Return the instance of each member, if the cloud shows one.
+    Return the instance of each member that has one in the cloud's list.
 
-    The cloud may show other instances with the same tags, because consoles copy the tags when a user launches "another
-    like this". If the ledger has recorded the member's instance, return that instance. Otherwise return the oldest
-    instance with these tags.
+    The list may contain other instances with the same tags, because consoles copy the tags when a user launches
+    "another like this". If the ledger has recorded the member's instance, return that instance. Otherwise return the
+    oldest instance with these tags.
     """
     found: dict[MemberName, Instance] = {}
     for instance in sorted(facts.world.instances, key=lambda each: each.launched_at):
@@ -98,8 +98,8 @@ def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceG
     assert instance.ended_at is not None
     assert instance.ended_by is not None
     member, launch = state.member(name), state.launches[name.launch]
-    # If the ledger has the start of billing, take it from there: what the cloud reported while the instance was running
-    # is more reliable than what it reports now. Exception: if the instance never ran, use the cloud's present report.
+    # Prefer the start of billing in the ledger, because the cloud's report while the instance was running is more
+    # reliable than its present report. If the instance never ran, use the present report.
     is_told = member.recorded is None or (instance.never_ran and not launch.came_up)
     billed_from = instance.billed_from if is_told or member.recorded is None else member.recorded.billed_from
     return ev.InstanceGone(
@@ -107,8 +107,8 @@ def _gone(state: RunState, name: MemberName, instance: Instance) -> ev.InstanceG
         member=state.told(name),
         instance_id=instance.instance_id,
         billed_from=billed_from,
-        # The end must not be before the start of billing. It could be if two runners with different clocks recorded the
-        # two times.
+        # The end must not be before the start of billing, even if two runners with different clocks recorded the two
+        # times.
         ended_at=max(instance.ended_at, billed_from or instance.ended_at),
         ended_by=instance.ended_by,
         prices=_until_it_was_off(_prices(state, name, instance, billed_from), instance.off_since),
@@ -134,8 +134,8 @@ def _prices(
 
 def _until_it_was_off(prices: tuple[PriceSegment, ...], off_since: datetime | None) -> tuple[PriceSegment, ...]:
     """
-    Return `prices`, with 0 as the machine's price from the time at which the instance was switched off. After that, the
-    cloud may have billed the disk, but not the machine.
+    Return `prices` with the machine's price set to 0 from the time at which the instance was switched off. From then
+    on, the cloud may bill the disk, but not the machine.
     """
     if off_since is None or not prices or switched_off_at(prices) is not None:
         return prices
@@ -215,8 +215,7 @@ def _not_listed(facts: Facts, launch: Launch) -> Iterator[Action]:
 
 def _not_listed_again(facts: Facts, name: MemberName) -> Iterator[Action]:
     """
-    Record the end of an instance that is in the ledger and that the cloud no longer lists, unless its agent still
-    writes heartbeats.
+    Record the end of an instance that the cloud no longer lists, unless its agent still writes heartbeats.
     """
     state, recorded = facts.state, facts.state.member(name).recorded
     assert recorded is not None
@@ -257,15 +256,17 @@ def _not_launched(facts: Facts, launch: Launch) -> Iterator[Action]:
 
 
 def _had_time_to_go(facts: Facts, name: MemberName) -> bool:
-    """Return True if the member's instance should have ended by now, given the time at which it had to leave."""
+    """
+    Return True if the time by which the member's instance had to leave is long enough ago that it should have ended.
+    """
     over_at = over_by(facts.state, name)
     return over_at is not None and facts.now > over_at
 
 
 def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
     """
-    Return the reason why the launch in `intent` must no longer be requested (protocol 10); None if it may still be
-    requested. The limits in the job and the budget are not checked here, because the fold has checked them.
+    Return the reason why the launch that `intent` records must not be requested any more (protocol 10); None if it may
+    still be requested. The limits in the job and the budget are not checked here, because the fold has checked them.
     """
     wanted = [found for found in within_price(facts) if found.pool == intent.offering.pool]
     capacity_type = intent.offering.capacity_type

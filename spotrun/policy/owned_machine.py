@@ -1,8 +1,8 @@
 """
 Decides when a run trains on the user's own machine, and when in the cloud.
 
-The user's machine costs the same whether it trains or not. So the run prefers it to the cloud at any price, as long as
-the machine is free and can meet the deadline:
+The user's machine costs the same whether it trains or not. So the run prefers it to the cloud, whatever the cloud's
+prices are, as long as the machine is free and can meet the deadline:
 
     time left >= start + time for the remaining work at home + its possible error + rework after one fault
 
@@ -81,8 +81,8 @@ def work_at_home(facts: Facts) -> Workload | None:
 
 def holds(facts: Facts, *, there: bool) -> bool:
     """
-    Return True if the user's machine can meet the deadline without the cloud. If the run already trains there
-    (`there`), no time for a start is included.
+    Return True if the user's machine alone can meet the deadline. `there` is True if the run already trains on it; then
+    no time for a start is added.
     """
     spare = spare_s(facts, there=there)
     return spare is not None and spare >= 0
@@ -117,8 +117,7 @@ def why_home(facts: Facts, offering: Offering) -> str:
 
 def _pays_to_return(facts: Facts, current: Attempt) -> bool:
     """
-    Return True if it pays to move home from the cloud: if the remaining work takes longer than the start and the
-    handover.
+    Return True if it pays to move home from the cloud: the remaining work takes longer than the start and the handover.
     """
     if facts.now - current.started_at < facts.spec.policy.return_cooldown:
         return False
@@ -128,8 +127,8 @@ def _pays_to_return(facts: Facts, current: Attempt) -> bool:
 
 def _rests(facts: Facts) -> bool:
     """
-    Return True if the user's machine is not to be requested for now, because it has recently refused a launch, or a
-    launch on it has ended unexpectedly.
+    Return True if the run should not request the user's machine for now, because the machine has recently refused a
+    launch, or a launch on it has ended unexpectedly.
     """
     newest = next((each for each in reversed(facts.state.launches.values()) if _is_own(each)), None)
     if newest is None:

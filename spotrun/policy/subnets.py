@@ -1,6 +1,7 @@
 """
-Chooses the subnet in which an instance starts: the best subnet of its zone. If an instance in that subnet ended before
-it trained, another subnet of the zone is chosen. If all of them have failed, another zone is preferred.
+Chooses the subnet in which an instance starts. A subnet has failed if an instance in it ended before training began.
+Within a zone, the best subnet that has not failed is chosen. If all subnets of a zone have failed, another zone is
+preferred.
 
 A subnet may lack a route to other networks, so that instances in it cannot install what their agents need. If the run
 continued to use such a subnet, it would pay for one machine after another without training on any.
@@ -38,8 +39,8 @@ def surrounded(state: RunState, offering: Offering) -> Offering:
 @once
 def failing_zones(facts: Facts) -> set[str]:
     """
-    Return the zones whose newest instance ended within the last hour, before it had trained, and which have no subnet
-    left to try.
+    Return the zones that have no subnet left to try, and whose newest instance ended within the last hour, before
+    training began.
     """
     failed = _failed_subnets(facts.state)
     untried = {found.zone for found in facts.world.offerings if {*found.subnets} - failed - {""}}
@@ -54,7 +55,7 @@ def _just_failed(facts: Facts, launch: Launch) -> bool:
 
 def _failed_subnets(state: RunState) -> set[str]:
     """
-    Return the subnets whose newest instance ended before it trained. Only the launches from `_telling` are considered.
+    Return the subnets whose newest instance ended before training began. Only the launches from `_telling` count.
     """
     newest = {launch.intent.offering.subnet: launch for launch in _telling(state)}
     return {subnet for subnet, launch in newest.items() if not launch.came_up}
@@ -62,8 +63,9 @@ def _failed_subnets(state: RunState) -> set[str]:
 
 def _telling(state: RunState) -> Iterator[Launch]:
     """
-    Yield the launches whose outcome tells whether their zone and subnet work, oldest first: those whose agent came up,
-    and those whose instance ran but ended before it trained. Leave out failures before the run was last resumed.
+    Yield the launches whose outcome shows whether their zone and subnet work, oldest first: those whose agent came up,
+    and those whose instance ran but ended before training began. Launches that failed before the last `spotrun resume`
+    are left out.
     """
     for launch in state.launches.values():
         failed = launch.intended_at >= state.opened_at and stillborn(launch) and not rejected(launch)

@@ -2,14 +2,14 @@
 Decides whether to train for a while on a kind of instance in order to measure its speed (a trial), although another
 kind is known or believed to be cheaper.
 
-Let i be the best kind known so far, and c_k the dollars for which kind k does as much work as the first kind does in an
-hour. A trial of kind j is expected to save
+Let i be the best kind known so far, and let c_k be the dollars that it costs to do, on kind k, the work that the first
+kind does in an hour. A trial of kind j is expected to save
 
     E[max(0, c_i - c_j)] * work left, in hours on the first kind
 
-where the logarithm of c_j is as uncertain as the logarithm of j's speed. If the intervals of the two speeds do not
-overlap, the saving is close to 0. If there is a deadline, a speed at which the run would miss it counts as no saving.
-If j turns out to cost more than i, the cost of the trial and of moving back to i is wasted.
+where log c_j has the same uncertainty as the logarithm of j's speed. If the intervals of the speeds of i and j do not
+overlap, the expected saving is close to 0. If the run would miss its deadline at some speed of j, that speed
+contributes no saving. If j turns out to cost more than i, the cost of the trial and of moving back to i is wasted.
 
 The cost of a trial depends on the moment:
 
@@ -22,9 +22,9 @@ The cost of a trial depends on the moment:
 A trial pays if its expected saving exceeds its expected loss. The loss has three parts: the cost of the start; the cost
 of moving back, if j costs more; and the extra cost of training on j instead of i.
 
-The *reserve* of kind j is the cost c_i of the best known kind at which a trial of j would just pay. If c_i is lower,
-the trial does not pay. The kind with the lowest reserve is tried first. There are no more trials when c_i is below all
-reserves. This rule is optimal (Weitzman 1979, Optimal search for the best alternative).
+The *reserve* of kind j is the value of c_i, the cost of the best known kind, at which a trial of j would just pay. If
+c_i is lower, the trial does not pay. The kind with the lowest reserve is tried first. There are no more trials when c_i
+is below all reserves. This rule is optimal (Weitzman 1979, Optimal search for the best alternative).
 
 All trials together, including the moves back, are expected to lose at most the share EXPLORED of the run's cost. The
 loss is measured against the first kind in the job's list, because a job that allowed only one kind would use that one.
@@ -84,8 +84,8 @@ class KindTrial(msgspec.Struct, frozen=True):
 
 def begun_with(facts: Facts, work: Work) -> Kind | None:
     """
-    Return the kind with which the run begins if no kind was measured yet. Of the kinds whose possible loss is within
-    the limits, this is the kind that is believed to be cheapest.
+    Return the kind with which the run begins if no kind was measured yet: the one that is believed to be cheapest,
+    among the kinds whose possible loss is within the limits.
     """
     cheapest, first = cheapest_of_kinds(facts, work), choice(facts)[0]
     if first not in cheapest:
@@ -102,8 +102,8 @@ def begun_with(facts: Facts, work: Work) -> Kind | None:
 
 class Until(msgspec.Struct, frozen=True):
     """
-    The time until the next start that the run needs even without a trial. `work_h` is the work done until then, in
-    hours of the first kind. `could_wait` is True if the trial could be made at that start instead of now.
+    The time until the run next starts an instance, even without a trial. `work_h` is the work that is done until then,
+    in hours of training on the first kind. `could_wait` is True if the trial could wait for that start.
     """
 
     work_h: float
@@ -112,8 +112,8 @@ class Until(msgspec.Struct, frozen=True):
 
 def worth_a_trial(facts: Facts, work: Work, asked: Work, until: Until | None = None) -> KindTrial | None:
     """
-    Return the trial to make first, of a kind in `asked` that was not measured. Return None if no trial pays, or if the
-    amount of remaining work is unknown.
+    Return the best next trial. Only kinds in `asked` that were not measured are considered. Return None if no trial
+    pays, or if the amount of remaining work is unknown.
 
     `until` is None if an instance has to start now in any case.
     """
@@ -168,8 +168,7 @@ def _spread(facts: Facts, one: Kind, other: Kind) -> float:
 
 def expected_gain(known: float, believed: float, spread: float, most: float = inf) -> float:
     """
-    Return E[max(0, known - x)] for a log-normal x with the median `believed`, where any x above `most` counts as no
-    gain.
+    Return E[max(0, known - x)] for a log-normal x with the median `believed`. An x above `most` contributes no gain.
     """
     if min(known, believed, most) <= 0:
         return 0.0
@@ -201,7 +200,8 @@ def _trial_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> f
 
 def _expected_usd(facts: Facts, tried: Offering, known: Offering, starts: int, dearer: float, spread: float) -> float:
     """
-    Return the expected loss of a trial. The work on `tried` is believed to cost `dearer` times as much as on `known`.
+    Return the expected loss of a trial. `dearer` is the estimated cost of the work on `tried`, divided by its cost on
+    `known`.
     """
     in_vain = expected_gain(1.0, 1 / dearer, spread)
     worse = _phi(log(dearer) / spread)
@@ -211,8 +211,8 @@ def _expected_usd(facts: Facts, tried: Offering, known: Offering, starts: int, d
 
 def _there_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> float:
     """
-    Return the cost of starting `tried`. After an interruption, an instance has to start in any case, so the result is
-    only how much more it costs to start `tried` than `known`.
+    Return the extra cost of starting `tried`. After an interruption, an instance has to start in any case, so only the
+    difference to the cost of starting `known` counts.
     """
     instead_usd = 0.0 if starts > 1 else _start_usd(facts, known)
     return max(0.0, _start_usd(facts, tried) - instead_usd)
@@ -220,7 +220,8 @@ def _there_usd(facts: Facts, tried: Offering, known: Offering, starts: int) -> f
 
 def _stay_usd(facts: Facts, tried: Offering) -> float:
     """
-    Return the cost of training on `tried` until its speed is known and, after that, until its replacement has started.
+    Return the cost of training on `tried` until its speed is measured, and of keeping it until its replacement has
+    started.
     """
     return float(tried.price_usd_per_hour) * _hours(assumptions.TRIAL.total_seconds() + changeover(facts.state))
 
@@ -235,9 +236,9 @@ def _hours(seconds: float) -> float:
 
 def lost_usd(facts: Facts, best: Kind, usd: float) -> float:
     """
-    Return how much more the trials so far have cost than the same work would have cost on the best kind. `usd` is what
-    the best kind costs for the work that the first kind does in an hour. The kind on which the run first trained does
-    not count as a trial.
+    Return the extra cost of the trials so far: what they cost, minus the cost of the same work on the best kind. `usd`
+    is the cost, on the best kind, of the work that the first kind does in an hour. The kind on which the run first
+    trained does not count as a trial.
     """
     tried = [kind for kind in trained_kinds(facts.state, choice(facts))[1:] if kind != best]
     return sum(max(0.0, _paid_usd(facts, kind) - usd * _made_h(facts, kind)) for kind in tried)

@@ -1,12 +1,12 @@
 """
 Rounds the dollars in tables so that, in each row and in each column, the amounts shown add up exactly to the sum shown.
 
-Each amount is rounded up or down to the same number of decimals, and zero stays zero. The method considers only amounts
-that still have a remainder beyond these decimals. Among them, it looks for a cycle: a path from amount to amount,
-alternately along a row and along a column, that returns to its start. Along the cycle, it alternately adds and
-subtracts the same quantity, so no sum changes. The quantity is chosen so that one remainder becomes zero. This is
-repeated until no remainder is left. Statistical offices use this method (B. D. Causey, L. H. Cox, L. R. Ernst,
-"Applications of Transportation Theory to Statistical Problems", JASA 80, 1985).
+Each amount is rounded up or down to the same number of decimals, and zero stays zero. An amount has a remainder if it
+has more decimals than that. Among the amounts with a remainder, the method finds a cycle: a path that moves from amount
+to amount, alternately along a row and along a column, and returns to its start. Along the cycle, it alternately adds
+and subtracts one quantity, chosen to make one remainder zero. No row's or column's sum changes. The method repeats this
+until no remainder is left. Statistical offices use this method (B. D. Causey, L. H. Cox, L. R. Ernst, "Applications of
+Transportation Theory to Statistical Problems", JASA 80, 1985).
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def _money(account: Account, parts: Sequence[Decimal], places: int, compared: st
 
 def as_text(shown: Decimal, exact: Decimal, places: int) -> str:
     """
-    Format an amount as `$0.0123`. An amount of exactly zero is a dash, and an amount that rounds to zero is `<$0.0001`.
+    Format an amount as `$0.0123`. An amount of exactly zero is shown as a dash, and an amount that rounds to zero as
+    `<$0.0001`.
     """
     if not exact:
         return NOTHING
@@ -99,14 +100,14 @@ def rounded(rows: Sequence[Sequence[Decimal]], places: int) -> list[list[Decimal
     """
     Round each amount up or down to `places` decimals.
 
-    The sums of the rounded rows and columns are the exact sums, rounded up or down. The sum of all rounded amounts is
-    the exact sum, rounded to the nearest value.
+    The rounded amounts of each row and each column add up to its exact sum, rounded up or down. All rounded amounts
+    together add up to the exact total, rounded to the nearest value.
     """
     digits = max([places, *(-_exponent(amount) for row in rows for amount in row)])
     unit = 10 ** (digits - places)
     exact = [[int(amount.scaleb(digits)) for amount in row] for row in rows]
-    # Append its negated sum to each row and each column. Then all of them add up to zero, so each amount with a
-    # remainder is part of a cycle.
+    # Extend each row and each column by its negated sum. Then each row and each column adds up to zero, so each amount
+    # with a remainder is part of a cycle.
     table = [[*row, -sum(row)] for row in exact]
     table.append([-sum(column) for column in zip(*table, strict=True)])
     _shift_rests(table, unit)
@@ -154,8 +155,8 @@ def _nearest(amount: int, unit: int) -> int:
 
 def _cycle(graph: dict[int, set[int]]) -> list[Place]:
     """
-    Find a cycle of amounts with a remainder, and return their places. Each place of the cycle has one neighbour in its
-    row and one neighbour in its column.
+    Find a cycle of amounts with a remainder, and return their places. Each place of the cycle has one neighbor in its
+    row and one neighbor in its column.
 
     In the graph, row i is the node `i`, column j is the node `~j`, and each amount with a remainder is an edge. Every
     node has at least two edges: each row and each column adds up to zero, so if one of its amounts has a remainder, at

@@ -22,8 +22,8 @@ def budget_forecast(
 
 def budget_line(found: BudgetForecast) -> str:
     """
-    Return `$12.30 of $40: passes it in epoch 37 at 11-22 02:10 UTC, and needs $51.20`. Leave out what is not known:
-    without any forecast, return only `$12.30 of $40`.
+    Describe the budget in one line: `$12.30 of $40: passes it in epoch 37 at 11-22 02:10 UTC, and needs $51.20`.
+    Unknown parts are left out: without any forecast, return only `$12.30 of $40`.
     """
     spent = dollars(found.spent_usd) if found.spent_usd else "$0"
     clock = f" {zone(found.time_scale)}"

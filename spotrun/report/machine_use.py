@@ -1,4 +1,4 @@
-"""Formats figures on how busy a run's machines were, for the report and as JSON."""
+"""Formats the utilization of a run's machines, for the report and as JSON."""
 
 from __future__ import annotations
 

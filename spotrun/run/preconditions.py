@@ -226,8 +226,8 @@ def _check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
 
 def _is_kept(state: RunState, prefix: str) -> bool:
     """
-    Return True if the objects whose names begin with `prefix` are certain to stay in the store. They are if the commit
-    to which they belong is not retired, or if another commit borrows from it.
+    Return True if the objects whose names begin with `prefix` are certain to stay in the store: the commit to which
+    they belong is not retired, or another commit borrows from it.
     """
     if prefix in state.borrowers:
         return True

@@ -1,4 +1,4 @@
-"""Takes care of a run in the foreground, for launch and resume."""
+"""Takes care of a run in the foreground, for `spotrun launch` and `spotrun resume`."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ def _of_member(state: RunState) -> str:
 
 def launch_again(run: OpenRun, state: RunState) -> str:
     """
-    Return advice on how to train a changed script: from the beginning, or from the run's newest checkpoint if it has
-    one.
+    Return advice for a changed script: how to train it from the beginning, or from the run's newest checkpoint if it
+    has one.
     """
     if not state.has_weights:
         return "to train the changed code, launch again"

@@ -1,4 +1,4 @@
-"""Completes a word in a shell: names of runs in the store, and of files that may be jobs."""
+"""Completes words in a shell: the names of runs in the store, and of files that may be jobs."""
 
 from __future__ import annotations
 

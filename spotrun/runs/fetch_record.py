@@ -1,9 +1,9 @@
 """
 Records which files `spotrun fetch` wrote into a folder, so that a later fetch detects the files that the user changed.
 
-The record of a folder is a file in the user's home directory, where no instance can write. Each line has the path of a
-fetched file, and the digests of the bytes that fetch wrote. If several lines have the same path, the last line counts.
-A file in the folder whose path is on no line belongs to the user.
+Each folder has a record: a file in the user's home directory, where no instance can write. A line of the record has the
+path of a fetched file, and the digests of the bytes that fetch wrote. If several lines have the same path, the last one
+counts. All other files in the folder are the user's.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class FetchRecord:
 def _decoded(line: bytes) -> _Line | None:
     """
     Return the decoded line. Return None if the line is incomplete, because the disk was full or the process was killed.
-    Its file is then treated as the user's.
+    The file on that line then counts as the user's.
     """
     try:
         return msgspec.json.decode(line, type=_Line)

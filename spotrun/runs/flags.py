@@ -41,7 +41,7 @@ def read_flag(flag: str, read: Callable[[object], Value], text: str, hint: str |
 
 def only_one(**given: bool) -> None:
     """
-    Check that at most one of these flags is given.
+    Check that at most one of the flags is given.
 
     Raises:
         SpecInvalid: more than one of them is given.
@@ -59,14 +59,14 @@ def known_word(flag: str, word: str, words: Collection[str]) -> str:
         SpecInvalid: `word` is not one of `words`.
     """
     if word not in words:
-        raise SpecInvalid(f"{flag} {word!r} is not known", hint=f"use one of {', '.join(words)}")
+        raise SpecInvalid(f"{flag} does not accept {word!r}", hint=f"use one of {', '.join(words)}")
     return word
 
 
 def with_new_names(words: Sequence[str], known: Container[str]) -> list[str]:
     """
-    Replace old names of flags with the new ones, if the command accepts them. Words after `--` belong to the script and
-    are not changed.
+    Replace each flag's old name by its new name, if the command accepts the new name. Words after `--` belong to the
+    script and are not changed.
 
     Raises:
         SpecInvalid: a flag is given under both of its names.

@@ -1,6 +1,6 @@
 """
-Checks what can be checked of a job before prices and offerings are read: its script, its work folder, its bucket, and
-the packages and variables that it needs on this machine.
+Checks a job before prices and offerings are read: its script, its work folder, its bucket, and the packages and
+variables that it needs on this machine.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ after each loss, and `verify-resume` has nothing to resume from.
 
 class CheckedJob(NamedTuple):
     """
-    The result of checking a job. `notes` are for the user: among others, a note for each check that could not be made.
+    The result of checking a job. `notes` are for the user, and include a note for each check that was not possible.
     `runs` is the store of the job's runs; None if the store could not be opened, or if its bucket could not be listed.
     """
 
@@ -56,8 +56,8 @@ class CheckedJob(NamedTuple):
 
 def check_job(spec: RunSpec, cloud: Cloud, *, all_left_behind: bool = False) -> CheckedJob:
     """
-    Check what a job needs on any machine that may launch it: its script, its work folder, its bucket, and the identity
-    with which its instances log in to the cloud. `check_machine` checks what this machine needs. The checks change
+    Check what a job needs, no matter which machine launches it: its script, its work folder, its bucket, and the
+    identity with which its instances log in to the cloud. `check_machine` checks this machine. The checks change
     nothing.
 
     One of the notes names files of the work folder that are not uploaded: all of them with `all_left_behind`, otherwise
@@ -131,8 +131,8 @@ def left_behind(spec: RunSpec, *, all_of_them: bool = False) -> str | None:
 
 def without_checkpoints(spec: RunSpec) -> str | None:
     """
-    Return a note on a job that may have no checkpoints; None for any other job. spotrun makes checkpoints only if the
-    training uses a framework that it supports, or if the job names files as state.
+    Return a note if the job may get no checkpoints, else None. spotrun makes checkpoints only if the training uses a
+    framework that it supports, or if the job names files as state.
     """
     if spec.train.state or _names(spec, SAVED):
         return None
@@ -152,7 +152,7 @@ def _names(spec: RunSpec, words: re.Pattern[str]) -> bool:
 
 
 def about_home(spec: RunSpec) -> str | None:
-    """Describe the hourly cost of the user's own machine; None for a job without such a machine."""
+    """Describe the hourly cost of the user's own machine. Return None if the job does not use one."""
     name, home = spec.resources.home, spec.home
     if home is None:
         return None
@@ -162,8 +162,8 @@ def about_home(spec: RunSpec) -> str | None:
 
 def alone_at_home(spec: RunSpec) -> str | None:
     """
-    Say what the training would cost, and how long it would take, if the user's own machine did all of it. The forecast
-    covers only the cloud. Return None for a job that does not use such a machine.
+    Estimate the cost and time of the training if the user's own machine did all of it. (The forecast covers only the
+    cloud.) Return None if the job does not use such a machine.
     """
     name, home, work = spec.resources.home, spec.home, spec.policy.expected_work
     if home is None:

@@ -1,6 +1,6 @@
 """
-Fixes two values of a job when its run begins, because they could change later: the digest of its container image (in
-place of the tag) and its baseline price.
+Pins two values of a job when its run begins, so that later changes do not affect the run: the digest of the job's
+container image (instead of its tag) and its baseline price.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def with_baseline_price(spec: RunSpec) -> RunSpec:
     if price is None:
         nearest = get_close_matches(kind, {each.instance_type for each in on_demand}, 1)
         raise SpecInvalid(
-            f"report.baseline: {spec.resources.cloud} does not rent out {kind} in the job's regions",
+            f"report.baseline: {spec.resources.cloud} does not offer {kind} in the job's regions",
             hint=f"did you mean {nearest[0]}?" if nearest else "see `spotrun offers`, or write US dollars per hour",
             key=("report", "baseline"),
         )
@@ -74,8 +74,7 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
     Raises:
         SpecInvalid: the image does not exist, this user is not allowed to read it, or it was built for other processors
             than the instances have.
-        NotInstalled: this machine has no container engine, and the job would train here: always, or while this machine
-            is free.
+        NotInstalled: this machine has no container engine, and the job would train on this machine.
         RegistryUnavailable: the job names the image by a tag, and the registry cannot be asked for the tag's digest; or
             the job trains on this machine, which does not have the image and cannot reach its registry.
     """
@@ -107,8 +106,8 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
             hint = f"instances on {spec.resources.cloud} have no identity in this registry: use an image in another"
             raise ImageRefused(error.message, hint=hint, key=error.key) from error
         # This user is not allowed to read the image, but the instances log in with another identity, which may be
-        # allowed to read it. If the job gives the image's digest, the run can start, and the user only gets a note. If
-        # the job gives a tag, the digest has to be looked up here, which is not possible: an error.
+        # allowed to read it. If the job gives the image's digest, the run can start, and the user gets a note. If the
+        # job gives a tag, the run cannot start, because its digest would have to be looked up here.
         if not image.digest:
             hint = f"{error.hint}; or {_WRITE_DIGEST}"
             raise RegistryUnavailable(f"the digest of the image is not known: {error.message}", hint=hint) from error
@@ -119,8 +118,8 @@ def with_image(spec: RunSpec, environment: Mapping[str, str]) -> tuple[RunSpec, 
 
 def with_image_here(spec: RunSpec, environment: Mapping[str, str]) -> RunSpec:
     """
-    Return the job with its image's digest, for a command that tries out the job on this machine. Raises the same errors
-    as `with_image`.
+    Return the job with its image's digest, for a command that tries the job on this machine. The errors are those of
+    `with_image`.
     """
     resources = ResourcesSpec(image_id=spec.resources.image_id)
     found, _ = with_image(spec.model_copy(update={"resources": resources}), environment)
@@ -142,8 +141,8 @@ def _digest_here(image: Image) -> str:
 
 def _login(spec: RunSpec, environment: Mapping[str, str], cloud: str) -> tuple[Credentials | None, str]:
     """
-    Return the login to the image's registry, or None if no login is needed or known. The second value is normally "".
-    If only instances can read the job's credentials, it says why this machine cannot ask the registry.
+    Return two values: the login to the image's registry (None if no login is needed or known), and a reason. The reason
+    is normally "". If only instances can read the job's credentials, it says why this machine cannot ask the registry.
 
     If the job has no credentials, the user's identity on `cloud` is used as the login, unless `cloud` is "".
 

@@ -2,8 +2,8 @@
 Finds the cloud that a job names, and declares the rules that each cloud has for a job's specification.
 
 A cloud is one object, described by `spotrun.clouds.cloud.Cloud`. For a built-in cloud, this object is `CLOUD` in
-`spotrun.clouds.NAME.cloud`. Other packages can define further clouds, as entry points of the group `spotrun.clouds`. So
-a program that reads a job imports only the cloud of that job.
+`spotrun.clouds.NAME.cloud`. Other packages can define more clouds, as entry points of the group `spotrun.clouds`. So a
+program that reads a job imports only the cloud of that job.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class CloudRules(Protocol[_Spec]):
 
     @abstractmethod
     def secret(self, name: str) -> Reference:
-        """Return the place from which a secret is read if the job gives only the secret's name, and not its place."""
+        """Return the default place of a secret, for a job that gives only the secret's name."""
 
     @abstractmethod
     def boot(self, spec: _Spec) -> timedelta:
@@ -70,10 +70,10 @@ class CloudRules(Protocol[_Spec]):
 
     @abstractmethod
     def interrupts(self, spec: _Spec) -> bool:
-        """Return True if the cloud can take spot instances away at all."""
+        """Return True if this cloud ever takes spot instances away."""
 
     def longest_life(self, spec: _Spec, offering: Offering) -> timedelta | None:
-        """Return the maximum life of an instance of this offering; None if the cloud sets no limit."""
+        """Return the maximum lifetime of an instance of this offering; None if the cloud sets no limit."""
         return None
 
 

@@ -32,7 +32,7 @@ def _deadline_text(value: timedelta | time | datetime) -> Any:
 
 
 def duration_text(value: Any) -> Any:
-    """Format a duration as seconds (`600s`). Convert any other value to text, but keep None."""
+    """Format a duration as seconds (`600s`). Return None for None, and any other value as text."""
     return duration_in_seconds(value) if isinstance(value, timedelta) else value if value is None else str(value)
 
 

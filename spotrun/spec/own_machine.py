@@ -50,8 +50,8 @@ def read_positive(value: object) -> Decimal:
 
 def _number_in(value: object) -> str:
     """
-    Return advice for a value that was not read as a number: how to write the number that the user probably meant. For
-    example, YAML reads `1e9`, `1M`, `$3` and a value in quotes as text.
+    Return advice on how to write the number that the user probably meant, for a value that YAML reads as text. Examples
+    are `1e9`, `1M`, `$3` and a value in quotes.
     """
     match = _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
@@ -77,7 +77,7 @@ _HoursOfDay = Annotated[Decimal, BeforeValidator(read_positive), Field(le=24), _
 
 class Machine(Model):
     """
-    A machine that the user owns. Its price is spread over `months` months, and it computes on `days_per_month` days of
+    A machine that the user owns. Its price is spread over `months` months, and it is in use on `days_per_month` days of
     each month. `maintenance_usd` is for all months together.
     """
 
@@ -103,20 +103,19 @@ class Machine(Model):
 
     @property
     def fixed_usd_per_month(self) -> Decimal:
-        """Dollars per month that the user pays whether the machine computes or not."""
+        """Dollars per month that the user pays whether the machine is in use or not."""
         return (self.purchase_usd + self.maintenance_usd) / self.months
 
     @property
     def power_usd_per_hour(self) -> Decimal:
         """
-        Dollars per hour for power while the machine computes. While it does not compute, the machine is assumed to be
-        switched off.
+        Dollars per hour for power while the machine is in use. Otherwise, it is assumed to be switched off.
         """
         return (self.watts or Decimal(0)) / 1000 * (self.usd_per_kwh or Decimal(0))
 
     def usd_per_hour(self, days_per_month: Decimal | None = None) -> Decimal:
         """
-        Return the price of an hour of computing:
+        Return the price of an hour in which the machine is in use:
 
             fixed dollars a month / (days a month * hours a day) + kW * dollars a kWh
 
@@ -127,7 +126,7 @@ class Machine(Model):
 
 
 class HardwareSpec(Machine):
-    """A machine that the user owns, and on which runs can train. Describes its cost and its hardware."""
+    """A machine that the user owns and on which runs can train, with its cost and its hardware."""
 
     accelerators: fields.AcceleratorCount | None = Field(
         default=None, description="The machine's GPUs, by name and number: RTX4090:1."

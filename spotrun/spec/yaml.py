@@ -4,9 +4,9 @@ as YAML.
 
 The reader accepts only YAML that all readers understand in the same way. It refuses duplicate keys, tags, several
 documents, `.nan`, and values with a surprising meaning in YAML 1.1 (`no` is a boolean, `1:30` is 90, `010` is 8). Each
-refusal names the line. A file with more than NODES_MAX values is refused too, where each use of an alias counts all
-values that the alias stands for. The merge key (`<<: *defaults`) adds keys to a mapping, but does not replace keys that
-the mapping already has.
+refusal names the line. A file with more than NODES_MAX values is refused too. Each use of an alias counts as all values
+that the alias stands for. The merge key (`<<: *defaults`) adds keys to a mapping, but does not replace keys that the
+mapping already has.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class Document:
     unreadable: set[Key] = field(default_factory=set)
 
     def follows(self, problem: Problem) -> bool:
-        """Return True if a problem exists only because the value at its key, or at a key above, could not be read."""
+        """
+        Return True if a problem exists only because the value of its key, or of an enclosing key, could not be read.
+        """
         return any(problem.key[: len(key)] == key for key in self.unreadable)
 
 
@@ -88,7 +90,7 @@ class _Node:
 
 
 class _Stop(Exception):
-    """The exception that stops reading, because nothing after this point can be read."""
+    """The end of reading: nothing after this point can be read."""
 
     def __init__(self, at: Position, message: str, suggestion: str | None = None, key: Key = ()) -> None:
         self.at = at

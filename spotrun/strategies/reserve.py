@@ -84,8 +84,8 @@ def _worth_their_toll(situation: Situation) -> dict[str, float]:
 
 def reserve_s(situation: Situation) -> float:
     """
-    Return the slack, in seconds, below which waiting for spot costs more than it saves. It includes the margin of the
-    safety net, which must not be spent on waiting or on changeovers.
+    Return the slack, in seconds, below which waiting for spot costs more than it saves. It includes the safety net's
+    margin, which is not available for waiting or changeovers.
     """
     job = situation.job
     return RESERVE_CHANGEOVERS * job.changeover_s + RESERVE_SHARE * situation.work_left_s + job.margin_s
@@ -109,8 +109,8 @@ def _price_of_progress(zone: str, situation: Situation) -> float:
 class Return(msgspec.Struct, frozen=True):
     """
     The figures that decide whether a job returns from on-demand to spot. `life_s` is how long spot is expected to last.
-    `saved_s` is the money that spot saves in this time, and `cost_s` is the cost of the changeover, including the slack
-    that it uses. Both are in seconds: the time on demand that costs the same.
+    `saved_s` is what spot saves in this time, and `cost_s` is the cost of the changeover, including the slack that it
+    uses. Both amounts are given as the number of seconds on demand that cost the same.
     """
 
     life_s: float
@@ -130,8 +130,8 @@ def return_to(zone: str, situation: Situation) -> Return:
 
 def _changeover_cost_s(zone: str, situation: Situation) -> float:
     """
-    Return the cost of a start in `zone`, including the slack that the changeover uses, and the toll. The cost is in
-    seconds: the time on demand that costs the same.
+    Return the cost of a start in `zone`, including the slack that the changeover uses, and the toll. The cost is given
+    as the number of seconds on demand that cost the same.
     """
     on_demand = situation.job.on_demand_usd_per_hour
     share, toll_s = situation.spot[zone] / on_demand, situation.tolls.get(zone, 0.0) * 3600 / on_demand
@@ -141,8 +141,8 @@ def _changeover_cost_s(zone: str, situation: Situation) -> float:
 
 def _may_pay_to_move(here: str, situation: Situation) -> bool:
     """
-    Return False if it is certain that no move to another zone pays: it would not pay even if spot in the cheapest other
-    zone lasted forever. This check is fast. It saves computing how long spot is expected to last in each zone.
+    Return True if a move to the cheapest other zone would pay if spot lasted forever there. If not, no move pays. This
+    fast check saves computing how long spot is expected to last in each zone.
     """
     cheapest = min(usd for zone, usd in situation.spot.items() if zone != here)
     gain = _price_of_progress(here, situation) - cheapest

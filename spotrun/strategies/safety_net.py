@@ -41,8 +41,8 @@ class SafetyNet(msgspec.Struct, frozen=True):
 
 def slack_needed(choice: Choice, situation: Situation) -> float:
     """
-    Return the minimum slack, in seconds, with which `choice` is safe: on-demand can still be started in time after a
-    wait, or after spot is lost at the worst moment.
+    Return the minimum slack, in seconds, at which `choice` is safe. Safe means that on-demand can still be started in
+    time, even after a wait or if spot is lost at the worst moment.
     """
     job = situation.job
     next_loss_s = job.tick_s if choice is None else 0.0 if choice == situation.running else job.changeover_s

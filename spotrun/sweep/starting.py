@@ -124,7 +124,7 @@ def attended(
 
 
 def _attended(sweeping: Sweeping, *, background: bool) -> Outcome | None:
-    """Take care of the sweep. Return None if a background process is to take over."""
+    """Take care of the sweep, and return its result. Return None if a background process has to take over."""
     try:
         is_over = sweeping.attend(background=background)
     except SpotrunError as error:
@@ -210,7 +210,7 @@ def _metric(spec: RunSpec, wish: SweepFlags) -> tuple[str | None, bool]:
     Return the metric, and whether larger values are better. The metric is None if neither a flag nor the job names one.
     """
     if wish.mode not in (None, "min", "max"):
-        raise SpecInvalid(f"--mode {wish.mode!r} is not known", hint="use --mode min or --mode max")
+        raise SpecInvalid(f"--mode does not accept {wish.mode!r}", hint="use --mode min or --mode max")
     kept = spec.checkpoint.keep_best
     metric = wish.metric or (None if kept is None else kept.metric)
     if wish.mode is not None:
@@ -218,7 +218,7 @@ def _metric(spec: RunSpec, wish: SweepFlags) -> tuple[str | None, bool]:
     if kept is not None and metric == kept.metric:
         return metric, kept.mode == "max"
     if metric is not None and any(word in metric.lower() for word in RATES):
-        raise SpecInvalid(f"is a large {metric} good, or a small one?", hint="use --mode max or --mode min")
+        raise SpecInvalid(f"is a higher {metric} better, or a lower one?", hint="use --mode max or --mode min")
     return metric, False
 
 
@@ -288,7 +288,7 @@ def _no_trial(plan: SweepPlan, left: timedelta | None) -> SpecInvalid:
 
 def _with_prices(asked: RequestedSweep) -> tuple[SweepPlan, Market]:
     """
-    Look up the current market. Return two things: the plan with the market's prices added, and the market.
+    Look up the current market. Return the plan with the market's prices added, and the market itself.
 
     Raises:
         SpecInvalid: the budget does not pay for any trial, or no suitable offering exists.
@@ -300,7 +300,7 @@ def _with_prices(asked: RequestedSweep) -> tuple[SweepPlan, Market]:
     if least is not None and least > min(plan.budget_usd, plan.most_usd or plan.budget_usd):
         flag = "--budget" if least > plan.budget_usd else "budget.max_usd of the job"
         raise SpecInvalid(
-            f"{flag} is too small for one trial, which needs ${least} to begin", hint=f"raise it: at least {least}"
+            f"{flag} is too small: a trial needs at least ${least} to begin", hint=f"raise it: at least {least}"
         )
     dearest = max(each.price_usd_per_hour for each in offerings) * spec.num_nodes
     return replace(plan, least_usd=max(plan.least_usd, least or plan.least_usd), usd_per_hour=dearest), market
@@ -316,8 +316,8 @@ def _found(asked: RequestedSweep) -> NamedSweep | None:
 
 def _was_removed(sweep: NamedSweep, runs: Sequence[OpenRun]) -> bool:
     """
-    Return True if the user has deleted the sweep's runs. This is assumed if the sweep has no runs although it began
-    more than FORGOTTEN_AFTER ago. Its name is then free for a new sweep.
+    Return True if the sweep began more than FORGOTTEN_AFTER ago and has no runs: the user has deleted them. The sweep's
+    name is then free for a new sweep.
     """
     return not runs and datetime.now(UTC) - sweep.record.began_at > FORGOTTEN_AFTER
 
@@ -363,8 +363,8 @@ def _created(
 
 def _as_asked(asked: RequestedSweep) -> dict[str, Any]:
     """
-    Return those fields of the sweep's record that depend only on the job and the flags. They may change when the sweep
-    is continued.
+    Return the fields of the sweep's record that depend only on the job and the flags. A user who continues the sweep
+    may change some of them.
     """
     plan = asked.wanted.plan
     return {
@@ -389,7 +389,8 @@ def _carry_on(
     runs.
 
     Raises:
-        SpecInvalid: the existing sweep of this name is a different one, or one of its runs belongs to another user.
+        SpecInvalid: the existing sweep of this name has another grid, sample, seed or job, or one of its runs belongs
+            to another user.
     """
     record, now = sweep.record, _wanted_by(asked, wish)
     changed = [flag for flag, value in now.items() if record.wanted.get(flag) != value]

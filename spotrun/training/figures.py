@@ -1,8 +1,8 @@
 """
 Logs the run's cost so far through the loggers of the training framework, next to the training's metrics.
 
-The cost does not become a metric of the framework itself. The framework's metrics must be bit-identical with and
-without interruptions, because schedulers and early stopping read them, but the cost depends on the interruptions.
+The cost is not logged as a metric of the framework. The framework's metrics must be bit-identical with and without
+interruptions, because schedulers and early stopping read them, but the cost depends on the interruptions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class FiguresBox:
 
     def wait(self, epochs: int, timeout_s: float) -> None:
         """
-        Wait until the agent's figures cover `epochs` epochs. Return immediately if the agent has sent no figures yet.
+        Wait until the agent has sent figures for `epochs` epochs. Return immediately if it has sent no figures yet.
         """
         with self._changed:
             if self._epochs >= 0:
@@ -54,7 +54,7 @@ def log(framework: Framework, box: FiguresBox) -> None:
 
 def log_last(framework: Framework, box: FiguresBox, epochs: int) -> None:
     """
-    At the end of training, log the figures of the whole run. The agent sends them after the last of the run's `epochs`
+    Log the figures of the whole run at the end of training. The agent sends them after the last of the run's `epochs`
     epochs, so wait for them.
     """
     box.wait(epochs, LAST_WAIT_S)

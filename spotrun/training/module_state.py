@@ -91,7 +91,7 @@ def _metrics(parts: Parts) -> list[tuple[str, Any]]:
 
 def counts_of(metric: Any) -> dict[str, int | float]:
     """
-    Return the plain attributes of a metric that are numbers. A metric over a window of recent values, for example,
+    Return the attributes of a metric that are plain numbers. A metric over a window of recent values, for example,
     keeps its position in the window in such an attribute.
     """
     return {name: value for name, value in vars(metric).items() if type(value) in (int, float, bool)}

@@ -1,8 +1,8 @@
 """
 Saves and restores optimizers by the names of the parameters that they train.
 
-torch's `state_dict()` identifies a parameter by a number that counts through all groups. If the script added a group or
-replaced an optimizer during training, the numbers differ in a new process, and a parameter could get another
+torch's `state_dict()` identifies a parameter by its position among the parameters of all groups. If the script added a
+group or replaced an optimizer during training, the positions differ in a new process, and a parameter could get another
 parameter's state. So a snapshot includes the names too. A resume first restores the groups as they were at the
 snapshot, and then loads the states.
 """
@@ -34,8 +34,8 @@ _OF_TORCH = frozenset(vars(Optimizer([nn.Parameter(torch.zeros(1))], {})))
 
 def described(optimizers: Iterable[Any], module: nn.Module) -> list[State]:
     """
-    Return each optimizer's class, and the parameter names in each of its groups. A parameter that `module` does not
-    list has the name None.
+    Return each optimizer's class, and the parameter names in each of its groups. A parameter that is not in `module`
+    has the name None.
     """
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     return [
@@ -51,7 +51,7 @@ def by_name(optimizers: Sequence[Any], module: nn.Module) -> list[State | None] 
     """
     Return a description of each odd optimizer (one that torch cannot save, see `is_odd`): the states, groups and plain
     attributes of the optimizer and of the optimizers in it. Tensors are not copied. The result has an item for each
-    optimizer, which is None for one that is not odd. If no optimizer is odd, the result is None.
+    optimizer; the items of optimizers that are not odd are None. If no optimizer is odd, the result is None.
     """
     if not any(map(is_odd, optimizers)):
         return None
@@ -159,8 +159,7 @@ def _held(optimizer: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
 
 class Parts:
     """
-    A snapshot's description of the optimizers of `module`. It consists of the results of `described` and `by_name` at
-    the time of the snapshot.
+    A snapshot's description of the optimizers of `module`: the results of `described` and `by_name` at the snapshot.
     """
 
     def __init__(self, described: list[State], by_name: list[State | None] | None, module: nn.Module) -> None:
@@ -177,9 +176,8 @@ class Parts:
 
     def made_as_they_were(self, optimizers: Sequence[Any]) -> list[Any]:
         """
-        Return `optimizers`, but replace each optimizer whose class differs from its class in the snapshot by a new
-        optimizer of the snapshot's class. This is possible only for torch's classes; any other optimizer stays as it
-        is.
+        Return `optimizers`, with each optimizer that was of another class in the snapshot replaced by a new one of that
+        class. This is possible only for torch's classes. Other optimizers are returned as they are.
         """
         if self.are_kinds_of(optimizers):
             return list(optimizers)
@@ -231,8 +229,8 @@ class Parts:
 
     def has_whole(self, number: int) -> bool:
         """
-        Return True if the snapshot's description of optimizer `number` contains the complete state of this optimizer
-        and of all optimizers in it. `put` then restores everything, without `load_state_dict`.
+        Return True if the snapshot's description of optimizer `number` contains its complete state, including the state
+        of optimizers that it wraps. `put` then restores everything, without `load_state_dict`.
         """
         saved = self._by_name[number]
         return saved is not None and all(node["whole"] for node in saved.values())
@@ -252,8 +250,9 @@ class Parts:
 
     def put(self, optimizer: Any, number: int) -> None:
         """
-        Restore optimizer `number` and the optimizers in it, in place, from the snapshot's description. Do nothing if
-        the optimizer is not odd (see `is_odd`), because it has no description. Call `Containers.have_again` first.
+        Restore optimizer `number` and the optimizers that it wraps, in place, from the snapshot's description. Do
+        nothing if there is no description: only odd optimizers (see `is_odd`) have one. Call `Containers.have_again`
+        first.
         """
         saved = self._by_name[number]
         if saved is None:
@@ -329,9 +328,9 @@ def _fill(held: Any, value: Any) -> bool:
 
 class Containers:
     """
-    The parameter groups and states that an optimizer and the optimizers inside it have before a load. A load replaces
-    these objects by new ones. If another optimizer shares such an object, it would keep the old one. So after the load,
-    `have_again` puts the original objects back.
+    The parameter groups and states that an optimizer, and the optimizers that it wraps, had before `load_state_dict`.
+    Loading replaces these objects by new ones. If another optimizer shares such an object, it would keep the old one.
+    So after loading, `have_again` puts the original objects back.
     """
 
     def __init__(self, optimizer: Any) -> None:

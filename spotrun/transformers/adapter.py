@@ -41,8 +41,8 @@ def _is_ours(thing: object) -> bool:
 
 def _holder(given: Any) -> object:
     """
-    Return the object whose state has to be saved because the script passed `given` to the Trainer: for a method, the
-    method's object; for any other object, `given` itself. For a plain function, return None, because it can change only
+    Return the object that holds the state of `given`, which the script passed to the Trainer. For a method, this is the
+    method's object; for any other object, `given` itself. For a plain function, return None: it can change only
     variables of its module, which are saved anyway.
     """
     held = getattr(given, "__self__", given)
@@ -228,7 +228,7 @@ class TransformersFramework(TrainerLoop):
 
     def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         """
-        Call `on_epoch_begin` of the script's callbacks `epochs` times: once for each epoch that began before the
+        Call the script's callbacks' `on_epoch_begin` once for each of the `epochs` epochs that began before the
         snapshot. `training` is ignored, because the Trainer calls `on_train_begin` even if no step is left to train.
         """
         trainer = self._trainer
@@ -264,8 +264,8 @@ class TransformersFramework(TrainerLoop):
     def _on_end(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """
         End the training. If the training had already ended in an earlier process, do not call `on_train_end` of the
-        script's callbacks, because the checkpoint includes its effects. Call only what every process has to do, such as
-        closing files.
+        script's callbacks, because the checkpoint includes its effects. Do only what is necessary in every process,
+        such as closing files.
         """
         if self._place is None or not self._place.finished:
             return original(*args, **kwargs)

@@ -55,8 +55,7 @@ OF_THE_MODULE = (
 
 def moved(module: ModuleType) -> list[str]:
     """
-    Return those of the names above that the installed version of transformers does not have. `module` is the module
-    transformers.trainer.
+    Return the names that are missing from the installed version of transformers. `module` is transformers.trainer.
     """
     found = missing(module, (*OF_THE_MODULE, *(f"Trainer.{name}" for name in (*METHODS, *ATTRIBUTES))))
     for name in (each for each in METHODS if f"Trainer.{each}" not in found):

@@ -38,8 +38,8 @@ COUNTS = "trainer_state"
 
 def dump(trainer: Any) -> State:
     """
-    Return the entries that the Trainer adds to a checkpoint in addition to weights and optimizers: its counts, the
-    scheduler and the scaler.
+    Return the entries of a Trainer's checkpoint other than weights and optimizers: its counts, the scheduler and the
+    scaler.
     """
     state = trainer.state
     scheduler, scaler = trainer.lr_scheduler, trainer.accelerator.scaler

@@ -23,7 +23,7 @@ IS_TRACED = "is_traced_by_spotrun"
 
 
 def begin(framework: Framework, trainer: Any) -> TrainerTrace | None:
-    """Return the trace of a fit whose state has been loaded; None if no trace is requested."""
+    """Return the trace of a training; None if no trace is requested. Call this once the training's state is loaded."""
     return TrainerTrace(framework, trainer) if FILE_VARIABLE in os.environ else None
 
 
@@ -98,7 +98,6 @@ class TrainerTrace:
         return original(*args, **kwargs)
 
     def _on_step_end(self, original: Any, *args: Any, **kwargs: Any) -> None:
-        """Handle the end of a step. The Trainer calls this again at the end of an epoch."""
         self._batch_ends()
         original(*args, **kwargs)
         assert self._trace is not None
@@ -118,7 +117,9 @@ class TrainerTrace:
 
 
 def traced_result(process: ProcessTrace, trainer: Any, original: Any, stage: str) -> Any:
-    """Wrap the Trainer's method `original` to record the results of calls outside a training."""
+    """
+    Wrap the Trainer's method `original` (`evaluate` or `predict`), to record the results of calls outside a training.
+    """
 
     @functools.wraps(original)
     def result(*args: Any, **kwargs: Any) -> Any:

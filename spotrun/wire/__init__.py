@@ -1,4 +1,4 @@
 """
-The code that agent and trainer share. It uses only the standard library, because a trainer's Python environment may
-lack every other package.
+The code that the agent and the trainer share. It uses only the standard library, because a trainer's Python environment
+may have no other package.
 """

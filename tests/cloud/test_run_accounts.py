@@ -332,21 +332,21 @@ def test_bucket_without_uniform_access_gets_the_command_for_it(
     google.iam.uniform = False
     refusal = Refusal(status, "conditionNotMet" if status == 412 else "invalid", "Managed folders need uniform access")
     google.fail(f"{FOLDERS}insert", refusal)
-    with pytest.raises(CloudError, match="not uniform") as raised:
+    with pytest.raises(CloudError, match="without uniform bucket-level access") as raised:
         accounts.make(UID, URI)
     assert f"gcloud storage buckets update gs://{BUCKET} --uniform-bucket-level-access" in str(raised.value.hint)
 
 
 def test_a_bucket_of_another_project_takes_no_roles_of_this_one(google: GoogleServer, accounts: RunAccounts) -> None:
     google.iam.bucket_project = "another"
-    with pytest.raises(CloudError, match=f"accepts no roles of the project {PROJECT}.*not supported") as raised:
+    with pytest.raises(CloudError, match=f"does not accept roles of the project {PROJECT}.*not supported") as raised:
         accounts.make(UID, URI)
     assert "infra/gcp" in str(raised.value.hint)
 
 
 def test_a_store_without_managed_folders_takes_no_roles(google: GoogleServer, accounts: RunAccounts) -> None:
     google.fail(f"{FOLDERS}insert", as_json({"error": {"code": 404, "message": "Not Found"}}, 404))
-    with pytest.raises(CloudError, match="accepts no roles") as raised:
+    with pytest.raises(CloudError, match="does not accept roles") as raised:
         accounts.make(UID, URI)
     assert not isinstance(raised.value, CloudUnavailable)
 

@@ -159,5 +159,5 @@ def test_simulate_prints_tables_and_json(sandbox: Sandbox, traces: Path) -> None
     assert "comes-and-goes.json: 1 zone, 1 = available (skypilot), up 67%, tick 600 s" in said
     facts = sandbox.ask_json(*words)
     assert facts["sha256"] in said
-    assert "is not known" in sandbox.ask(*words[:3], "--strategy", "best", code=2)
+    assert "does not accept" in sandbox.ask(*words[:3], "--strategy", "best", code=2)
     assert "needs a unit" in sandbox.ask(*words[:3], "--work", "8", code=2)

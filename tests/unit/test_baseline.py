@@ -52,7 +52,7 @@ def test_baseline_without_a_price_changes_nothing_and_is_reported() -> None:
 
 
 def test_unavailable_baseline_is_refused_with_the_nearest_type() -> None:
-    with pytest.raises(SpecInvalid, match=r"local does not rent out p3\.3xlarge in the job") as caught:
+    with pytest.raises(SpecInvalid, match=r"local does not offer p3\.3xlarge in the job") as caught:
         with_baseline_price(job("p3.3xlarge"))
     assert caught.value.hint == "did you mean p3.2xlarge?"
 

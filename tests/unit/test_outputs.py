@@ -397,7 +397,7 @@ def test_keeper_sends_on_request_and_gives_up_in_time(run: Run, monkeypatch: pyt
     keeper = OutputKeeper(two.node, two.pieces)
     keeper.start(two.attempt)
     keeper.finish(0.1)
-    assert two.notes[-1] == "could not store all of the script's files within 0.1 s of its end"
+    assert two.notes[-1] == "could not store all of the script's files in the 0.1 s after it ended"
     assert run.fetched() == {"a": "after the hold"}
     nobody = {**vars(two.node), "spec": SimpleNamespace(outputs=OutputsSpec(files=()))}
     three = OutputKeeper(SimpleNamespace(**nobody), two.pieces)

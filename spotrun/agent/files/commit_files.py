@@ -67,8 +67,8 @@ class FilesTorn(Exception):
 
 class StateRefused(Exception):
     """
-    spotrun refuses to store a file of a command's state. So it stores nothing of the state: without that file, the
-    other files would be useless.
+    The refusal to store a command's state, because one of its files cannot be stored. The other files would be useless
+    without it.
     """
 
 
@@ -84,8 +84,8 @@ class StoredFile(NamedTuple):
 
 class StoredFiles(NamedTuple):
     """
-    The files of a snapshot, all of them in the store. `name` refers to the list of these files. The caller still has to
-    write this reference to the ledger.
+    The files of a snapshot, all of them in the store. `name` identifies the list of these files. The caller still has
+    to write it to the ledger.
     """
 
     name: CommittedFiles
@@ -95,7 +95,8 @@ class StoredFiles(NamedTuple):
 
 class CommitFiles:
     """
-    Stores the files of snapshots, for the thread that saves snapshots. Call `begin` before each trainer's first one.
+    Stores the files of snapshots, for the thread that saves snapshots. Call `begin` before each trainer's first
+    snapshot.
     """
 
     def __init__(self, context: AgentContext, pieces: ContentStore) -> None:
@@ -105,7 +106,7 @@ class CommitFiles:
         self.known: dict[str, StoredFile] = {}
 
     def begin(self, attempt: int, known: dict[str, StoredFile]) -> None:
-        """Prepare for a new trainer. At its start, the work folder contains the `known` files, and no others."""
+        """Prepare for a new trainer. When it starts, the work folder contains the `known` files, and no others."""
         self._attempt, self.known = attempt, known
 
     @contextlib.contextmanager
@@ -113,9 +114,9 @@ class CommitFiles:
         self, frozen: Frozen | None, control: UploadControl, *, final: bool = False
     ) -> Iterator[StoredFiles | None]:
         """
-        Store the files of a snapshot, and yield them; yield None if the snapshot has no files. Within the `with` block,
-        the caller has to write the ledger's entry that names the files. After the block, other threads are free to
-        delete any stored file that the ledger does not name.
+        Store the files of a snapshot, and yield the stored files, or None if the snapshot has no files. Within the
+        `with` block, the caller has to write the ledger's entry that names the files. After the block, other threads
+        are free to delete any stored file that the ledger does not name.
 
         Raises:
             FilesTorn: the training changed some files before they were read.
@@ -150,7 +151,7 @@ class CommitFiles:
             yield StoredFiles(name, listing, known)
 
     def committed(self, stored: StoredFiles) -> None:
-        """Record that the ledger now names these files."""
+        """Record that these files are in the ledger."""
         self.known = stored.known
         self._pieces.named(stored.name.key, stored.listing)
 
@@ -188,15 +189,15 @@ class _Storing:
         Store the files that have changed. Return all files of the snapshot, changed or not, keyed by path.
 
         Raises:
-            FilesTorn: the training changed some files before they were read. All others were read, so the next snapshot
-                has to copy only the torn files.
+            FilesTorn: the training changed some files before they were read. The next snapshot has to copy only these
+                files, because all others were read.
             StateRefused: a file of a command's state cannot be stored.
             Abandoned: the copy of a command's state cannot be used, because another state was restored after the copy.
         """
         done: dict[str, StoredFile] = {}
         torn: list[str] = []
-        # A command's state usually consists of many small files, so most of the time goes into waiting for the store.
-        # More threads shorten it.
+        # A command's state usually consists of many small files, so most of the time is spent waiting for the store.
+        # More threads shorten the wait.
         senders = SENDERS_AT_THE_END if self._is_whole or self._is_final or hurried else SENDERS
         with ThreadPoolExecutor(senders, "files") as pool:
             coming = {file.path: pool.submit(self._one, file) for file in self._changed(done)}
@@ -214,8 +215,8 @@ class _Storing:
 
     def _changed(self, done: dict[str, StoredFile]) -> list[FrozenFile]:
         """
-        Return the changed files, which have to be read, smallest first. Add to `done` the unchanged files, and those
-        that exceed the checkpoint's limits on number and size, which are left out.
+        Return the files to read, smallest first: those that have changed and are within the checkpoint's limits on
+        number and size. Add all others to `done`; those that exceed the limits are recorded there as left out.
         """
         files, changed = self._frozen.folder.files, []
         sizes = (file.stamp.size_bytes for file in files)

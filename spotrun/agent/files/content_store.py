@@ -44,8 +44,8 @@ class Refused(Exception):
 class StoredList(NamedTuple):
     """
     A list of files that is in the store. `sent` maps the key of each object that had to be sent (the list, and pieces
-    of its files) to the object's size. `stored_bytes` is the size of everything that this list and the earlier lists
-    refer to.
+    of its files) to the object's size. `stored_bytes` is the total size of the pieces that this list and the earlier
+    lists name.
     """
 
     key: str
@@ -121,7 +121,7 @@ class ContentStore:
         return StoredList(key, digest, dict(sending.sent), sum(stored.values()) + len(data))
 
     def named(self, key: str, listing: Listing) -> None:
-        """Record that the ledger now names the list of files that is stored under `key`."""
+        """Record that the list of files under `key` is in the ledger."""
         with self._lock:
             self._lists[key] = listing
 
@@ -138,8 +138,8 @@ class ContentStore:
 
     def tell(self, left_out: Iterable[LeftOut]) -> None:
         """
-        Write to the log which files were left out. Each file is named once for each reason, and only the first TOLD_MAX
-        are named.
+        Write to the log which files were left out. A file is named once for each reason. At most the first TOLD_MAX
+        files are named.
         """
         for each in left_out:
             if each.reason != RESTLESS and len(self._told) < TOLD_MAX and (each.path, each.reason) not in self._told:
@@ -188,9 +188,9 @@ class ContentStore:
 
 class PieceUpload:
     """
-    Sends the pieces of files to the store. If two pieces have the same content, it is sent only once. `known` maps the
-    digests of pieces that are already in the store to these pieces. `sent` maps the keys of the objects sent to their
-    sizes. Several threads may use one PieceUpload.
+    Sends the pieces of files to the store. If two pieces have the same content, only one of them is sent. `known` maps
+    the digests of pieces that are already in the store to these pieces. `sent` maps the keys of the objects sent to
+    their sizes. Several threads may use one PieceUpload.
     """
 
     def __init__(
@@ -230,7 +230,8 @@ class PieceUpload:
 def over_limits(sizes: Iterable[int], files: int, gb: float, key: str, taken_bytes: int = 0) -> Iterator[str | None]:
     """
     For each file, yield the reason why it is left out; None if it is within the limits `files` and `gb`. `sizes` must
-    be in ascending order. `key` is the job's key that sets `gb`. Other files already use `taken_bytes` of `gb`.
+    be in ascending order. `key` is the job's key that sets `gb`. `taken_bytes` is the part of `gb` that other files
+    already use.
     """
     left_bytes = gb * 1e9 - taken_bytes
     for size_bytes in sizes:

@@ -8,8 +8,9 @@ at these times:
 - at a notice
 - when the trainer has ended and its last checkpoint is durable
 
-First the thread sends the changed files in pieces, then the list of all files, and last it writes the ledger's entry.
-So `spotrun fetch` never returns an incomplete upload. The thread writes its errors to the log, and training continues.
+First the thread sends the changed files in pieces, then the list of all files. Only then does it write the ledger
+entry, so `spotrun fetch` never returns an incomplete upload. The thread writes its errors to the log, and training
+continues.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ class OutputKeeper:
         self._free.set()
         self._wake.set()
         if not self._done.wait(within_s):
-            self._context.note(f"could not store all of the script's files within {within_s:.1f} s of its end")
+            self._context.note(f"could not store all of the script's files in the {within_s:.1f} s after it ended")
         self.close()
 
     def close(self) -> None:
@@ -159,7 +160,7 @@ class OutputKeeper:
         except (Abandoned, EntryRefused):
             pass  # the run continues on another instance
         except Exception as error:  # noqa: BLE001  the training goes on after any fault here
-            self._context.note(f"spotrun no longer stores new files of the script: {error!r}")
+            self._context.note(f"spotrun has stopped storing the script's files: {error!r}")
         finally:
             self._done.set()
 
@@ -348,9 +349,9 @@ class _Storing:
 
     def _as_it_rests(self, path: str, seen: FileVersion, resting: Survey | None) -> FileVersion:
         """
-        Return the version of the file to store: the one in `resting`, the later of the two surveys, if there were two.
-        A large file must not have changed since `seen`. A small file is stored even if it has changed, because some
-        small files, such as logs, are written constantly.
+        Return the version of the file to store. `seen` is its version in the first survey. If there was a second
+        survey, `resting`, the version in `resting` is stored. A large file must not have changed since `seen`. A small
+        file is stored even if it has changed, because some small files, such as logs, are written constantly.
 
         Raises:
             Refused: a large file has changed, or the file is gone.

@@ -54,8 +54,8 @@ NAME_FEWER = "name folders with fewer files as train.state, or pack them"
 
 class Writer(NamedTuple):
     """
-    A process that can still write to a file of the state: it has the file open for writing or, if `mapped`, in a memory
-    mapping.
+    A process that can still write to a file of the state. It has the file open for writing, or, if `mapped` is True,
+    has mapped the file into memory.
     """
 
     pid: int
@@ -69,7 +69,7 @@ class Writer(NamedTuple):
 
 
 class TimedSurvey(NamedTuple):
-    """A survey of the state. It took `took_s` seconds of system time."""
+    """A survey of the state, and the seconds of system time that the survey took."""
 
     survey: Survey
     took_s: float
@@ -101,8 +101,8 @@ def why_not_at_rest(before: TimedSurvey, now: TimedSurvey, writer: Writer | None
 def writer_of(files: Files) -> Writer | None:
     """
     Return a process on this machine that has one of `files` open for writing, or mapped shared and writable; None if
-    there is no such process. The agent itself does not count. Processes of other users, which this user is not allowed
-    to inspect, are not found.
+    there is no such process. The agent itself is ignored. Processes of other users, which this user is not allowed to
+    inspect, are not found.
     """
     if not files:
         return None
@@ -146,6 +146,6 @@ def _command(pid: str) -> str:
 
 def in_words(trouble: str) -> tuple[str, str]:
     """
-    Return a report for the user that a state cannot be copied because of `trouble`, and advice on what to do.
+    Return two texts for the user: why the state cannot be copied, given `trouble`, and what to do about it.
     """
     return (trouble, NAME_FEWER) if trouble == TOO_MANY else (f"its files never stop changing: {trouble}", REST_MORE)

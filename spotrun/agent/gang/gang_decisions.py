@@ -64,9 +64,8 @@ def stands(state: RunState, name: MemberName) -> MemberAction:
     """
     Return the next action of member `name` according to the ledger (protocol 33 to 35).
 
-    A member of the current attempt's gang trains. A member of a gang that will replace the current gang reports that it
-    is ready, while the current gang still trains. When all members of the new gang are ready, a runner tells the
-    current gang to hand over.
+    A member of the current attempt's gang trains. Meanwhile, each member of the gang that will replace it reports
+    ready. When all members of the new gang are ready, a runner tells the current gang to hand over.
     """
     launch = state.launches.get(name.launch)
     if launch is None or state.terminal is not None or name.member >= len(launch.members):
@@ -96,11 +95,11 @@ def stays(state: RunState, attempt: Attempt) -> bool:
 
 def gang_to_start(state: RunState, name: MemberName, waited_s: float) -> Gang | None:
     """
-    Return the gang of the next attempt if it is member `name` that has to start this attempt now; otherwise None.
+    Return the gang of the next attempt if member `name` has to start this attempt now; otherwise None.
 
-    The gang consists of as many members as the job requests: the first in the order of their names among the members
-    that are ready. The first of them starts the attempt. If it has not done so after ANOTHER_STARTS_AFTER_S, any other
-    member of the gang starts it (protocol 36).
+    The gang consists of as many members as the job requests. Members that are ready are chosen in the order of their
+    names. The first of them starts the attempt. If it has not done so after ANOTHER_STARTS_AFTER_S, any other member of
+    the gang starts it (protocol 36).
     """
     if state.current is not None or state.terminal is not None or state.stop_requested:
         return None
@@ -114,8 +113,8 @@ def gang_to_start(state: RunState, name: MemberName, waited_s: float) -> Gang | 
 
 def ready_members(state: RunState) -> list[MemberName]:
     """
-    Return the ready members, in the order of their names. A member is ready if it has reported so since the end of the
-    last attempt.
+    Return the ready members, in the order of their names. A member is ready if it has reported ready since the end of
+    the last attempt.
     """
     return [name for name in state.names() if _is_ready(state, name)]
 
@@ -205,9 +204,9 @@ def are_settled(
       is probably waiting in a collective call, and so has no error to report.
     - a member is silent
 
-    `lost` is True if every trainer that has ended says that it lost the connection to another trainer. Then the report
-    of the trainer that failed first may not have arrived yet, or the network between the members is broken. To give
-    that report time, the function returns True only after TOLD_WITHIN_S, unless a member is silent.
+    `lost` is True if every trainer that has ended reported a lost connection to another trainer. Then either the report
+    of the trainer that failed first has not arrived yet, or the network between the members is broken. To give that
+    report time to arrive, the function returns True only after TOLD_WITHIN_S, unless a member is silent.
     """
     if silent_members(seen, now_s, scale):
         return True
@@ -223,7 +222,9 @@ def are_settled(
 def missing_at_start(
     seen: Mapping[MemberName, SeenStatus], attempt: int, incarnation: int, since_s: float, scale: float
 ) -> tuple[MemberName, ...]:
-    """Return the members whose agents have not reported in time that their trainers have begun (protocol 39)."""
+    """
+    Return the members whose trainers should have begun by now, but whose agents have not reported it (protocol 39).
+    """
     if since_s < max(BEGINS_WITHIN_S, BEGINS_WITHIN_MIN_S * scale):
         return ()
     return tuple(name for name, each in seen.items() if _trainer_of(each, attempt, incarnation) is None)

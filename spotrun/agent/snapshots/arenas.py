@@ -9,8 +9,8 @@ snapshot's size, instead of twice the size:
     | arena 0                 |
             | arena 1                 |
 
-The common part of a full arena is sent first. Then the trainer gets the other arena, and writes to it while the last
-third of the first arena is sent. The trainer has at most one arena at a time.
+The common part of a full arena, which it shares with the other arena, is sent first. Then the trainer gets the other
+arena, and writes to it while the last third of the first arena is sent. The trainer has at most one arena at a time.
 
 The memory is a memfd. It needs no /dev/shm, and it remains after the trainer has died, so the trainer's snapshots are
 not lost.
@@ -58,7 +58,7 @@ class Arena:
 
 
 def overlapping(first: int, size_bytes: int) -> list[Arena]:
-    """Make the memory, and return its two arenas, numbered from `first`."""
+    """Allocate the memory of two arenas, and return the arenas, numbered from `first`."""
     own = -(-size_bytes // (OWN_ONE_OF * mmap.PAGESIZE)) * mmap.PAGESIZE
     fd = os.memfd_create(f"spotrun-arena-{first}", os.MFD_CLOEXEC)
     try:
@@ -107,8 +107,8 @@ class Arenas:
 
     def fill(self, number: int) -> Arena | None:
         """
-        Take the full arena `number` over from the trainer, and return it. Return None if the trainer did not have that
-        arena, which is an error of the trainer.
+        Take over the full arena `number` from the trainer, and return the arena. Return None if the trainer did not
+        have that arena, which is an error in the trainer.
         """
         if number != self._given:
             return None
@@ -117,7 +117,7 @@ class Arenas:
         return self._arenas[number]
 
     def spend(self, number: int) -> None:
-        """Record that the common part of a full arena can be overwritten, so the trainer can get the other arena."""
+        """Allow the common part of a full arena to be overwritten, so that the trainer can get the other arena."""
         if number in self._full:
             self._spent.add(number)
 

@@ -1,8 +1,8 @@
 """
-A command that keeps its state in files, which spotrun saves. The files become a checkpoint when a checkpoint is due and
-the files are at rest, after a notice, and after the command has ended.
+Saves the state of a command that keeps it in files. The files are saved as a checkpoint at regular intervals, as soon
+as they are at rest. They are also saved after a notice and after the command has ended.
 
-A training that reports its steps is handled elsewhere: its files become part of its own checkpoints (commit_files.py).
+This does not apply to scripts that report their steps: commit_files.py includes their files in their checkpoints.
 """
 
 from __future__ import annotations

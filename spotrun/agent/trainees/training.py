@@ -41,7 +41,10 @@ from spotrun.trainer_link import (
 
 
 class Training:
-    """The training that `command` becomes when spotrun's callback in it connects to the agent."""
+    """
+    A training with spotrun's callback. The agent treats each script as a command until its callback connects; from then
+    on, this class replaces that `command`.
+    """
 
     def __init__(
         self,
@@ -173,9 +176,9 @@ class Training:
 
     def _let_a_newer_one_in(self, now_s: float) -> None:
         """
-        Drop a snapshot whose upload waits because the newest commit is too recent. The trainer then uses its arena for
-        a newer snapshot. Do this as late as possible: if the trainer dies before it has taken the newer snapshot, all
-        steps since the last commit are lost.
+        Drop the snapshot whose upload waits because the last commit was too recent, so that the trainer can use its
+        arena for a newer one. Do this as late as possible: if the trainer dies before it has taken the newer snapshot,
+        all steps since the last commit are lost.
         """
         snapshot, at, pace = self._saver.held, self._trainer.progress, self._pace
         if snapshot is None or at is None:
@@ -204,7 +207,7 @@ class Training:
         self._outputs.hold()
 
     def leave(self, now_s: float) -> None:
-        """Stop training. If the training has taken no step, kill it, because it has nothing to save."""
+        """Stop training. If no step has been taken, kill the trainer, because there is nothing to save."""
         if self._trainer.progress is None:
             stopped_at = self._context.clock.now()
             self._trainer.kill()
@@ -223,7 +226,7 @@ class Training:
     def is_done(self, exited: Exited) -> bool:
         """
         Return True if the run is complete: the final checkpoint of the last fit() is durable, and after that the script
-        has ended with exit code 0 or has hung. If the script has never trained, in this attempt or an earlier one, exit
+        has ended with exit code 0 or has hung. If the script has not trained in this attempt or an earlier one, exit
         code 0 alone completes the run.
         """
         trainer = self._trainer
@@ -253,8 +256,8 @@ class Training:
 def figures(state: RunState, now: datetime, attempt: int, epochs_ended: int) -> Figures:
     """
     Return the run's figures at `now`, for the script's loggers. `epochs_ended` is the number of epochs that the
-    training has ended, even if no checkpoint contains the last of them yet. If that epoch is lost, so are the figures
-    that were logged for it: a resume also returns the loggers' files to the checkpoint.
+    training has ended, including an epoch whose end no checkpoint contains yet. If this epoch is lost, a resume also
+    removes the figures that were logged for it, because it restores the loggers' files from the checkpoint.
     """
     total = summarise(state, now).total
     return Figures(

@@ -69,7 +69,7 @@ def unknown_region(name: str) -> Unreadable | None:
 
 
 def misnamed(spec: RunSpec) -> Iterator[Unreadable]:
-    """Yield an error for each region and zone that the job names and Google does not have."""
+    """Yield an error for each region or zone in the job that Google does not have."""
     region, zone = spec.resources.region, spec.resources.zone
     if zone and not _ZONE.fullmatch(zone.lower()):
         yield Unreadable(f"{zone} is not a Google Cloud zone", "write one like us-central1-a", at=("resources", "zone"))

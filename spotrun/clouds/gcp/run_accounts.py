@@ -105,7 +105,7 @@ class RunAccounts:
         except AlreadyThere:
             return self._made_before(run_uid, folder)
         except (IdentityUnknown, PolicyForbids) as error:
-            # Google gives these answers if an organization policy forbids making accounts
+            # Google returns these errors if an organization policy forbids creating accounts
             raise AccessDenied(error.message, hint=f"ask for an exception, or {_SHARE}") from error
         return None
 
@@ -210,9 +210,9 @@ class RunAccounts:
     @contextlib.contextmanager
     def _settling(self, since: datetime) -> Iterator[None]:
         """
-        Raise CloudUnavailable if the block fails because Cloud Storage does not know a new account yet, so that the
-        caller repeats the call. `since` is the time at which the account was made. It takes a while until every bucket
-        knows a new account: https://cloud.google.com/iam/docs/service-accounts-create.
+        Raise CloudUnavailable if the block fails only because the account is new. The caller then repeats the call. It
+        takes a while until every bucket knows a new account. `since` is the time at which the account was made. Source:
+        https://cloud.google.com/iam/docs/service-accounts-create.
         """
         try:
             yield
@@ -240,7 +240,7 @@ class RunAccounts:
         if isinstance(error, PolicyForbids):
             return error
         hint = f"use a bucket of that project, with the current infra/gcp deployed there; or {_SHARE}"
-        return CloudError(f"{name} accepts no roles of the project {self._project}: {error.message}", hint=hint)
+        return CloudError(f"{name} does not accept roles of the project {self._project}: {error.message}", hint=hint)
 
 
 @contextlib.contextmanager
@@ -280,7 +280,7 @@ def _in_a_bucket(run_uri: str) -> BucketAddress:
 
 
 def _described(account: Mapping[str, Any]) -> BucketAddress | None:
-    """Return the folder of the run for which spotrun made an account; None if spotrun did not make the account."""
+    """Return the folder of the run to which `account` belongs; None if spotrun did not make the account."""
     if _made_at(account) is None:
         return None
     try:
@@ -297,7 +297,7 @@ def _made_at(account: Mapping[str, Any]) -> datetime | None:
 
 def _not_ours(email: str) -> CloudError:
     what = f"the service account {email} was not made for this run's folder"
-    return CloudError(what, hint=f"gcloud iam service-accounts delete {email}, unless it is in use")
+    return CloudError(what, hint=f"gcloud iam service-accounts delete {email}, if nothing uses it")
 
 
 def _folders_of(folder: BucketAddress) -> str:

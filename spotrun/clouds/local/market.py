@@ -2,9 +2,9 @@
 The simulated spot market. Prices and capacity depend only on a seed and on run time, so every process computes the same
 market.
 
-Its shape follows public traces of V100 and K80 spot capacity (2022-23). A pool's capacity comes and goes. Periods with
-capacity have a median of half an hour and a mean of three hours (a heavy tail); one in ten lasts ten minutes or less.
-After about one loss in four, capacity is back within ten minutes.
+The market is modeled on public traces of V100 and K80 spot capacity (2022-23). A pool's capacity comes and goes.
+Periods with capacity have a median of half an hour and a mean of three hours (a heavy tail); one in ten lasts ten
+minutes or less. After about one loss in four, capacity is back within ten minutes.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class PriceStep(NamedTuple):
 
 
 class Market:
-    """The prices and capacity in one run's market. `origin` is the time at which run time began."""
+    """The market of one run: its prices and capacity. `origin` is the time at which run time began."""
 
     def __init__(self, config: MarketConfig, origin: datetime) -> None:
         self._config = config
@@ -105,7 +105,8 @@ class Market:
 
     def next_loss(self, pool: Pool, at: datetime) -> Loss | None:
         """
-        Return the next loss after `at`. A loss interrupts all instances in the pool. None if the pool is never lost.
+        Return the next loss of the pool after `at`, which interrupts all instances in it. Return None if the pool is
+        never lost.
         """
         if self._never_lost(pool):
             return None
@@ -147,7 +148,7 @@ class Market:
         return self.price_step(pool, at).usd_per_hour
 
     def price_step(self, pool: Pool, at: datetime) -> PriceStep:
-        """Return the price at `at`, with the times between which this price applies."""
+        """Return the price at `at`, with the period in which it applies."""
         if pool.capacity_type is not CapacityType.SPOT:
             return self._constant(self._types[pool.instance_type].on_demand_usd_per_hour)
         if self._config.kind == "calm":
@@ -162,7 +163,10 @@ class Market:
             yield step
 
     def quote(self, offering: Offering, now: datetime) -> Quote:
-        """Return the offering with its prices since LOOKED_BACK ago, or since the market began."""
+        """
+        Return the offering with its prices during the last LOOKED_BACK, or since the market began if that is more
+        recent.
+        """
         pool = offering.pool
         since = max(self._start, now - LOOKED_BACK)
         first = self.price_step(pool, since)

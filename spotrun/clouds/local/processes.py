@@ -40,8 +40,8 @@ def is_alive(process: ProcessMark) -> bool:
 
 def kill(process: ProcessMark) -> None:
     """
-    Send SIGKILL to exactly this process. Harmless if the process is gone, if another process has its id, or if another
-    user owns it.
+    Send SIGKILL to exactly this process. Do nothing if the process is gone, if its id now belongs to another process,
+    or if another user owns it.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         handle = os.pidfd_open(process.pid)
@@ -90,8 +90,8 @@ def kill_all(find: Callable[[], Iterable[ProcessMark]]) -> bool:
 
 def reap() -> dict[int, int]:
     """
-    Collect all dead children. Return their exit codes, keyed by process id; a negative code means that a signal ended
-    the process.
+    Reap all children that have ended. Return their exit codes, keyed by process id; a negative code means that a signal
+    ended the process.
     """
     exit_codes = {}
     with contextlib.suppress(ChildProcessError):
@@ -102,8 +102,8 @@ def reap() -> dict[int, int]:
 
 def become_subreaper() -> None:
     """
-    Become the parent of orphaned descendants from now on. Without this, a process that forks twice would no longer be a
-    descendant of this process.
+    Become the parent of orphaned descendants from now on. Otherwise, a descendant whose parent ends would no longer be
+    a descendant of this process.
     """
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")

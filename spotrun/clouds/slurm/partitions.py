@@ -51,8 +51,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
     def takes_from(self, known: ClusterPartition) -> list[str]:
         """
-        Return the partitions whose jobs may preempt jobs in `known`. They can do so only if the two partitions share
-        nodes, which is not checked here.
+        Return the partitions whose jobs may preempt jobs in `known`. The result is not limited to partitions that share
+        nodes with `known`, although only their jobs can.
         """
         if self.preempt_type != BY_PARTITION or known.preempt_mode == "OFF":
             return []

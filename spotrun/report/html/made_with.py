@@ -19,7 +19,7 @@ PROGRAMS = ("spotrun", "python", "torch", "lightning", "driver")
 
 
 def made_with(state: RunState) -> Markup:
-    """Return a table of the versions, and the job. Fields that spotrun has added to the job are left out."""
+    """Return a table of the versions, followed by the job. Fields that spotrun has added to the job are left out."""
     return join(_versions(state), _job(state))
 
 

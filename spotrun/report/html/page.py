@@ -35,9 +35,9 @@ def page(
     calls: RunnerCalls | None = None,
 ) -> str:
     """
-    Return the report of a run as of `now`. `machines` says how busy the run's machines were. If the run's runner was a
-    function in the cloud, `calls` has the cost of its calls. If `metric` is given, the page has a curve of this metric
-    over the dollars paid.
+    Return the report of a run as of `now`. `machines` has the utilization of the run's machines. If the run's runner
+    was a function in the cloud, `calls` has the cost of its calls. If `metric` is given, the page has a curve of this
+    metric over the dollars paid.
 
     Raises:
         SpecInvalid: no epoch has logged that metric.

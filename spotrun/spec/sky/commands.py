@@ -34,7 +34,9 @@ def look_into_commands(found: Translation) -> None:
 
 
 def _unmet(command: str, text: str, given: set[str], hidden: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield a problem, with a suggestion, for each thing that a command relies on and spotrun does not provide."""
+    """
+    Yield a problem, with a suggestion, for each folder or variable that a command needs but spotrun does not provide.
+    """
     if "sky_workdir" in text:
         yield "there is no ~/sky_workdir: commands begin in the work folder", "remove the cd, or write a relative path"
     for name in dict.fromkeys(_needed_variables(text)):

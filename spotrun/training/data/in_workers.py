@@ -103,8 +103,8 @@ class Watch:
 
     def look(self, worker: int) -> None:
         """
-        Compare the dataset's facts (`_facts`) with the facts that the last call recorded. The first call only records
-        facts.
+        Compare the dataset's facts (`_facts`) with those that the previous call recorded. The first call only records
+        them.
         """
         self._script = self._script or Script.of_this_process()
         now = dict(_facts(self._script, type(self._dataset).__name__, self._dataset))
@@ -135,7 +135,7 @@ def _has_changed(before: Any, now: Any) -> bool:
 
 def _facts(script: Script, path: str, dataset: Any) -> Iterator[tuple[str, Any]]:
     """
-    Yield the path and a fact (`_fact`) of each attribute of the dataset, and of the script's own objects in it. If an
+    Yield a path and a fact (`_fact`) for each attribute of the dataset and of the script's own objects in it. If an
     attribute changes, its fact changes. Random number generators are left out: they are seeded again for each sample,
     so a change to their state does not matter.
     """

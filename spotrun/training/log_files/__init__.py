@@ -1,1 +1,1 @@
-"""Includes in checkpoints the logs that loggers write to files and to servers."""
+"""Adds the logs of loggers to checkpoints, whether a logger writes to files or to a server."""

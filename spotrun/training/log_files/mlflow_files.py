@@ -1,5 +1,5 @@
 """
-Saves in a snapshot the MLflow run of an MLFlowLogger that writes to a local folder. Metrics, parameters and tags are
+Includes an MLflow run in snapshots, if its MLFlowLogger writes to a local folder. Metrics, parameters and tags are
 saved; artifacts are not.
 
 A resumed training continues the same MLflow run, with the files as they were at the snapshot, even on a machine that
@@ -55,8 +55,9 @@ def _dump(logger: Any) -> State:
 
 def begin(loggers: Loggers, run_uid: str) -> None:
     """
-    On a fresh start, continue the MLflow run that an earlier process of the same spotrun run may have begun, without
-    its metrics and parameters: the training starts at its first step, and will log them again.
+    Prepare the loggers for a training that starts at its first step. If an earlier process of the same spotrun run has
+    begun an MLflow run, continue that MLflow run. Delete its metrics and parameters, because the training will log them
+    again.
     """
     for index, logger in enumerate(_ours(loggers)):
         mark, opened = f"{run_uid}/{index}", _folder(logger)
@@ -153,7 +154,7 @@ def _store(logger: Any) -> Path:
 
 
 def _folder(logger: Any) -> Path:
-    """Return the folder of the logger's MLflow run. Begin that run if it has not begun yet."""
+    """Return the folder of the logger's MLflow run. If the run does not exist yet, the logger creates it."""
     return _store(logger) / str(logger.experiment_id) / str(logger.run_id)
 
 

@@ -2,9 +2,9 @@
 Continues the W&B run of a WandbLogger that is offline. Each attempt writes into a new folder, and `wandb sync` later
 merges the folders of a W&B run.
 
-W&B numbers the rows of a run. A row replaces any earlier row with the same number. An offline client does not know the
-earlier folders and would begin with row 0. So a resumed training continues with the row number in the snapshot. An
-online client gets the number from the server.
+W&B numbers the rows of a run, and a row replaces any earlier row with the same number. An offline client does not know
+the rows in the earlier folders, and would begin again with row 0. So the row number is part of the snapshot, and a
+resumed training continues from it. An online client gets the number from the server.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from spotrun.training.log_files.text_logs import Loggers, State
 
 def dump(loggers: Loggers) -> list[State]:
     """
-    Return each logger's W&B run and the number of its next row; an empty state for a logger that is online or has no
-    run yet.
+    Return each logger's W&B run and the number of its next row. The state of a logger that is online or has no run yet
+    is empty.
     """
     return [_dump(getattr(logger, "_experiment", None)) for logger in _ours(loggers)]
 
@@ -32,7 +32,7 @@ def begin(loggers: Loggers, run_uid: str) -> None:
 
 
 def continue_run(loggers: Loggers, saved: list[State]) -> None:
-    """Continue the snapshot's row numbers, unless the script has chosen another W&B run."""
+    """Continue numbering rows after the snapshot's last row, unless the script has chosen another W&B run."""
     for logger, state in zip(_ours(loggers), saved, strict=False):
         if state and _is_offline(run := logger.experiment) and run.id == state["run"] and run.step < state["rows"]:
             run.log({}, step=state["rows"], commit=False)
@@ -40,8 +40,8 @@ def continue_run(loggers: Loggers, saved: list[State]) -> None:
 
 def _is_offline(run: Any) -> bool:
     """
-    Return whether `run` is an offline W&B run. On ranks other than 0, Lightning's `run` is a dummy that has every
-    attribute; the result is then False.
+    Return whether `run` is an offline W&B run. Return False on ranks other than 0, where `run` is a dummy object of
+    Lightning that has every attribute.
     """
     return type(run).__module__.startswith("wandb.") and run.offline is True
 

@@ -26,7 +26,7 @@ DEPTH_MAX = 50
 
 
 class _Way(NamedTuple):
-    """Two functions for one kind of object: the first exports an object's state, the second loads it."""
+    """The two functions for one class of objects: the first exports an object's state, the second loads it."""
 
     state: Callable[[Any], Any]
     load: Callable[[Any, Any], None]
@@ -66,8 +66,8 @@ def is_asked(cls: type) -> bool:
 
 def parts_of(asked: object) -> Iterable[tuple[str, object]]:
     """
-    Return the other objects that hold part of the state of `asked`, such as the optimizer that holds a scheduler's
-    learning rates.
+    Return the objects that hold part of the state of `asked`. For example, an optimizer holds its scheduler's learning
+    rates.
     """
     return [("optimizer", asked.optimizer)] if isinstance(asked, LRScheduler) else []
 
