@@ -271,7 +271,7 @@ def _billed_until(state: RunState, now: datetime) -> datetime:
 def _windows(spans: Iterable[Span], cuts: list[datetime]) -> list[list[Span]]:
     """
     Split the spans at the times `cuts`, which are in order. Return one list of spans for each stretch: up to the first
-    cut, between each two cuts, and after the last cut.
+    cut, between successive cuts, and after the last cut.
     """
     windows: list[list[Span]] = [[]]
     for span in spans:

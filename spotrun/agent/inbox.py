@@ -83,7 +83,7 @@ class NoticeHeard:
 
 @dataclass(frozen=True)
 class NoticesLost:
-    """The metadata service gives no readable answer, so the agent cannot receive notices."""
+    """The metadata service does not answer, or its answer cannot be read, so the agent cannot receive notices."""
 
     reason: str
 
@@ -158,7 +158,7 @@ class StateSpread:
 
 @dataclass(frozen=True)
 class MemberUnheard:
-    """A member of the gang does not give the lead an answer that a checkpoint needs."""
+    """A member of the gang did not send the lead an answer that a checkpoint needs."""
 
     sequence: int
     name: MemberName
@@ -167,9 +167,9 @@ class MemberUnheard:
 @dataclass(frozen=True)
 class StateFrozen:
     """
-    The state of command `incarnation` was at rest, and `state` is a copy of it that was made at `at`. `state` is None
-    if nothing has changed since the newest checkpoint, or if no copy could be made. `is_last` is True if the command
-    has ended, so that no later copy follows.
+    The state of command `incarnation` was at rest, and `state` is a copy of it from the time `at`. `state` is None if
+    nothing has changed since the newest checkpoint, or if no copy could be made. `is_last` is True if the command has
+    ended; no later copy will follow.
     """
 
     incarnation: int

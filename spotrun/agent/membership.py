@@ -121,8 +121,8 @@ class Membership:
 
     def _append(self, decide: Decide) -> bool:
         """
-        Append an event. Return False if it was not written, because another member has already written it, or the
-        ledger has changed.
+        Append an event. Return False if the event was not written: another member has already written it, or it no
+        longer fits the ledger.
         """
         future = self._context.recorder.append(decide)
         try:

@@ -62,7 +62,7 @@ class Stamp(NamedTuple):
 class FileVersion(NamedTuple):
     """
     One version of a file. Its bytes are in the file at `place`. If the version was found through a link, `place` is
-    where the link leads.
+    the link's target.
     """
 
     place: str

@@ -1,4 +1,4 @@
-"""Draws a market for each simulated lifetime: generated, recorded, or from the local cloud."""
+"""Draws a market at random for each simulated lifetime: generated, replayed from a record, or the local cloud's."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SpotPools(msgspec.Struct, frozen=True):
     If a pool is not in the bucket's region, sending checkpoints between the two regions costs money. `sending` is the
     cost of saving checkpoints from each pool, in USD per hour, which is added to the pool's price; it is empty if
     saving costs nothing. `tolls` is the cost, in USD, of fetching the checkpoint when an instance starts, keyed by the
-    name of the pool (or of on-demand). Pools where fetching costs nothing are left out.
+    name of the pool (on-demand instances have a key too). Pools where fetching costs nothing are left out.
     """
 
     name: str

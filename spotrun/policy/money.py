@@ -142,8 +142,8 @@ def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | N
 
 def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timedelta | None:
     """
-    Return the time for which new instances are allowed to live. Return None if the budget pays only for a time so short
-    that a boot is not worthwhile.
+    Return the time-to-live of new instances. Return None if the budget pays only for a time so short that a boot is not
+    worthwhile.
 
     The instances of a bench are allowed to live only a little longer than the bench takes. There are two reasons: they
     need no more time, because they are not replaced and nothing on them has to be saved; and if the bench's process is
@@ -224,7 +224,7 @@ def _unspent_usd(facts: Facts, launch: Launch) -> Decimal:
 
 def _egress_reserve(facts: Facts, offering: Offering, life: timedelta) -> Decimal:
     """
-    Return the amount that a budget reserves for the traffic between regions that an instance causes during its life.
+    Return the amount that a budget reserves for an instance's traffic between regions, for the lifetime `life`.
     """
     if facts.state.created.budget_usd is None:
         return ZERO
@@ -292,7 +292,8 @@ def life_needed(facts: Facts, offering: Offering) -> timedelta | None:
 
 def pays_for_all(facts: Facts, offering: Offering) -> bool:
     """
-    Return True if the budget pays for all the remaining work, if there is no budget, or if that work is unknown.
+    Return True if the budget pays for all the remaining work. Return True also if there is no budget, or if the amount
+    of work is unknown.
     """
     needed, price = life_needed(facts, offering), offering.price_usd_per_hour
     if facts.state.created.budget_usd is None or needed is None or price <= 0:

@@ -79,13 +79,13 @@ class OpenRun:
 
     @property
     def typed(self) -> str:
-        """The reference to the run that the user can type in other commands, quoted for a shell."""
+        """A reference to the run, quoted for a shell, with which the user can name the run in other commands."""
         return reference(self.id, self.uri)
 
     def read_whole_part(self) -> tuple[RunState, LedgerDamaged | None]:
         """
-        Return the run's state, and None if all entries could be read. If an entry is damaged, return the state before
-        that entry, and the error. A command can then show the readable part of the run before it raises the error.
+        Return the run's state and an error. If all entries could be read, the error is None. If an entry is damaged,
+        the state is that before the entry. A command can then show this state before it raises the error.
         """
         try:
             return self.ledger.refresh(), None
@@ -134,7 +134,7 @@ def _require_its_name(uri: str, created: RunCreated) -> None:
     """
     Check that a run's folder has the name that entry 0 gives the run.
 
-    Without this check, another user with write access to the store could make a folder that passes for another run: by
+    Without this check, another user with write access to the store could make a folder that poses as another run: by
     the uid in its entry 0, or by its name.
 
     Raises:
@@ -381,7 +381,7 @@ def _refuse(meant: Iterable[Unreadable]) -> None:
 def _not_found(reference: str, folder: str, runs: list[OpenRun]) -> RunNotFound:
     if absent(folder):
         return RunNotFound(
-            f"no run {reference!r}: there is no folder {folder}", hint="use --store to name the folder of the runs"
+            f"no run {reference!r}: there is no folder {folder}", hint="use --store to name the runs' store"
         )
     if not runs:
         hint = "start one with `spotrun launch JOB.yaml`, or use --store to name another store"

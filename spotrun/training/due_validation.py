@@ -1,5 +1,5 @@
 """
-Takes snapshots before and during a validation, which may take long.
+Takes snapshots before and during a validation, because a validation may take long.
 
 A snapshot that is requested before a validation is taken before the validation starts. A snapshot that is requested
 during a validation contains the state from before the validation; a copy of that state is kept in memory. A training
@@ -40,7 +40,7 @@ not kept, and no snapshot is taken during the validation.
 class _Before:
     """
     The state before a validation. The model's weights are not copied, because a validation should not change them. In
-    case it does, `norms` has the norm of each weight before the validation.
+    case it does, `norms` contains the norm of each weight before the validation.
     """
 
     place: Boundary
@@ -75,9 +75,8 @@ class DueValidation:
         """
         Prepare for a validation that is about to start. `last` says that nothing is trained after this validation.
         """
-        # A snapshot during this validation saves the state from before it, so a copy of that state is kept. The copy is
-        # not needed with several ranks, because then no snapshot is taken during a validation, nor without an agent,
-        # because then nothing requests a snapshot.
+        # A snapshot during this validation saves the state from before it, so a copy of that state is kept. With
+        # several ranks, or without an agent, no snapshot is taken during a validation, so no copy is needed.
         alone = self._ranks.size == 1 and isinstance(self._agent, Session)
         self._patient_until_s = time.monotonic() + LAST_IS_LONG_S if last and alone else 0.0
         if not self._is_patient:

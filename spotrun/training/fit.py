@@ -7,8 +7,8 @@ optimizer steps. A *requested* snapshot is one that the agent has requested and 
 
     setup              send Hello (FitBegins for a later fit()). Wait for Resume and the weights. Give the framework
                        its checkpoint. Replace the loaders by exact loaders.
-    the model is built record the Python objects that exist. Every process creates these objects, so snapshots contain
-                       only changes to them, and objects that are created later.
+    the model is built record the Python objects that exist. After a restart, the script creates these objects again. So
+                       snapshots contain only changes to them, and objects that are created later.
     each batch         seed the random number generators with (seed, epoch, batch)
     first step         wait for the states of the optimizers
     batch end          send Progress. If a validation is due, take a requested snapshot first; after a resume from this
@@ -222,7 +222,7 @@ class Fit:
         except Misfit as misfit:
             unsupported.reject(self._agent, str(misfit), misfit.hint or self._framework.way_out)
         # The checkpoint's memory is freed later. The framework copies the weights, but optimizers and callbacks may
-        # keep other tensors without copying them. So `keep` returns all other tensors in memory that is not freed.
+        # keep other tensors without copying them. So `keep` makes sure that all other tensors outlive that memory.
         kept = revived(memory.keep({key: value for key, value in state.items() if key != WEIGHTS}))
         self._resumed_at_end = place.finished
         whole = {**revived(state), **kept}

@@ -89,9 +89,9 @@ class Arrival:
 
 class ImageMemory:
     """
-    A checkpoint in the shared memory `fd`, from byte `start` on. At first, only `here_bytes` bytes may have arrived;
-    the agent fetches the rest. This object closes `fd`. No process except this one and the agent may use the shared
-    memory.
+    A checkpoint in the shared memory `fd`, starting at byte `start`. If `here_bytes` is given, only that many bytes
+    have arrived at first, and the agent fetches the rest. This object closes `fd`. No process except this one and the
+    agent may use the shared memory.
 
     `image` is a private view for reading: a write to it would not change the shared memory. Large tensors that `keep`
     returns are views of the shared memory itself, so a fork of this process does not copy them.

@@ -18,7 +18,7 @@ NAMED_MAX = 20
 
 class LeftFiles:
     """
-    The files in the work folders of the trainings `straight` and `interrupted`, as the last instance of each left them.
+    The files that the last instance of each training, `straight` and `interrupted`, left in its work folder.
 
     `again` is a second uninterrupted training, like `straight`. If a file, line or field differs between `straight` and
     `again`, it is not deterministic, and is not compared.

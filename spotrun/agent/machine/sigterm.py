@@ -82,8 +82,8 @@ def _programs(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
 
 def _above(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
     """
-    Yield `pid` and the shells below it, but in each branch only those above the first process that is not a shell or
-    that catches SIGTERM.
+    Yield `pid` and, in each branch below it, the shells down to the first process that is not a shell or that catches
+    SIGTERM. Neither this process nor the processes below it are included.
     """
     process = processes.get(pid)
     if process is not None and process.is_shell and not process.catches:
@@ -127,7 +127,8 @@ class Termination:
 
     def ended_well(self, leaders_code: int) -> bool:
         """
-        Return True if there are judged processes, and each of them ended in a way that shows that it handled SIGTERM.
+        Return True if each of the judged processes (`Targets.judged`) ended in a way that shows that it handled
+        SIGTERM; False if there are none.
         `leaders_code` is the exit code of the command's first process, negative if a signal killed it.
         """
         codes = [

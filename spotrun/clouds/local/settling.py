@@ -142,7 +142,7 @@ def _remove_container(remembered: Path) -> None:
 
 def bury_dead(folder: RecordFolder, log: CloudLog, record: Record, at: datetime, by: EndedBy) -> Record:
     """
-    Record the end of an instance whose supervisor has died. `at` is when the supervisor was last alive.
+    Record the end of an instance whose supervisor has died. `at` is the time at which the supervisor was last alive.
 
     The supervisor may have died after it wrote the start of billing or a price into the record, but before it wrote it
     into the cloud's log. So this function logs them again; the log may then contain them twice.

@@ -94,7 +94,7 @@ class SlurmDriver:
     def _partition(self, offering: Offering) -> Partition:
         partition = self._config.partition(offering.zone)
         if partition is None or partition.offering.pool != offering.pool:
-            raise CloudError(f"{offering} is not a partition of this job", hint="name it under slurm.partitions")
+            raise CloudError(f"the job does not list {offering}", hint="add the partition to slurm.partitions")
         return partition
 
     def _submit(self, request: LaunchRequest, partition: Partition) -> str:
@@ -221,7 +221,7 @@ def _launched(job: Job, instances: list[Instance], request: LaunchRequest) -> In
     found = instances[0]
     same = (found.offering.pool, found.run_uid, job.tags.count)
     if same != (request.offering.pool, request.run_uid, request.count):
-        raise CloudError(f"the token of launch {request.launch} was already used to request {found.offering}")
+        raise CloudError(f"the token of launch {request.launch} was already used for another request: {found.offering}")
     if job.never_ran and found.ended_by is EndedBy.CLOUD:
         nodes = "no node" if request.count is None else f"less than {count_of(request.count, 'node')}"
         free = "were" if request.count is not None else "was"

@@ -1,5 +1,5 @@
 """
-Saves and restores the attributes of samplers, and draws the order of a pass from a sampler, which may be infinite.
+Saves and restores the attributes of samplers, and draws the order of a pass from a sampler, even an infinite one.
 
 A sampler may keep values from one pass to the next: it may count its passes, change its batch size, or get new weights
 from one of the script's hooks. To repeat a pass, for example at a resume, the sampler needs the values from the
@@ -103,8 +103,8 @@ class Samplers:
 
     def _to_save(self, values: Values) -> Values:
         """
-        Return `values` without long values that are unchanged since the process started, because a new process has the
-        same.
+        Return `values` without long values that are unchanged since the process started, because a new process will
+        have the same values.
         """
         return {n: value for n, value in values.items() if not _is_long(value) or not same(self._first.get(n), value)}
 
@@ -126,8 +126,7 @@ class Samplers:
 
     def _set(self, values: Values) -> None:
         """
-        Set the values that differ. Objects that are equal are not replaced, because other parts of the script may use
-        them.
+        Set the values that differ. Equal objects are not replaced, because other parts of the script may use them.
         """
         living = dict(self._living())
         for name, value in values.items():
