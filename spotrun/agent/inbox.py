@@ -16,7 +16,7 @@ TURN_S = 0.1
 
 class PowerOff(Exception):
     """
-    The agent's work on this instance is done. It has to end the trainer, ship the log, and exit with code 0.
+    The agent's work on this instance is done. The agent has to end the trainer, upload the log, and exit with code 0.
     """
 
 
@@ -51,7 +51,7 @@ class Exited:
 class CameTooLate:
     """
     A second process of the command wanted to begin a training, and was refused, because process `leader` had already
-    begun one. `pid` is the second process. `alone` is True if the leader had ended by then, so that the two would not
+    begun one. `pid` is the second process. `alone` is True if the leader had ended by then; the two would then not
     have trained at the same time.
     """
 

@@ -122,8 +122,8 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def with_copies(self) -> tuple[OutputFile, ...]:
         """
-        The files of the list, and for each link to a file a copy of that file at the link's path. Users who fetch files
-        want copies instead of links.
+        The files of the list. Each link to a file is replaced by a copy of the file, because users who fetch files want
+        copies instead of links.
         """
         files = {file.path: file for file in self.files}
         links = {link.path: normpath(join(dirname(link.path), link.target)) for link in self.links}

@@ -62,7 +62,7 @@ class Drawn(msgspec.Struct, frozen=True):
 
 class Source(Protocol):
     """
-    A source of markets. `words` is a phrase that describes it in the sentence "spot comes and goes {words}".
+    A source of markets. `words` describes the source, to complete the sentence "spot comes and goes {words}".
     """
 
     @property
@@ -85,7 +85,7 @@ class Generated(msgspec.Struct, frozen=True):
 class Replayed(msgspec.Struct, frozen=True):
     """
     Markets with generated capacity and replayed prices. Capacity is generated because prices carry no information about
-    it. The price histories of all pools are replayed from one random time. When the replay reaches the end of the
+    it. The price histories of all pools are replayed, starting at the same random time. When the replay reaches the end of the
     histories, it continues at their beginning. A pool without a history keeps its current price.
     """
 
@@ -197,8 +197,8 @@ def _tick(moment: datetime, tick_s: float) -> int:
 
 def standby_of(standby: Standby, seed: int) -> Standby:
     """
-    Return a copy of `standby` for one lifetime. Which losses have a notice is chosen at random, with the same
-    probability of a notice as on the local cloud.
+    Return a copy of `standby` for one lifetime. It decides at random which losses have a notice, with the same
+    probability as on the local cloud.
     """
     rng = np.random.default_rng((seed, 1))
     warned = rng.random(WARNED_MAX) >= local.UNANNOUNCED_SHARE

@@ -256,8 +256,8 @@ class Attendant:
 
     def _has_made(self, run: OpenRun) -> bool:
         """
-        Return True if this night's function has created `run`. This is recognized by the signature of the run's entry
-        0: only this function has the night's key.
+        Return True if this night's function has created `run`. The signature of the run's entry 0 shows this, because
+        only this function has the night's key.
         """
         return self._signer.has_signed(*parted(run.first))
 
@@ -276,7 +276,7 @@ class Attendant:
     @contextlib.contextmanager
     def _job(self) -> Iterator[RunSpec]:
         """
-        Return a context that yields the installed job. Within the context, the job's work folder is on this machine.
+        Yield the installed job. Within the `with` block, the job's work folder is on this machine.
 
         Raises:
             NightStrange: the job or the folder is not the one that was installed.

@@ -260,8 +260,8 @@ def _trains_on_demand(facts: Facts) -> Kind | None:
 
 def _on_demand(facts: Facts) -> dict[Kind, Offering]:
     """
-    Return the cheapest on-demand offering of each kind. Only offerings that can be requested now and the one that
-    trains now are considered; if there are none, all on-demand offerings within the job's max_price.
+    Return the cheapest on-demand offering of each kind, of those that can be requested now or on which the run trains
+    now. If there are none, choose from all on-demand offerings within the job's max_price.
     """
     allowed = [each for each in within_price(facts) if each.capacity_type is CapacityType.ON_DEMAND]
     trains = _trains_on_demand(facts)

@@ -173,13 +173,13 @@ def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta,
 
     If the budget is ample, an instance gets half of the money that is neither spent nor reserved. The other half is
     kept for a standby, which may be needed at any time. The standby in turn gets half of that half, and so on. If an
-    instance's time-to-live ends before the work is done, it is replaced, and an ample budget pays for the replacement.
+    instance reaches its time-to-live before the work is done, it is replaced; an ample budget pays for this.
 
     If the budget is not ample, replacements have to be avoided, because each of them costs money. So the instance gets
     half of the money only if that pays for all the remaining work. For an on-demand instance that the run leaves when
     spot is available again, it is enough if half of the money pays for a shorter time (see `_useful`). Otherwise the
-    instance gets all of the money. If all of it does not pay for the remaining work, and another launch's reserved
-    money will be released, the run waits for that. Waiting costs nothing.
+    instance gets all of the money. If even all of the money does not pay for the remaining work, and another launch's
+    reserved money will be released, the run waits for the release. Waiting costs nothing.
     """
     whole, enough = affordable_life(facts, ceiling, offering.region, count=count), least
     needed = life_needed(facts, offering)

@@ -151,7 +151,7 @@ def _require_its_name(uri: str, created: RunCreated) -> None:
 
 
 def default_store() -> str:
-    """Return the store of runs to use if neither a flag nor a specification names one."""
+    """Return the store to use if neither a flag nor a job file names one."""
     return os.environ.get("SPOTRUN_STORE") or DEFAULT_STORE
 
 
@@ -392,14 +392,17 @@ def _not_found(reference: str, folder: str, runs: list[OpenRun]) -> RunNotFound:
 
 
 def absent(folder: str) -> bool:
-    """Return True if `folder` is on this machine and does not exist. It should not be opened: that would create it."""
+    """
+    Return True if `folder` is on this machine and does not exist. Do not open such a folder as a store: that would
+    create it.
+    """
     place = address.parse(folder)
     return isinstance(place, str) and not Path(place).expanduser().is_dir()
 
 
 def require_store(folder: str) -> None:
     """
-    Check that a store on this machine exists. Do not check a bucket; reading a bucket that does not exist is an error.
+    Check that a store on this machine exists. A bucket is not checked, because reading a missing bucket is an error.
 
     Raises:
         StoreError: `folder` is on this machine and does not exist.

@@ -34,7 +34,7 @@ terminal colour, or a backslash at the end of a line. It does not remove line en
 def spelled(values: Iterable[str], way: RedactionForm) -> list[str]:
     """
     Return the values that contain one of SIGNS, without the characters that the comparison ignores. A value is left out
-    if it decodes to the same letters as a value without SIGNS, because a search for that other value finds it too.
+    if it decodes to the same characters as a value without SIGNS, because a search for that other value finds it too.
     """
     known = [*values]
     sure = {_decoded(each, way) for each in known if not _has_signs(each)}
@@ -207,7 +207,7 @@ def _is_begun(text: str, at: int) -> bool:
 
 def _with_backslashes(text: str, start: int) -> int:
     """
-    Return the beginning of the row of backslashes that contains or ends at `start`; `start` if there is none. JSON
+    Return the position of the first of the consecutive backslashes that end at `start`; `start` if there are none. JSON
     within JSON writes several backslashes before a character.
     """
     while text[start] == "\\" and text[start - 1 : start] == "\\":

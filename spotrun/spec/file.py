@@ -174,8 +174,8 @@ def resolve(
 @contextlib.contextmanager
 def placed(path: Path, overrides: Mapping[str, object] | None = None) -> Iterator[None]:
     """
-    If the `with` block raises an error about a key of the job, add to the error where its value comes from: the line in
-    the file at `path`, or the flag that gave the value.
+    If the `with` block raises an error about a key of the job, add to the error the source of the key's value: the line
+    in the file at `path`, or the flag.
     """
     try:
         yield
@@ -577,7 +577,7 @@ def _name_this_machine(draft: Draft) -> None:
 def _expanded(draft: Draft, key: Key, value: object) -> Path | None:
     """
     Return the absolute path that the user means. Return None if the value is not a path; the check against the model
-    reports that.
+    reports this.
     """
     try:
         text = os.path.expanduser(clean_text(value))

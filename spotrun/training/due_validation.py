@@ -49,8 +49,8 @@ class _Before:
 
     def still_holds(self, module: nn.Module) -> bool:
         """
-        Return whether the weights are the same as before the validation. A callback that averages weights may have
-        replaced them by the averages for the time of the validation.
+        Return True if the weights are the same as before the validation. A callback that averages weights may have
+        replaced them with the averages during the validation.
         """
         now = _norms(module)
         return len(now) == len(self.norms) and all(map(torch.equal, self.norms, now))

@@ -149,8 +149,8 @@ class Fit:
     @classmethod
     def begin_anyway(cls, framework: Framework, local: str | None = None) -> Fit:
         """
-        Return the fit, whether or not there is an agent. The order of data and the random numbers are the same in both
-        cases. Without an agent, the training is saved in the folder `local`, if that is given.
+        Create the fit of a training, even if there is no agent. The order of data and the random numbers are the same
+        with and without an agent. Without an agent, the training is saved in the folder `local`, if that is given.
         """
         ranks, agent = _agent_of(framework)
         if agent is None and local is not None:
@@ -472,7 +472,7 @@ class Fit:
 
 def _agent_of(framework: Framework) -> tuple[Ranks, session.Agent | None]:
     """
-    Return this process's ranks and its agent, which is a stand-in on ranks other than 0. If rank 0 has no agent, the
+    Return this process's ranks and agent. On ranks other than 0, the agent is a stand-in. If rank 0 has no agent, the
     agent is None on all ranks.
     """
     ranks = Ranks(framework.rank, framework.ranks)

@@ -113,7 +113,7 @@ class ImageMemory:
         threading.Thread(target=_map, args=(memory, self.arrival), name="spotrun-map", daemon=True).start()
 
     def need(self, end: int) -> None:
-        """Wait until the first `end` bytes of `image` have arrived. Raises the same errors as `Arrival.need`."""
+        """Wait until the first `end` bytes of `image` have arrived. Raise the same errors as `Arrival.need`."""
         self.arrival.need(end)
 
     def need_all_of(self, tree: Any) -> None:

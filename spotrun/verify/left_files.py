@@ -52,7 +52,7 @@ class LeftFiles:
         clean: Clean,
     ) -> list[folders.FileDifference]:
         """
-        Return those of the differences `found` that an interruption has caused: those where the two uninterrupted
+        Return the differences that an interruption has caused. They are the ones of `found` where the two uninterrupted
         trainings, `straight` and `again`, wrote the same content. Where these two also differ, record the file, line or
         field as not deterministic.
         """

@@ -85,7 +85,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         """
         Return a copy of the record that says when the instance ended and who ended it. If `at` is earlier than the
         launch or the last price change, use the later of these times instead, because the instance cannot have ended
-        before.
+        before them.
         """
         known = [self.instance.launched_at, *(segment.since for segment in self.instance.prices)]
         ended = self.with_instance(state=InstanceState.STOPPING, ended_at=max([at, *known]), ended_by=by)

@@ -209,7 +209,7 @@ class SlurmDriver:
 
     def _cancel_overdue(self, jobs: list[Job]) -> None:
         """
-        Cancel the jobs that are still in the queue after their maximum wait, unless they begin at this moment.
+        Cancel the jobs that are still in the queue after their maximum wait. A job that has begun meanwhile is kept.
         """
         now = self._clock.now()
         for job in jobs:

@@ -218,7 +218,7 @@ class Drawn:
     """
     The order of a pass: the indices of each batch. Most orders are drawn completely at the beginning. The order of a
     sampler that yields indices without end is drawn in parts. The states of the random number generators at the end of
-    each part are kept, to draw the next part.
+    each part are kept, because the next part is drawn from them.
     """
 
     def __init__(self, indices: Iterator[Any]) -> None:
