@@ -1,4 +1,4 @@
-"""Forecasts when a run's budget will be used up, and what budget it needs, from its completed epochs. Pure."""
+"""Forecasts, from a run's completed epochs, when its budget will be used up and what budget it needs. Pure."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def load_study(path: Path) -> CostStudy:
 @contextlib.contextmanager
 def placed_in(path: Path, name: str) -> Iterator[None]:
     """
-    Add to an error of the `with` block where it belongs: the study's file, and the line of `name` under `places`.
+    Add to an error of the `with` block its place in the study: the file's name, and the line of `name` under `places`.
     """
     try:
         yield

@@ -103,7 +103,7 @@ def _spread(row: Cost) -> str:
 
 
 def break_even_table(rows: Sequence[BreakEven]) -> FiguresTable:
-    """Return a table of the break-evens of all trainings, with a line for each alternative to the own machine."""
+    """Return a table of the break-evens of all trainings, with a line for each alternative to the user's machine."""
     heads = ["than", "paid", "from days\na month"]
     table = figures_table("Cheaper on your own machine", "machine", heads, texts=(0, 1, 2))
     for own, of_machine in groupby(rows, key=lambda row: row.own):

@@ -85,8 +85,8 @@ class Generated(msgspec.Struct, frozen=True):
 class Replayed(msgspec.Struct, frozen=True):
     """
     Markets with generated capacity and replayed prices. Capacity is generated because prices carry no information about
-    it. The price histories of all pools are replayed, starting at the same random time. When the replay reaches the end of the
-    histories, it continues at their beginning. A pool without a history keeps its current price.
+    it. The price histories of all pools are replayed, starting at the same random time. When the replay reaches the end
+    of the histories, it continues at their beginning. A pool without a history keeps its current price.
     """
 
     histories: dict[str, tuple[PriceSegment, ...]]

@@ -2,8 +2,8 @@
 Removes secrets from the texts of notifications.
 
 A secret is recognised by its value or by its shape. The known values are those of the run's own variables and of the
-variables in the runner's environment with names like PASSWORD, and the addresses of webhooks. A log line may begin or end within a
-secret, so twelve characters of a value are enough to recognise it.
+variables in the runner's environment with names like PASSWORD, and the addresses of webhooks. A log line may begin or
+end within a secret, so twelve characters of a value are enough to recognise it.
 
 The known shapes are the keys and tokens of well-known services, and values after a name that denotes a secret
 (`--password X`, `api_key: X`).

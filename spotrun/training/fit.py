@@ -222,7 +222,7 @@ class Fit:
         except Misfit as misfit:
             unsupported.reject(self._agent, str(misfit), misfit.hint or self._framework.way_out)
         # The checkpoint's memory is freed later. The framework copies the weights, but optimizers and callbacks may
-        # keep other tensors without copying them. So `keep` makes sure that all other tensors outlive that memory.
+        # keep other tensors without copying them. So `keep` makes sure that all other tensors remain valid.
         kept = revived(memory.keep({key: value for key, value in state.items() if key != WEIGHTS}))
         self._resumed_at_end = place.finished
         whole = {**revived(state), **kept}

@@ -7,7 +7,7 @@ The state of the local cloud on disk.
         lock                             held while the instance is being launched or its supervisor is alive
         orders/                          orders to the supervisor: terminate, interrupt, rebalance
         members                          only for a gang's first member: a symbolic link with the target ALL or NONE,
-                                         which says how many of the members start (`agree`)
+                                         which says whether all members start or none (`agree`)
         supervisor.log
     ROOT/instances/<instance id>/        the instance's own disk
         console.log                      output of its init process
