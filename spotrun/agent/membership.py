@@ -1,5 +1,5 @@
 """
-Runs the agent of a gang's member, after the job's `setup` and until the instance powers off.
+Runs the agent on a member of a gang, from the end of the job's `setup` until the instance powers off.
 
     say ready -> (the lead starts an attempt) -> lead or follow -> the attempt ends -> say ready again -> …
 

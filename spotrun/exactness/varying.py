@@ -10,7 +10,7 @@ from spotrun.exactness.pickled import SHOWN_MAX, Parts
 from spotrun.exactness.places import Indices, Pattern, VaryingPlaces, family, indices, pattern_of
 
 LEFT_OUT = "…"
-"""The text that stands for the varying parts of a text."""
+"""The text that replaces each varying part."""
 _LINE = re.compile(r"(?:^| )(?:line|statement) (?:\d+|#)$")
 _WORD = re.compile(r"[^\s,;:=(){}\[\]\"'|<>\\]+")
 _DIGEST = re.compile(r"[0-9a-f]{64}")

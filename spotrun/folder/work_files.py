@@ -61,8 +61,8 @@ class Stamp(NamedTuple):
 
 class FileVersion(NamedTuple):
     """
-    One version of a file. Its bytes are in the file at `place`. If the version was found through a link, `place` is
-    the link's target.
+    One version of a file. Its bytes are in the file at `place`. If the version was found through a link, `place` is the
+    link's target.
     """
 
     place: str
@@ -187,8 +187,8 @@ def _name(path: str, facts: Facts) -> str:
 
 def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool]) -> Survey:
     """
-    Survey what the script has created or changed. The survey contains the new folders, and the files
-    that `chosen` accepts and that are new or changed compared with `before`, the state before the script began.
+    Survey what the script has created or changed. The survey contains the new folders, and the files that `chosen`
+    accepts and that are new or changed compared with `before`, the state before the script began.
 
     A link that can be stored as a link is added to `links`. In addition, the file to which it leads is added to `files`
     under the link's path, because users who fetch files want copies instead of links. If that file cannot be stored,

@@ -75,7 +75,7 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-no
 """
 RACES_MAX = 5
 PASSED_OVER_MAX = 3
-"""Maximum number of false records, which another process has written, that an answer names."""
+"""Maximum number of false records (written by another process) that an answer names."""
 
 Answer = dict[str, Any]
 _attendants: dict[str, Attendant] = {}

@@ -19,7 +19,7 @@ _OF_THIS_MACHINE = {"localtime", "posixrules", "Factory"}
 """Names of files that lie in the folder of time zones, but that no cloud accepts as the name of a time zone."""
 _AHEAD = timedelta(days=16)
 """
-Length of the period, from now on, in which the next night is searched. It must be longer than two weeks: if a night is
+Length of the period, from now on, in which to look for the next night. It must be longer than two weeks: if a night is
 due on one day of the week, and a clock change skips its time of day on that day next week, then the night is next due
 in the week after that.
 """

@@ -191,14 +191,14 @@ def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta,
 
 
 def _shortest(facts: Facts) -> timedelta:
-    """Return the shortest life for which booting an instance is worthwhile, because some time remains for training."""
+    """Return the shortest life for which booting an instance is worthwhile: some time must remain for training."""
     start = timedelta(seconds=changeover(facts.state))
     return min(TIME_TO_LIVE_MIN, max(STARTS_IN_A_LIFE * start, 2 * LAST_MINUTES))
 
 
 def _ample(facts: Facts, offering: Offering, ceiling: Decimal) -> bool:
     """
-    Return True if the budget is ample: if the unspent money pays for AMPLE times the remaining work at today's price.
+    Return True if the unspent money pays for AMPLE times the remaining work at today's price.
 
     The work may take several instances, one after another. The cost of the work includes one start for each instance.
     For this estimate, each instance is assumed to get 1 / LIVES_IN_A_BUDGET of the money.

@@ -111,7 +111,7 @@ def _no_tiers(_: Offering) -> int:
 
 def _tiers(facts: Facts, work: Work, asked: Work) -> Callable[[Offering], int]:
     """
-    Return a function that returns the tier of an offering (TRIED, PREFERRED or DEARER).
+    Return a function that maps an offering to its tier (TRIED, PREFERRED or DEARER).
 
     `asked` are the offerings that can be requested now, with their cost per hour of progress. `work` also contains
     offerings whose pools rest.

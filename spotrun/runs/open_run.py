@@ -49,8 +49,7 @@ from spotrun.units import shown
 
 OPENERS = 8
 """
-Maximum number of runs that are opened at the same time. Most of the time of opening a run is spent waiting for the
-store.
+Maximum number of runs that are opened at the same time. Opening a run is mostly waiting for the store.
 """
 _UID = re.compile(r"[0-9a-z]{1,32}", re.ASCII)
 NO_RUNS = frozenset({MARKET, KEYS, BENCH, SWEEPS, NIGHTS})
@@ -85,7 +84,7 @@ class OpenRun:
     def read_whole_part(self) -> tuple[RunState, LedgerDamaged | None]:
         """
         Return the run's state and an error. If all entries could be read, the error is None. If an entry is damaged,
-        the state is that before the entry. A command can then show this state before it raises the error.
+        the state is the one before that entry. A command can then show this state before it raises the error.
         """
         try:
             return self.ledger.refresh(), None
@@ -271,8 +270,8 @@ def _refuse_sweep(reference: str, folder: str) -> None:
 
 def _begin_with(reference: str, runs: list[OpenRun]) -> list[OpenRun]:
     """
-    Return the runs whose name or id begins with `reference`. If `reference` is the beginning of a name, the result has
-    all runs with that name. If it is the beginning of an id, the result has the one run with that id. The result is
+    Return the runs whose name or id begins with `reference`. If `reference` is the beginning of a name, the result is
+    all runs with that name. If it is the beginning of an id, the result is the one run with that id. The result is
     empty if no name or id begins with `reference`.
 
     Raises:

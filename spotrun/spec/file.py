@@ -467,7 +467,7 @@ def _take_use_spot(draft: Draft) -> None:
 
 
 def _take_outputs(draft: Draft) -> None:
-    """Move `outputs` to outputs.files if it is a list of patterns."""
+    """If `outputs` is a list of patterns, move the list to `outputs.files`."""
     if isinstance(draft.data.get("outputs"), list):
         draft.data["outputs"] = {"files": draft.data["outputs"]}
         draft.spelled[("outputs", "files")] = ("outputs",)

@@ -20,7 +20,7 @@ optimizer steps. A *requested* snapshot is one that the agent has requested and 
     next backward      copy the remaining part of that snapshot (tensors that only optimizers change), and tell the
                        agent
     epoch end          send EpochEnded, then take a requested snapshot, which contains the whole epoch
-    training's end     take the final snapshot (not if the training resumed from it), then send Finished
+    training's end     take the final snapshot (unless the training resumed from it), then send Finished
 
 If a snapshot is requested after an epoch's last batch, it is taken only after the script's code for the end of an
 epoch. The same holds for the final snapshot of the training. So that code runs exactly once per epoch, however often

@@ -36,7 +36,7 @@ not be freed.
 """
 _POPULATE_READ = 22
 """
-MADV_POPULATE_READ, which Python's mmap does not define. Linux has it since 5.14. An older kernel returns an error,
+MADV_POPULATE_READ, which Python's mmap does not define. Linux has had it since 5.14. An older kernel returns an error,
 which does no harm.
 """
 _MAPPED_BYTES = 4 << 20
@@ -67,7 +67,7 @@ class Arrival:
 
     def ends(self) -> None:
         """
-        Record that no more bytes will arrive. Any call of `need` for bytes that have not arrived then raises
+        Record that no more bytes will arrive. Any call to `need` for bytes that have not arrived then raises
         LinkClosed, even one that is already waiting.
         """
         with self._changed:
@@ -157,7 +157,7 @@ class ImageMemory:
 
 
 class Received:
-    """An image that arrives from another process, in plain memory. Has the interface of `ImageMemory`."""
+    """An image that arrives from another process, in plain memory. It has the same interface as `ImageMemory`."""
 
     def __init__(self, size_bytes: int) -> None:
         self.image: Bytes = bytearray(size_bytes)

@@ -55,7 +55,7 @@ class Entrance:
     def open(self, trainer: int, leads: Callable[[TrainerLink], None]) -> None:
         """
         Accept connections in a separate thread until `close` is called. `leads` is called with the connection of the
-        first process, which leads the training. It must not block.
+        first process, which leads the training. This call must not block.
         """
         threading.Thread(target=self._work, args=(trainer, leads), name="entrance", daemon=True).start()
 

@@ -1,6 +1,6 @@
 """
-Checks whether Google reports prices for a job's instance types. If it does not, a run uses the prices in spotrun's
-own table.
+Checks whether Google reports prices for a job's instance types. If it does not, a run uses the prices in spotrun's own
+table.
 """
 
 from __future__ import annotations

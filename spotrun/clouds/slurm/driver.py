@@ -34,7 +34,7 @@ class SlurmDriver:
     the queue, and the launch fails for lack of capacity, at no cost. If Slurm does not remove the job, the next driver
     that lists jobs cancels it.
 
-    The members of a gang are one job, with a step for each member (spotrun.clouds.slurm.gang).
+    A gang is one job, with a step for each member (spotrun.clouds.slurm.gang).
     """
 
     name = CLOUD_NAME
@@ -113,7 +113,7 @@ class SlurmDriver:
         several jobs have the token, the first one counts, and the others are cancelled.
 
         Raises:
-            LaunchTokenSpent: the instance, or all members, have ended.
+            LaunchTokenSpent: the instance has ended, or all members have.
             InsufficientCapacity: no node was free in time.
             CloudError: the job differs from the request, or Slurm rejected it.
         """

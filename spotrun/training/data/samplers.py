@@ -83,8 +83,8 @@ class Samplers:
         """
         Record the samplers' values immediately after the order of a pass has been drawn.
 
-        If this pass continues a pass of an earlier process, hooks of the script may have changed some values between
-        the draw and the snapshot. Restore these changed values too.
+        If this pass continues a pass of an earlier process, hooks of the script may have changed some values after the
+        draw and before the snapshot. Restore these changes too.
         """
         self._drawn, self._held = self._copies(), dict(self._living())
         if self._resumed is not None:

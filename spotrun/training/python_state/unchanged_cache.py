@@ -28,9 +28,9 @@ SMALL_ITEMS = 1000
 
 Look: TypeAlias = Callable[[], tuple[list[Any], list[Any]]]
 """
-A function that reads several objects and returns two lists. The first has values to compare with `==`, the second
-objects to compare by identity. If one of the objects has changed, one of the lists differs from that of an earlier
-call.
+A function that reads several objects and returns two lists. The first contains values to compare with `==`, the second
+contains objects to compare by identity. If one of the objects has changed, one of the lists differs from that of an
+earlier call.
 """
 
 
