@@ -23,7 +23,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._=-]*(/[A-Za-z0-9_-][A-Za-z0-9._=
 
 
 class BucketAddress(msgspec.Struct, frozen=True):
-    """A prefix of a bucket. `prefix` has no slash at its ends; it is empty for the whole bucket."""
+    """A prefix of a bucket. `prefix` neither begins nor ends with a slash; it is empty for the whole bucket."""
 
     SCHEMES: ClassVar[tuple[str, ...]] = ("s3", "gs")
 

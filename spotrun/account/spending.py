@@ -1,4 +1,4 @@
-"""Forecasts from a run's completed epochs when its budget will be used up, and what budget it needs. Pure."""
+"""Forecasts, from a run's completed epochs, when its budget will be used up and what budget it needs. Pure."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ class BudgetForecast(msgspec.Struct, frozen=True):
     """
     A forecast of how a run spends its budget. Before the first completed epoch, nothing is forecast.
 
-    `passes_at` is the time, in run time, at which the budget will be used up if the run goes on to spend as fast as in
-    its newest epochs. `epoch` (counted from 0) is the epoch that will be training then. Both are None if that time is
-    unknown, or if the training will end earlier. `needs_usd` is the expected cost of the whole training; None if the
-    budget covers it, or if the number of epochs is unknown. Even if the forecast exceeds the budget, the run never
-    costs more than its budget: before the budget is used up, the run saves a checkpoint and ends (see `policy.money`).
+    `passes_at` is the time, in run time, at which the budget will be used up if the run continues to spend as fast as
+    in its newest epochs. `epoch` (counted from 0) is the epoch that will be in progress then. Both are None if that
+    time is unknown, or if the training will end earlier. `needs_usd` is the expected cost of the whole training; None
+    if the budget covers it, or if the number of epochs is unknown. Even if the forecast exceeds the budget, the run
+    never costs more than its budget: before the budget is used up, the run saves a checkpoint and ends (see
+    `policy.money`).
     """
 
     budget_usd: Decimal

@@ -181,7 +181,7 @@ def bill_series(state: RunState, now: datetime, points: int) -> list[tuple[datet
 
 
 def bills_at(state: RunState, now: datetime, moments: Iterable[datetime]) -> list[Bill]:
-    """Return the bills accrued by each of the times `moments`."""
+    """Return, for each of the times `moments`, the bill that has accrued by then."""
     totals = Totals(state, timeline(state, now), _horizon(state, now))
     return [totals.until(moment) for moment in moments]
 
@@ -270,8 +270,8 @@ def _billed_until(state: RunState, now: datetime) -> datetime:
 
 def _windows(spans: Iterable[Span], cuts: list[datetime]) -> list[list[Span]]:
     """
-    Split the spans at the times `cuts`, which are in order. Return one list of spans for each stretch: up to the first
-    cut, between each two cuts, and after the last cut.
+    Split the spans at the times `cuts`, which are sorted. Return one list of spans for each stretch: up to the first
+    cut, between successive cuts, and after the last cut.
     """
     windows: list[list[Span]] = [[]]
     for span in spans:

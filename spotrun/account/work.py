@@ -1,4 +1,4 @@
-"""Describes the work that a run did. Two bills are compared only if they pay for the same work. Pure."""
+"""Describes the work that a run did, so that only bills for the same work are compared. Pure."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ TURN_S = 0.1
 
 class PowerOff(Exception):
     """
-    The agent's work on this instance is done. It has to end the trainer, ship the log, and exit with code 0.
+    The agent's work on this instance is done. The agent has to end the trainer, upload the log, and exit with code 0.
     """
 
 
@@ -51,8 +51,8 @@ class Exited:
 class CameTooLate:
     """
     A second process of the command wanted to begin a training, and was refused, because process `leader` had already
-    begun one. `pid` is the second process. `alone` is True if the leader had ended by then, so that the two would not
-    have trained at the same time.
+    begun one. `pid` is the second process. `alone` is True if the leader had ended by then; the two would then not have
+    trained at the same time.
     """
 
     incarnation: int
@@ -83,7 +83,7 @@ class NoticeHeard:
 
 @dataclass(frozen=True)
 class NoticesLost:
-    """The metadata service gives no readable answer, so the agent cannot receive notices."""
+    """The metadata service does not answer, or its answer cannot be read, so the agent cannot receive notices."""
 
     reason: str
 
@@ -158,7 +158,7 @@ class StateSpread:
 
 @dataclass(frozen=True)
 class MemberUnheard:
-    """A member of the gang does not give the lead an answer that a checkpoint needs."""
+    """A member of the gang did not send the lead an answer that a checkpoint needs."""
 
     sequence: int
     name: MemberName
@@ -167,9 +167,9 @@ class MemberUnheard:
 @dataclass(frozen=True)
 class StateFrozen:
     """
-    The state of command `incarnation` was at rest, and `state` is a copy of it that was made at `at`. `state` is None
-    if nothing has changed since the newest checkpoint, or if no copy could be made. `is_last` is True if the command
-    has ended, so that no later copy follows.
+    The state of command `incarnation` was at rest, and `state` is a copy of it from the time `at`. `state` is None if
+    nothing has changed since the newest checkpoint, or if no copy could be made. `is_last` is True if the command has
+    ended; no later copy will follow.
     """
 
     incarnation: int

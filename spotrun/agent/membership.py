@@ -1,5 +1,5 @@
 """
-Runs the agent of a gang's member, after the job's `setup` and until the instance powers off.
+Runs the agent on a member of a gang, from the end of the job's `setup` until the instance powers off.
 
     say ready -> (the lead starts an attempt) -> lead or follow -> the attempt ends -> say ready again -> …
 
@@ -121,8 +121,8 @@ class Membership:
 
     def _append(self, decide: Decide) -> bool:
         """
-        Append an event. Return False if it was not written, because another member has already written it, or the
-        ledger has changed.
+        Append an event. Return False if the event was not written: another member has already written it, or it no
+        longer fits the ledger.
         """
         future = self._context.recorder.append(decide)
         try:

@@ -1,6 +1,6 @@
 """
-Publishes the agent's state: writes each change to `status.json` on the instance's disk, and the state every few seconds
-to the agent's status object in the store.
+Publishes the agent's state: in `status.json` on the instance's disk, after each change; and in the agent's status
+object in the store, every few seconds.
 """
 
 from __future__ import annotations

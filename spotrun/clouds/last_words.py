@@ -1,4 +1,4 @@
-"""Finds the last output of an instance that ended before its agent took over, in its startup log or on its console."""
+"""Finds, in the startup log or on the console, the last output of an instance that ended before its agent took over."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LastWords:
 
     def of(self, launch: int, instance: Instance | None) -> str:
         """
-        Return the last output of a launch, worded for the ledger; "" if there is no output, or if this cloud has no
+        Return the last output of a launch, as text for the ledger; "" if there is no output, or if this cloud has no
         startup logs. `instance` is the launch's instance; None if the cloud no longer lists it.
 
         Raises:

@@ -46,5 +46,5 @@ def clock_of(spec: RunSpec) -> ScaledClock:
 
 
 def nights_of(night: Night) -> Nights:
-    """Return the interface to the night's cloud that installs nights and calls their runners."""
+    """Return the interface of the night's cloud with which spotrun installs nights and calls their runners."""
     return cloud_named(night.cloud).nights(night.region, RunSpec.from_dict(night.spec))

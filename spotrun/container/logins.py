@@ -1,4 +1,4 @@
-"""Finds the login for a pull: the user and password that a job names, or an identity of the registry's cloud."""
+"""Finds the login for a pull: the job's own user and password, or an identity in the registry's cloud."""
 
 from __future__ import annotations
 

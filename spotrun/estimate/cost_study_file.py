@@ -1,4 +1,4 @@
-"""Reads a CostStudy from a YAML file, or lists every problem in the file with its line."""
+"""Reads a CostStudy from a YAML file, or lists every problem in the file with its line number."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def load_study(path: Path) -> CostStudy:
 @contextlib.contextmanager
 def placed_in(path: Path, name: str) -> Iterator[None]:
     """
-    Add the file's name, and the line of the place `name`, to an error that the `with` block raises.
+    Add to an error of the `with` block its place in the study: the file's name, and the line of `name` under `places`.
     """
     try:
         yield

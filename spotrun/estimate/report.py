@@ -103,7 +103,7 @@ def _spread(row: Cost) -> str:
 
 
 def break_even_table(rows: Sequence[BreakEven]) -> FiguresTable:
-    """Return a table of the break-evens of all trainings, with a line for each rival."""
+    """Return a table of the break-evens of all trainings, with a line for each alternative to the user's machine."""
     heads = ["than", "paid", "from days\na month"]
     table = figures_table("Cheaper on your own machine", "machine", heads, texts=(0, 1, 2))
     for own, of_machine in groupby(rows, key=lambda row: row.own):
@@ -150,7 +150,7 @@ def digits(number: Decimal | None, significant: int = DIGITS) -> str:
 
 
 def as_json(study: CostStudy, title: str) -> dict[str, Any]:
-    """Return the output of `--json`. Its keys are the same in all versions; figures are decimal strings."""
+    """Return the output of `--json`. Its keys are the same in all versions; numbers are decimal strings."""
     return json_object(
         file=title,
         title=study.title,

@@ -35,7 +35,7 @@ OLDER = "the trace is of an earlier spotrun"
 
 
 def compared(traces: Mapping[int, Trace]) -> list[ComparedCount]:
-    """Count the objects of the uninterrupted training that were compared, except files, over all ranks."""
+    """Count the compared objects of the uninterrupted training, on all ranks together. Files are not counted."""
     ends = [end for trace in traces.values() for end in trace.ended]
     lefts = [left for trace in traces.values() for left in trace.all_of(ProcessEnded)[-1:]]
     counts = {

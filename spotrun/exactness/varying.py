@@ -10,7 +10,7 @@ from spotrun.exactness.pickled import SHOWN_MAX, Parts
 from spotrun.exactness.places import Indices, Pattern, VaryingPlaces, family, indices, pattern_of
 
 LEFT_OUT = "…"
-"""The text that stands for the varying parts of a text."""
+"""The text that replaces each varying part."""
 _LINE = re.compile(r"(?:^| )(?:line|statement) (?:\d+|#)$")
 _WORD = re.compile(r"[^\s,;:=(){}\[\]\"'|<>\\]+")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -31,7 +31,7 @@ class Varying:
     - If a field of a record differs, such as a cell of a table, then this field is left out in all records.
     - If a word of a line differs, then this word is left out in all similar lines. Lines are similar if they have the
       same words and separators apart from their numbers.
-    - If the same line is not similar in the two trainings, the words that differ are left out in this line only. If its
+    - If the two versions of a line are not similar, the words that differ are left out in this line only. If its
       separators differ too, the whole line is left out.
     - If a part exists in only one of the trainings, this part is left out, and so are all parts whose names differ from
       its name only in numbers.
@@ -94,8 +94,8 @@ class Varying:
 
     def _leaves_something(self, parts: dict[str, str]) -> bool:
         """
-        Return whether anything in the file can still be compared after the varying parts are left out. If several parts
-        remain, this is so even if all their texts vary: their number (of rows, for example) is compared.
+        Return True if anything in the file can still be compared after the varying parts are left out. If the texts of
+        all parts vary, but there is more than one part, their number (of rows, for example) can still be compared.
         """
         left = [text for _, text in self.steady(iter(parts.items()))]
         return len(left) > 1 or any(_WORD.search(_ESCAPE.sub("", text.replace(LEFT_OUT, ""))) for text in left)
@@ -114,7 +114,8 @@ class Varying:
 
 class _Words:
     """
-    The words that vary in texts of one shape: the words at the positions `numbers`, at all places that match `pattern`.
+    The words that vary in texts of one shape. They are at the positions `numbers` in the texts whose places in the file
+    match `pattern`.
     """
 
     def __init__(self, kind: str, shape: str, differing: dict[str, set[int]], known: set[Indices]) -> None:
@@ -143,7 +144,8 @@ def _of_shapes(parts: dict[str, str]) -> dict[tuple[str, str], set[Indices]]:
 def _absent(one: dict[str, str], other: dict[str, str]) -> dict[str, set[Indices]]:
     """
     Find the lists that are longer in one of the two files. Return the indices of these lists, keyed by the family of
-    their items. If most lists of a family are longer in one file, the value is {()}, which stands for all of them.
+    their items. If more than half of a family's lists are longer in one file, the value is {()}: all lists of the
+    family.
     """
     found: dict[str, set[Indices]] = {}
     for these, those in ((one, other), (other, one)):

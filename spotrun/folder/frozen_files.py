@@ -28,7 +28,7 @@ Errors with which copy_file_range(2) reports that it cannot copy between the two
 
 
 class ContentSource(StrEnum):
-    """The place from which the agent reads a file's bytes."""
+    """The source from which the agent reads a file's bytes."""
 
     KNOWN = "known"
     """Nowhere: the agent already has the bytes, because the file has not changed since the last stored checkpoint."""
@@ -81,7 +81,7 @@ class FrozenFolder(NamedTuple):
 
 
 def sample_at(size_bytes: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return (start, size) of the first bytes and of the last bytes that together are a file's sample."""
+    """Return the two parts of a file's sample, its first bytes and its last bytes, each as (start, size)."""
     count = min(SAMPLE_BYTES, size_bytes)
     return (0, count), (size_bytes - count, count)
 
@@ -94,9 +94,9 @@ def unnamed(folder: str | os.PathLike[str]) -> int:
 
 def copy_bytes(fd: int, to: int, start: int, size_bytes: int) -> int:
     """
-    Copy the first `size_bytes` of a file into another file, to byte `start` of that file. If the file system supports
-    it, both files then share blocks on the disk. Return the number of copied bytes, which is less than `size_bytes` if
-    the file is shorter.
+    Copy the first `size_bytes` of the file `fd` into the file `to`, starting at byte `start`. If the file system
+    supports it, both files then share blocks on the disk. Return the number of copied bytes, which is less than
+    `size_bytes` if the file is shorter.
     """
     done = 0
     while done < size_bytes and (copied := _copy_some(fd, to, done, start + done, min(COPY_BYTES, size_bytes - done))):

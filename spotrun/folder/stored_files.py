@@ -1,11 +1,11 @@
 """
 The files that a script wrote, stored by content next to the checkpoints, and the lists of these files.
 
-    outputs/ATTEMPT/list-BLAKE3.json    the files of one moment: the path of each, and its pieces in order
+    outputs/ATTEMPT/list-BLAKE3.json    the files at one moment: the path and the pieces of each, in order
     outputs/ATTEMPT/BLAKE3              a piece, of at most 16 MiB, under the digest of its bytes
 
 Files count as stored only once an `OutputsStored` entry in the ledger names their list and the list's digest. A list
-may refer to pieces that an earlier attempt has sent.
+may refer to pieces that an earlier attempt has uploaded.
 
 Each attempt writes only into the folder with its own number. So if an agent still uploads or deletes pieces after its
 attempt was replaced, it does not change the pieces of another attempt.
@@ -65,7 +65,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 class OutputFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
     A stored file. `path` is relative to the work folder. `attempt` is the newest attempt in whose work folder the file
-    was seen. `mode` has the file's permissions; it is set only for the files of a command's state.
+    was seen. `mode` contains the file's permissions; it is set only for the files of a command's state.
     """
 
     path: str
@@ -122,8 +122,8 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def with_copies(self) -> tuple[OutputFile, ...]:
         """
-        The files of the list, and for each link to a file a copy of that file at the link's path. Users who fetch files
-        want copies instead of links.
+        The files of the list. Each link to a file is replaced by a copy of the file, because users who fetch files want
+        copies instead of links.
         """
         files = {file.path: file for file in self.files}
         links = {link.path: normpath(join(dirname(link.path), link.target)) for link in self.links}
@@ -132,8 +132,8 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def flaw(self) -> str | None:
         """
-        Return the reason why this list must not be used to fetch files; None if the list is well formed. Training code
-        could write a malicious list.
+        Return the reason why this list must not be used to fetch files; None if the list is well formed. A list can be
+        malicious, because training code can write one.
         """
         if self.format != FORMAT:
             return f"its list has format {self.format}; this spotrun reads {FORMAT}"

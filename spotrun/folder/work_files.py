@@ -61,8 +61,8 @@ class Stamp(NamedTuple):
 
 class FileVersion(NamedTuple):
     """
-    One version of a file. Its bytes are in the file at `place`. If the version was found through a link, `place` is
-    where the link leads.
+    One version of a file. Its bytes are in the file at `place`. If the version was found through a link, `place` is the
+    link's target.
     """
 
     place: str
@@ -85,9 +85,9 @@ class LinkTo(NamedTuple):
 
 class Survey(NamedTuple):
     """
-    The results of a survey, keyed by path. `files` has the version of each file, and `links` has each link that can be
-    stored as a link. `folders` has the permissions of each folder, including empty ones. `refused` has the reason why
-    something cannot be stored.
+    The results of a survey, keyed by path. `files` contains the version of each file, and `links` contains each link
+    that can be stored as a link. `folders` contains the permissions of each folder, even of empty ones. `refused`
+    contains the reason why each other path cannot be stored.
     """
 
     files: dict[str, FileVersion]
@@ -165,8 +165,8 @@ def sort_out(found: Iterable[tuple[str, Facts]], link_at: Callable[[str, Survey]
 
 def remember(work: Path, path: Path) -> None:
     """
-    List the files and folders that the work folder contains before the script begins, in the file `path`. This is done
-    only once on each instance. In the file, the name of a folder ends with a slash.
+    Write to the file `path` a list of the files and folders that the work folder contains before the script begins.
+    This is done only once on each instance. In the list, the name of a folder ends with a slash.
     """
     if path.exists():
         return
@@ -187,8 +187,8 @@ def _name(path: str, facts: Facts) -> str:
 
 def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool]) -> Survey:
     """
-    Survey what the script has created or changed. The survey has the new folders, and the files for which `chosen`
-    returns True and that are new or changed compared with `before`, the state before the script began.
+    Survey what the script has created or changed. The survey contains the new folders, and the files that `chosen`
+    accepts and that are new or changed compared with `before`, the state before the script began.
 
     A link that can be stored as a link is added to `links`. In addition, the file to which it leads is added to `files`
     under the link's path, because users who fetch files want copies instead of links. If that file cannot be stored,

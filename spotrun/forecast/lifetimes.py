@@ -1,4 +1,4 @@
-"""Draws a market for each simulated lifetime: generated, recorded, or from the local cloud."""
+"""Draws a market at random for each simulated lifetime: generated, replayed from a record, or the local cloud's."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SpotPools(msgspec.Struct, frozen=True):
     If a pool is not in the bucket's region, sending checkpoints between the two regions costs money. `sending` is the
     cost of saving checkpoints from each pool, in USD per hour, which is added to the pool's price; it is empty if
     saving costs nothing. `tolls` is the cost, in USD, of fetching the checkpoint when an instance starts, keyed by the
-    name of the pool (or of on-demand). Pools where fetching costs nothing are left out.
+    name of the pool (on-demand instances have a key too). Pools where fetching costs nothing are left out.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Drawn(msgspec.Struct, frozen=True):
 
 class Source(Protocol):
     """
-    A source of markets. `words` is a phrase that describes it in the sentence "spot comes and goes {words}".
+    A source of markets. `words` describes the source, to complete the sentence "spot comes and goes {words}".
     """
 
     @property
@@ -85,8 +85,8 @@ class Generated(msgspec.Struct, frozen=True):
 class Replayed(msgspec.Struct, frozen=True):
     """
     Markets with generated capacity and replayed prices. Capacity is generated because prices carry no information about
-    it. The price histories of all pools are replayed from one random time. When the replay reaches the end of the
-    histories, it continues at their beginning. A pool without a history keeps its current price.
+    it. The price histories of all pools are replayed, starting at the same random time. When the replay reaches the end
+    of the histories, it continues at their beginning. A pool without a history keeps its current price.
     """
 
     histories: dict[str, tuple[PriceSegment, ...]]
@@ -125,8 +125,8 @@ class Recorded(msgspec.Struct, frozen=True):
     """
     Markets that are replayed from a record, which consists of windows of time. A window is chosen at random and
     replayed from a random time in it to its end; then the next window is chosen. Each pool replays one recorded zone,
-    all at the same recorded times. If there are more pools than zones, the remaining pools replay these zones at other
-    times.
+    and all pools replay the same recorded times. If there are more pools than zones, the remaining pools replay these
+    zones at other times.
 
     A pool's price is its current price times a ratio: the zone's recorded price divided by the mean of the zone's
     recorded prices.
@@ -197,8 +197,8 @@ def _tick(moment: datetime, tick_s: float) -> int:
 
 def standby_of(standby: Standby, seed: int) -> Standby:
     """
-    Return a copy of `standby` for one lifetime. Which losses have a notice is chosen at random, with the same
-    probability of a notice as on the local cloud.
+    Return a copy of `standby` for one lifetime. It decides at random which losses have a notice, with the same
+    probability as on the local cloud.
     """
     rng = np.random.default_rng((seed, 1))
     warned = rng.random(WARNED_MAX) >= local.UNANNOUNCED_SHARE

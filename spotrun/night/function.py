@@ -3,8 +3,8 @@ The function that takes care of the nights of one installed job. It is a runner 
 cloud calls it, each time with one of these events.
 
     {"kind": "begin", "due": "2026-11-27T21:00:00Z"}     a night is due: start its run, or continue an unfinished one
-    {"kind": "again", "due": "2026-11-27T22:15:00Z"}     the same, every 15 minutes in the hour after; if it fails,
-                                                         notify the receivers that the job names
+    {"kind": "again", "due": "2026-11-27T22:15:00Z"}     the same, every 15 minutes for an hour; if a night cannot
+                                                         begin, notify the receivers that the job names
     {"kind": "begin", "by_hand": "2026-11-27T10:15:00"}  a person starts a night now
     {"kind": "tick"}                                     take care of the newest run: do one tick
     {"kind": "look"}                                     the same, and set the alarm even if it seems to be set already
@@ -75,7 +75,7 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-no
 """
 RACES_MAX = 5
 PASSED_OVER_MAX = 3
-"""Maximum number of false records, which another process has written, that an answer names."""
+"""Maximum number of false records (written by another process) that an answer names."""
 
 Answer = dict[str, Any]
 _attendants: dict[str, Attendant] = {}
@@ -179,7 +179,7 @@ class Attendant:
         due = self._begin(event)
         answer = {**self._attend(again=True), "night": due}
         if self._troubles:
-            raise CloudError("; ".join(self._troubles), hint="the cloud will call again")
+            raise CloudError("; ".join(self._troubles), hint="the cloud will call the function again")
         return answer
 
     def _tell_that_it_is_late(self, event: Mapping[str, Any], error: SpotrunError) -> None:
@@ -198,7 +198,8 @@ class Attendant:
         except SpotrunError as failure:
             unheard = [failure.one_line]
         if unheard:
-            raise CloudError("; ".join([error.one_line, *unheard]), hint="the cloud will call again") from error
+            hint = "the cloud will call the function again"
+            raise CloudError("; ".join([error.one_line, *unheard]), hint=hint) from error
 
     def _begin(self, event: Mapping[str, Any]) -> str:
         """
@@ -214,9 +215,9 @@ class Attendant:
                 return due
             unfinished = self._unfinished(self._newest)
             if unfinished is None:
-                # The record names the folder of the run to be created, and everyone who can read the store can read the
-                # record. If creating the run failed after that, an attacker could put another run into this folder. So
-                # check first that the job is valid.
+                # The record names the new run's folder before that folder exists, and everyone who can read the store
+                # can read the record. If creating the run then failed, an attacker could put another run into this
+                # folder. So check first that the job is valid.
                 with self._job():
                     pass
             begun = BegunNight(due=due, run=unfinished or new_uid(), at=now, carried=unfinished is not None)
@@ -228,8 +229,8 @@ class Attendant:
 
     def _unfinished(self, newest: NumberedNight | None) -> str | None:
         """
-        Return the uid of the unfinished run that this night has to continue. Return None if there is no such run, so
-        that the night starts a new run.
+        Return the uid of the unfinished run that this night has to continue. Return None if there is no such run; the
+        night then starts a new one.
 
         Raises:
             NightUnderWay: a run with this name is not finished, and this night is not allowed to continue it.
@@ -255,8 +256,8 @@ class Attendant:
 
     def _has_made(self, run: OpenRun) -> bool:
         """
-        Return True if this night's function has created `run`. This is recognized by the signature of the run's entry
-        0: only this function has the night's key.
+        Return True if this night's function has created `run`. The signature of the run's entry 0 shows this, because
+        only this function has the night's key.
         """
         return self._signer.has_signed(*parted(run.first))
 
@@ -275,7 +276,7 @@ class Attendant:
     @contextlib.contextmanager
     def _job(self) -> Iterator[RunSpec]:
         """
-        Return a context that yields the installed job. Within the context, the job's work folder is on this machine.
+        Yield the installed job. Within the `with` block, the job's work folder is on this machine.
 
         Raises:
             NightStrange: the job or the folder is not the one that was installed.
@@ -295,8 +296,8 @@ class Attendant:
         if not self._goes_on() and not self._is_known():
             self._set(self._alarm.off)
             return self._told(None, None)
-        # This process may be killed while it takes care of the run. So set the alarm before that: it will call the
-        # function again.
+        # This process may be killed while it takes care of the run. So set the alarm first: it calls the function
+        # again.
         self._set(lambda: self._alarm.on(again=again))
         attended = self._opened()
         if attended is None:
@@ -476,7 +477,7 @@ def _may_be_billed(state: RunState) -> bool:
 
 def _moment(text: object, now: datetime) -> datetime:
     """
-    Parse `text`, the time at which an event was due. Return `now` if the event has no such time.
+    Parse `text`, the time at which an event was due. If the event does not contain it, return `now`.
 
     Raises:
         SpecInvalid: the text is not a time.

@@ -1,5 +1,5 @@
 """
-Reads the times of nights as a person writes them ("22:00 Europe/Berlin", mon-fri), and computes when nights are due.
+Parses a night's time and days as users write them ("22:00 Europe/Berlin", mon-fri), and computes when nights are due.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OF_THIS_MACHINE = {"localtime", "posixrules", "Factory"}
 """Names of files that lie in the folder of time zones, but that no cloud accepts as the name of a time zone."""
 _AHEAD = timedelta(days=16)
 """
-Length of the period, from now on, in which the next night is searched. It must be longer than two weeks: if a night is
+Length of the period, from now on, in which to look for the next night. It must be longer than two weeks: if a night is
 due on one day of the week, and a clock change skips its time of day on that day next week, then the night is next due
 in the week after that.
 """
@@ -70,7 +70,8 @@ def read_days(text: str) -> tuple[str, ...]:
         first, _, last = (each.strip().casefold()[:3] for each in part.partition("-"))
         if first not in DAYS or (last and last not in DAYS):
             raise SpecInvalid(
-                f"--days {shown(text)!r}: {shown(part.strip())!r} is not a day", hint="write --days mon-fri"
+                f"--days {shown(text)!r}: {shown(part.strip())!r} is not a day",
+                hint="write, for example, --days mon-fri",
             )
         begin, count = DAYS.index(first), (DAYS.index(last or first) - DAYS.index(first)) % len(DAYS) + 1
         found |= {DAYS[(begin + each) % len(DAYS)] for each in range(count)}
@@ -96,8 +97,8 @@ def next_due(night: Night, after: datetime) -> datetime | None:
     Return the time at which a night is due next, computed as EventBridge Scheduler does; None if this machine does not
     know the time zone.
 
-    If a clock change skips the night's time of day, the night is not due on that day. If the time comes twice on a day,
-    the night is due once.
+    If a clock change skips the night's time of day, the night is not due on that day. If it repeats that time, the
+    night is due only once.
     """
     try:
         zone = ZoneInfo(night.zone)

@@ -1,6 +1,6 @@
 """
-Computes the cost of the traffic between an instance and a bucket in another region: the expected cost, to choose a
-region, and the maximum cost, for a budget.
+Computes the cost of traffic between an instance and a bucket in another region. The expected cost serves to choose a
+region; the maximum cost is reserved in the budget.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ a kind is sure if z >= 2, and cannot meet the deadline if z < -2. A kind is too 
 if its speed was measured and it is not sure.
 
 So the run trains on a kind of uncertain speed only until the speed is measured. If that kind turns out to be too slow,
-its replacement starts while the old instance still trains. It follows that the run meets the deadline whenever the best
-kind alone would meet it with enough time to spare for one start and one trial of each other kind.
+its replacement starts while the old instance still trains. Therefore the run meets the deadline if the best kind alone
+would meet it with time to spare for one start and one trial of each other kind.
 
 None of this applies to a run without a deadline, or to a job that allows only one kind.
 """
@@ -104,8 +104,8 @@ def too_slow(facts: Facts) -> frozenset[Kind]:
     """
     Return the kinds on which the run must not train, because they would miss the deadline.
 
-    If the speed of another kind was measured and the keeper's was not, return all kinds except the keeper. So the run
-    moves to the keeper, whose speed is measured next.
+    If the speed of another kind was measured and the keeper's was not, return all kinds except the keeper. The run then
+    moves to the keeper and measures its speed.
     """
     kept = keeper(facts)
     if kept is None or workload(facts) is None:
@@ -226,8 +226,8 @@ def _spread(facts: Facts, kind: Kind) -> float:
 
 def _times(facts: Facts, kind: Kind, deviations: float) -> float:
     """
-    Return the speed of `kind` as a multiple of the first kind's speed, `deviations` standard deviations above the
-    expected speed.
+    Return the speed that lies `deviations` standard deviations above the expected speed of `kind`, as a multiple of the
+    first kind's speed.
     """
     return speeds(facts)[kind].times * exp(deviations * _spread(facts, kind))
 
@@ -260,8 +260,8 @@ def _trains_on_demand(facts: Facts) -> Kind | None:
 
 def _on_demand(facts: Facts) -> dict[Kind, Offering]:
     """
-    Return the cheapest on-demand offering of each kind. Only offerings that can be requested now and the one that
-    trains now are considered; if there are none, all on-demand offerings within the job's max_price.
+    Return the cheapest on-demand offering of each kind, of those that can be requested now or on which the run trains
+    now. If there are none, choose from all on-demand offerings within the job's max_price.
     """
     allowed = [each for each in within_price(facts) if each.capacity_type is CapacityType.ON_DEMAND]
     trains = _trains_on_demand(facts)

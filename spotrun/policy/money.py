@@ -142,8 +142,8 @@ def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | N
 
 def life_of(facts: Facts, offering: Offering, count: int | None = None) -> timedelta | None:
     """
-    Return the time for which new instances are allowed to live. Return None if the budget pays only for a time so short
-    that a boot is not worthwhile.
+    Return the time-to-live of new instances. Return None if the budget pays only for a time so short that a boot is not
+    worthwhile.
 
     The instances of a bench are allowed to live only a little longer than the bench takes. There are two reasons: they
     need no more time, because they are not replaced and nothing on them has to be saved; and if the bench's process is
@@ -173,13 +173,13 @@ def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta,
 
     If the budget is ample, an instance gets half of the money that is neither spent nor reserved. The other half is
     kept for a standby, which may be needed at any time. The standby in turn gets half of that half, and so on. If an
-    instance's time-to-live ends before the work is done, it is replaced, and an ample budget pays for the replacement.
+    instance reaches its time-to-live before the work is done, it is replaced; an ample budget pays for this.
 
     If the budget is not ample, replacements have to be avoided, because each of them costs money. So the instance gets
     half of the money only if that pays for all the remaining work. For an on-demand instance that the run leaves when
     spot is available again, it is enough if half of the money pays for a shorter time (see `_useful`). Otherwise the
-    instance gets all of the money. If all of it does not pay for the remaining work, and another launch's reserved
-    money will be released, the run waits for that. Waiting costs nothing.
+    instance gets all of the money. If even all of the money does not pay for the remaining work, and another launch's
+    reserved money will be released, the run waits for the release. Waiting costs nothing.
     """
     whole, enough = affordable_life(facts, ceiling, offering.region, count=count), least
     needed = life_needed(facts, offering)
@@ -191,14 +191,14 @@ def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta,
 
 
 def _shortest(facts: Facts) -> timedelta:
-    """Return the shortest life for which booting an instance is worthwhile, because some time remains for training."""
+    """Return the shortest life for which booting an instance is worthwhile: some time must remain for training."""
     start = timedelta(seconds=changeover(facts.state))
     return min(TIME_TO_LIVE_MIN, max(STARTS_IN_A_LIFE * start, 2 * LAST_MINUTES))
 
 
 def _ample(facts: Facts, offering: Offering, ceiling: Decimal) -> bool:
     """
-    Return True if the budget is ample: if the unspent money pays for AMPLE times the remaining work at today's price.
+    Return True if the unspent money pays for AMPLE times the remaining work at today's price.
 
     The work may take several instances, one after another. The cost of the work includes one start for each instance.
     For this estimate, each instance is assumed to get 1 / LIVES_IN_A_BUDGET of the money.
@@ -224,7 +224,7 @@ def _unspent_usd(facts: Facts, launch: Launch) -> Decimal:
 
 def _egress_reserve(facts: Facts, offering: Offering, life: timedelta) -> Decimal:
     """
-    Return the amount that a budget reserves for the traffic between regions that an instance causes during its life.
+    Return the amount that a budget reserves for an instance's traffic between regions, for the lifetime `life`.
     """
     if facts.state.created.budget_usd is None:
         return ZERO
@@ -292,7 +292,8 @@ def life_needed(facts: Facts, offering: Offering) -> timedelta | None:
 
 def pays_for_all(facts: Facts, offering: Offering) -> bool:
     """
-    Return True if the budget pays for all the remaining work, if there is no budget, or if that work is unknown.
+    Return True if the budget pays for all the remaining work. Return True also if there is no budget, or if the amount
+    of work is unknown.
     """
     needed, price = life_needed(facts, offering), offering.price_usd_per_hour
     if facts.state.created.budget_usd is None or needed is None or price <= 0:

@@ -111,7 +111,7 @@ def _no_tiers(_: Offering) -> int:
 
 def _tiers(facts: Facts, work: Work, asked: Work) -> Callable[[Offering], int]:
     """
-    Return a function that returns the tier of an offering (TRIED, PREFERRED or DEARER).
+    Return a function that maps an offering to its tier (TRIED, PREFERRED or DEARER).
 
     `asked` are the offerings that can be requested now, with their cost per hour of progress. `work` also contains
     offerings whose pools rest.
@@ -133,7 +133,7 @@ def _tiers(facts: Facts, work: Work, asked: Work) -> Callable[[Offering], int]:
 
 
 def trial_of(facts: Facts, offering: Offering) -> KindTrial | None:
-    """Return the trial because of which this spot offering is ranked first; None if its kind is not on trial."""
+    """Return the trial for which this spot offering is ranked first; None if its kind is not on trial."""
     if not choice(facts):
         return None
     trial = worth_a_trial(facts, all_spot_work(facts), spot_work(facts))

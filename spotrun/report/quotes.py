@@ -64,7 +64,7 @@ def show(found: Quotes, order: Order, console: Console | None = None) -> None:
 
 
 def legend(found: Quotes) -> list[str]:
-    """Return the lines below the table: where the on-demand prices are from, and what could not be read."""
+    """Return the lines below the table: where the on-demand prices come from, and what could not be read."""
     lists = sorted({quote.offering.price_list for quote in found.quotes} - {""})
     simulated = any(quote.offering.simulated for quote in found.quotes)
     return [

@@ -27,7 +27,7 @@ _number = attrgetter("number")
 
 
 def position(items: Sequence[HasNumber], number: int) -> int | None:
-    """Return the index of the item with that number; None if there is no such item. The numbers of the items ascend."""
+    """Return the index of the item with that number; None if there is none. Items must be sorted by number."""
     at = bisect_left(items, number, key=_number)
     return at if at < len(items) and items[at].number == number else None
 

@@ -5,10 +5,10 @@ the dates of the prices.
 For EC2, the table has the price of a gp3 volume at its baseline speed. (A higher speed would cost extra.) In each
 region, gp3 costs four fifths of the price of gp2. The prices in the table were checked against this ratio.
 
-On Compute Engine, hyperdisk-balanced is cheaper than pd-balanced: $0.08 in us-central1.
+For Compute Engine, it has the price of hyperdisk-balanced ($0.08 in us-central1), which is cheaper than pd-balanced.
 
-Since February 2024, a public IPv4 address has had the same price in all regions. On a spot instance of Google, it costs
-half as much.
+Since February 2024, a public IPv4 address costs the same in all regions. On a spot instance of Google, it costs half as
+much.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class VolumePrice(NamedTuple):
 
 def volume_price(table: Mapping[str, Decimal], regions: Collection[str]) -> VolumePrice:
     """
-    Return the price in the most expensive of `regions`, so that a budget is enough in all of them. If a region is not
-    in the table, take the highest price in the table.
+    Return the price in the most expensive of `regions`, so that a budget based on it is enough in each of them. If any
+    of the regions is not in the table, return the highest price in the table.
     """
     unknown = sorted(set(regions) - table.keys())
     dearest = max(table if unknown else regions, key=table.__getitem__)

@@ -49,8 +49,7 @@ from spotrun.units import shown
 
 OPENERS = 8
 """
-Maximum number of runs that are opened at the same time. Most of the time of opening a run is spent waiting for the
-store.
+Maximum number of runs that are opened at the same time. Opening a run is mostly waiting for the store.
 """
 _UID = re.compile(r"[0-9a-z]{1,32}", re.ASCII)
 NO_RUNS = frozenset({MARKET, KEYS, BENCH, SWEEPS, NIGHTS})
@@ -79,13 +78,13 @@ class OpenRun:
 
     @property
     def typed(self) -> str:
-        """The reference to the run that the user can type in other commands, quoted for a shell."""
+        """A reference to the run, quoted for a shell, with which the user can name the run in other commands."""
         return reference(self.id, self.uri)
 
     def read_whole_part(self) -> tuple[RunState, LedgerDamaged | None]:
         """
-        Return the run's state, and None if all entries could be read. If an entry is damaged, return the state before
-        that entry, and the error. A command can then show the readable part of the run before it raises the error.
+        Return the run's state and an error. If all entries could be read, the error is None. If an entry is damaged,
+        the state is the one before that entry. A command can then show this state before it raises the error.
         """
         try:
             return self.ledger.refresh(), None
@@ -134,7 +133,7 @@ def _require_its_name(uri: str, created: RunCreated) -> None:
     """
     Check that a run's folder has the name that entry 0 gives the run.
 
-    Without this check, another user with write access to the store could make a folder that passes for another run: by
+    Without this check, another user with write access to the store could make a folder that poses as another run: by
     the uid in its entry 0, or by its name.
 
     Raises:
@@ -151,7 +150,7 @@ def _require_its_name(uri: str, created: RunCreated) -> None:
 
 
 def default_store() -> str:
-    """Return the store of runs to use if neither a flag nor a specification names one."""
+    """Return the store to use if neither a flag nor a job file names one."""
     return os.environ.get("SPOTRUN_STORE") or DEFAULT_STORE
 
 
@@ -271,8 +270,8 @@ def _refuse_sweep(reference: str, folder: str) -> None:
 
 def _begin_with(reference: str, runs: list[OpenRun]) -> list[OpenRun]:
     """
-    Return the runs whose name or id begins with `reference`. If `reference` is the beginning of a name, the result has
-    all runs with that name. If it is the beginning of an id, the result has the one run with that id. The result is
+    Return the runs whose name or id begins with `reference`. If `reference` is the beginning of a name, the result is
+    all runs with that name. If it is the beginning of an id, the result is the one run with that id. The result is
     empty if no name or id begins with `reference`.
 
     Raises:
@@ -381,7 +380,7 @@ def _refuse(meant: Iterable[Unreadable]) -> None:
 def _not_found(reference: str, folder: str, runs: list[OpenRun]) -> RunNotFound:
     if absent(folder):
         return RunNotFound(
-            f"no run {reference!r}: there is no folder {folder}", hint="use --store to name the folder of the runs"
+            f"no run {reference!r}: there is no folder {folder}", hint="use --store to name the runs' store"
         )
     if not runs:
         hint = "start one with `spotrun launch JOB.yaml`, or use --store to name another store"
@@ -392,14 +391,17 @@ def _not_found(reference: str, folder: str, runs: list[OpenRun]) -> RunNotFound:
 
 
 def absent(folder: str) -> bool:
-    """Return True if `folder` is on this machine and does not exist. It should not be opened: that would create it."""
+    """
+    Return True if `folder` is on this machine and does not exist. Do not open such a folder as a store: that would
+    create it.
+    """
     place = address.parse(folder)
     return isinstance(place, str) and not Path(place).expanduser().is_dir()
 
 
 def require_store(folder: str) -> None:
     """
-    Check that a store on this machine exists. Do not check a bucket; reading a bucket that does not exist is an error.
+    Check that a store on this machine exists. A bucket is not checked, because reading a missing bucket is an error.
 
     Raises:
         StoreError: `folder` is on this machine and does not exist.

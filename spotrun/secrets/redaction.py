@@ -1,9 +1,9 @@
 """
 Removes secrets from the texts of notifications.
 
-A secret is recognised by its value or by its shape. The known values are the run's own variables, the variables of the
-runner's environment with names like PASSWORD, and the addresses of webhooks. A log line may begin or end within a
-secret, so twelve characters of a value are enough to recognise it.
+A secret is recognised by its value or by its shape. The known values are those of the run's own variables and of the
+variables in the runner's environment with names like PASSWORD, and the addresses of webhooks. A log line may begin or
+end within a secret, so twelve characters of a value are enough to recognise it.
 
 The known shapes are the keys and tokens of well-known services, and values after a name that denotes a secret
 (`--password X`, `api_key: X`).
@@ -85,7 +85,7 @@ class Redactor:
         return self.clean(text[:TEXT_MAX])[:-AT_THE_CUT] + " …"
 
     def clean_all(self, value: Any) -> Any:
-        """Return plain data, with all strings in it (keys included) cleaned and shortened."""
+        """Return a copy of plain data in which all strings, including keys, are cleaned and shortened."""
         if isinstance(value, str):
             return self.clean_short(value)
         if isinstance(value, dict):

@@ -1,16 +1,16 @@
 r"""
-Finds secret values that contain a `\`, a `%` or a `&`. Such a value is compared with a text character by character,
-because each of these three characters can be read in two ways.
+Finds in a text the secret values that contain a `\`, a `%` or a `&`. These values are compared with the text character
+by character, because each of these three characters can be read in two ways.
 
-In a text, `\t` may be an encoded tab, or a backslash and a `t` of a value. `%41` may be an encoded `A`, or three
+In the text, `\t` may be an encoded tab, or a backslash and a `t` of a value. `%41` may be an encoded `A`, or three
 characters of a value. So both readings are tried, and the characters that follow decide.
 
 A program may have added or doubled backslashes. So the comparison ignores backslashes in both the values and the text.
-But where a backslash may begin a written letter, such as `\t`, the comparison also tries the decoded letter.
+But where a backslash may begin an encoded character, such as `\t`, the comparison also tries the decoded character.
 
-A text is read only once, from its beginning to its end. At each character, the reader keeps a list of all prefixes of
-values with which the text up to this character could end. Each prefix is in the list at most once, so the list never
-has more items than all values together have prefixes.
+The text is read only once, from its beginning to its end. At each character, the reader keeps a list of all prefixes of
+values with which the text up to this character could end. Each prefix is in the list at most once, so the length of the
+list is at most the total length of the values.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from spotrun.secrets.readings import DECODED_MIN, LEVELS, Reading, RedactionForm
 from spotrun.secrets.written_letters import BEGUN, LETTER, SIGNS, WRITTEN_BLANK, WRITTEN_COLOUR, letter_of, utf8
 
 AHEAD = 48
-"""Maximum characters that are read ahead to find the end of a written letter, or of the beginning of a colour."""
+"""Maximum characters that are read ahead to find the end of an encoded character, or of the beginning of a colour."""
 _COLOUR = re.compile(WRITTEN_COLOUR)
 _WITHIN = Step(re.compile(rf"(?!\A)(?:{WRITTEN_COLOUR}|{WRITTEN_BLANK}|\\++(?!u[dD][c-fC-F]))"))
 """
-A step that joins the parts of a written letter. It removes what a program may have inserted between them, such as a
+A step that joins the parts of an encoded character. It removes what a program may have inserted between them, such as a
 terminal colour, or a backslash at the end of a line. It does not remove line ends.
 """
 
@@ -34,7 +34,7 @@ terminal colour, or a backslash at the end of a line. It does not remove line en
 def spelled(values: Iterable[str], way: RedactionForm) -> list[str]:
     """
     Return the values that contain one of SIGNS, without the characters that the comparison ignores. A value is left out
-    if it decodes to the same letters as a value without SIGNS, because a search for that other value finds it too.
+    if it decodes to the same characters as a value without SIGNS, because a search for that other value finds it too.
     """
     known = [*values]
     sure = {_decoded(each, way) for each in known if not _has_signs(each)}
@@ -106,8 +106,8 @@ class SpelledValues:
 
     def begun(self, text: str, least: int) -> Iterator[int]:
         """
-        Yield each position at which a value could start that the end of the text cuts off. At least `least` characters
-        of the value must be there; the last of them can be incomplete.
+        Yield each position at which the text could contain the beginning of a value whose rest is cut off by the end of
+        the text. At least `least` characters of the value must be there; the last of them can be incomplete.
         """
         if self._may_be_in(text):
             for cuts in (0, 2 * LEVELS * len(self._way.turn)):
@@ -159,9 +159,9 @@ class SpelledValues:
 
 def _written_at(text: str, at: int) -> Iterator[tuple[int, str]]:
     """
-    Yield each way to read the character at position `at`: the position at which the letter ends, and the letter. There
-    are several ways if the character can stand for itself, or begin a written letter. A decoded letter can itself be
-    the beginning of another written letter, which is then a further way.
+    Yield each way to read the character at position `at`, as (end of the characters that were read, their meaning).
+    There are several ways if the character can stand for itself or begin an encoded character. A decoded character can
+    itself begin another encoded character, which is then a further way.
     """
     end, letters = at + 1, text[at]
     yield end, letters
@@ -179,8 +179,8 @@ def _written_at(text: str, at: int) -> Iterator[tuple[int, str]]:
 
 def _letter_first(text: str) -> tuple[int, str]:
     """
-    Decode the written letter at the beginning of the text. Return the number of characters in its written form, and the
-    decoded letter; (0, "") if the text does not begin with a written letter.
+    Decode the encoded character with which the text begins. Return the length of its encoded form, and the decoded
+    character; (0, "") if the text does not begin with an encoded character.
     """
     if found := _letter(text):
         return found.end(), letter_of(found)
@@ -198,7 +198,7 @@ def _letter(text: str) -> re.Match[str] | None:
 
 
 def _is_begun(text: str, at: int) -> bool:
-    """Return True if the text from `at` on may be the beginning of a written letter or of a break."""
+    """Return True if the text from `at` on may be the beginning of an encoded character or of a break."""
     if not 0 < len(text) - at <= AHEAD:
         return False
     ends = (letters + text[end:] for end, letters in _written_at(text, at))
@@ -207,8 +207,8 @@ def _is_begun(text: str, at: int) -> bool:
 
 def _with_backslashes(text: str, start: int) -> int:
     """
-    If `start` is in a row of backslashes, return where this row begins. JSON within JSON writes several backslashes
-    before a character.
+    Return the position of the first of the consecutive backslashes that end at `start`; `start` if there are none. JSON
+    within JSON writes several backslashes before a character.
     """
     while text[start] == "\\" and text[start - 1 : start] == "\\":
         start -= 1

@@ -45,12 +45,12 @@ BEGUN = re.compile(
     re.VERBOSE | re.ASCII,
 )
 """
-Matches characters at the end of a text that could be the beginning of a written letter or of a break, such as the code
-of the first byte of a two-byte letter.
+Matches characters at the end of a text that could be the beginning of an encoded character or of a break, such as the
+code of the first byte of a two-byte letter.
 """
 
 SIGNS = ("\\", "%", "&")
-"""The characters that begin a written letter."""
+"""The characters with which an encoded character begins."""
 SIGNS_CUT = tuple(f"\\{each}" for each in "\n\r\t \x1b")
 """
 A backslash followed by a line end, a blank or the start of a colour. Such a pair in a text may mean that a program has

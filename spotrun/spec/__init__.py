@@ -1,1 +1,1 @@
-"""Reads a job file and flags into one immutable `RunSpec`, or lists every problem with its line."""
+"""Makes an immutable `RunSpec` from a job file and flags, or lists every problem with its line number."""

@@ -1,4 +1,4 @@
-"""Makes a RunSpec from a YAML file and the flags of the command line, or lists every problem with its line."""
+"""Makes a RunSpec from a YAML file and the command line's flags, or lists every problem with its line number."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class PlacedProblem:
 
 
 class SpecFileInvalid(SpecInvalid):
-    """The error for a spec with problems. `problems` has them in the order of their lines, for `--json`."""
+    """The error for a spec with problems. `problems` lists them by line, for `--json`."""
 
     def __init__(self, path: Path, problems: tuple[PlacedProblem, ...], hint: str | None = None) -> None:
         count = "" if len(problems) == 1 else f"{len(problems)} problems in {shown(path, 200)}\n"
@@ -174,8 +174,8 @@ def resolve(
 @contextlib.contextmanager
 def placed(path: Path, overrides: Mapping[str, object] | None = None) -> Iterator[None]:
     """
-    If the `with` block raises an error about a key of the job, add to the error where its value comes from: the line in
-    the file at `path`, or the flag that gave the value.
+    If the `with` block raises an error about a key of the job, add to the error the source of the key's value: the line
+    in the file at `path`, or the flag.
     """
     try:
         yield
@@ -431,7 +431,7 @@ def _take_places(draft: Draft) -> None:
     if HARDWARE in resources:
         name = shown(resources.pop(HARDWARE))
         advice = f"write any_of: [{{cloud: local, hardware: {name}}}, {{cloud: aws}}]"
-        draft.add(("resources", HARDWARE), "a machine of your own must be combined with a cloud", advice)
+        draft.add(("resources", HARDWARE), "a machine of your own must be listed with a cloud in any_of", advice)
     if not has_machine(resources.get(ANY_OF)):
         return
     try:
@@ -467,7 +467,7 @@ def _take_use_spot(draft: Draft) -> None:
 
 
 def _take_outputs(draft: Draft) -> None:
-    """Move `outputs` to outputs.files if it is a list of patterns."""
+    """If `outputs` is a list of patterns, move the list to `outputs.files`."""
     if isinstance(draft.data.get("outputs"), list):
         draft.data["outputs"] = {"files": draft.data["outputs"]}
         draft.spelled[("outputs", "files")] = ("outputs",)
@@ -495,7 +495,7 @@ def _spell_choice(draft: Draft) -> None:
 
 
 def _take_arguments(draft: Draft, arguments: Sequence[str]) -> None:
-    """Replace the script's arguments in the job with the arguments of the command line."""
+    """Replace the script's arguments in the job with those from the command line."""
     train = draft.data.get("train")
     if not arguments or not isinstance(train, dict):
         return
@@ -503,7 +503,7 @@ def _take_arguments(draft: Draft, arguments: Sequence[str]) -> None:
         draft.add(
             ("train", "run"),
             "is a full command, so arguments cannot be added on the command line",
-            "put them into the command",
+            "write the arguments into the command",
         )
         return
     train["args"] = list(arguments)
@@ -577,7 +577,7 @@ def _name_this_machine(draft: Draft) -> None:
 def _expanded(draft: Draft, key: Key, value: object) -> Path | None:
     """
     Return the absolute path that the user means. Return None if the value is not a path; the check against the model
-    reports that.
+    reports this.
     """
     try:
         text = os.path.expanduser(clean_text(value))
@@ -604,7 +604,8 @@ def _check_workdir(draft: Draft, workdir: Path) -> None:
     try:
         if not workdir.is_dir():
             missing = "is not a folder" if workdir.exists() else "no such folder"
-            draft.add(("workdir",), f"{missing}: {shown(workdir, 200)}", "write a folder, relative to this file")
+            advice = "give the path of an existing folder, relative to this file"
+            draft.add(("workdir",), f"{missing}: {shown(workdir, 200)}", advice)
             return
     except (OSError, ValueError) as error:
         draft.add(("workdir",), f"cannot be read: {shown(error, 200)}", "write a shorter path")
@@ -625,7 +626,7 @@ def _check_state(draft: Draft, workdir: Path, index: int, value: object) -> None
     try:
         path = workdir / read_state_path(value)
         if not path.resolve().is_relative_to(workdir.resolve()):
-            draft.add(key, "is a link that leads out of workdir", "name a folder inside workdir")
+            draft.add(key, "is a symbolic link to a path outside workdir", "name a folder inside workdir")
         elif _count_of_files(path, STATE_FILES_MAX) > STATE_FILES_MAX:
             draft.add(
                 key, f"holds more than {STATE_FILES_MAX:,} files", "name a folder with fewer files, or pack the files"
@@ -653,7 +654,7 @@ def _check_script(draft: Draft, workdir: Path, value: object) -> None:
         if not script.is_file():
             draft.add(key, f"no such file: {shown(script, 200)}", _scripts_like(workdir, script.name))
         elif not script.resolve().is_relative_to(workdir.resolve()):
-            draft.add(key, "is a link that leads out of workdir", "copy the script into workdir")
+            draft.add(key, "is a symbolic link to a path outside workdir", "copy the script into workdir")
     except Unreadable:
         return
     except (OSError, ValueError) as error:

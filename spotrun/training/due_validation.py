@@ -1,5 +1,5 @@
 """
-Takes snapshots before and during a validation, which may take long.
+Takes snapshots before and during a validation, because a validation may take long.
 
 A snapshot that is requested before a validation is taken before the validation starts. A snapshot that is requested
 during a validation contains the state from before the validation; a copy of that state is kept in memory. A training
@@ -40,7 +40,7 @@ not kept, and no snapshot is taken during the validation.
 class _Before:
     """
     The state before a validation. The model's weights are not copied, because a validation should not change them. In
-    case it does, `norms` has the norm of each weight before the validation.
+    case it does, `norms` contains the norm of each weight before the validation.
     """
 
     place: Boundary
@@ -49,8 +49,8 @@ class _Before:
 
     def still_holds(self, module: nn.Module) -> bool:
         """
-        Return whether the weights are the same as before the validation. A callback that averages weights may have
-        replaced them by the averages for the time of the validation.
+        Return True if the weights are the same as before the validation. A callback that averages weights may have
+        replaced them with the averages during the validation.
         """
         now = _norms(module)
         return len(now) == len(self.norms) and all(map(torch.equal, self.norms, now))
@@ -75,9 +75,8 @@ class DueValidation:
         """
         Prepare for a validation that is about to start. `last` says that nothing is trained after this validation.
         """
-        # A snapshot during this validation saves the state from before it, so a copy of that state is kept. The copy is
-        # not needed with several ranks, because then no snapshot is taken during a validation, nor without an agent,
-        # because then nothing requests a snapshot.
+        # A snapshot during this validation saves the state from before it, so a copy of that state is kept. With
+        # several ranks, or without an agent, no snapshot is taken during a validation, so no copy is needed.
         alone = self._ranks.size == 1 and isinstance(self._agent, Session)
         self._patient_until_s = time.monotonic() + LAST_IS_LONG_S if last and alone else 0.0
         if not self._is_patient:

@@ -7,8 +7,8 @@ optimizer steps. A *requested* snapshot is one that the agent has requested and 
 
     setup              send Hello (FitBegins for a later fit()). Wait for Resume and the weights. Give the framework
                        its checkpoint. Replace the loaders by exact loaders.
-    the model is built record the Python objects that exist. Every process creates these objects, so snapshots contain
-                       only changes to them, and objects that are created later.
+    the model is built record the Python objects that exist. After a restart, the script creates these objects again. So
+                       snapshots contain only changes to them, and objects that are created later.
     each batch         seed the random number generators with (seed, epoch, batch)
     first step         wait for the states of the optimizers
     batch end          send Progress. If a validation is due, take a requested snapshot first; after a resume from this
@@ -20,7 +20,7 @@ optimizer steps. A *requested* snapshot is one that the agent has requested and 
     next backward      copy the remaining part of that snapshot (tensors that only optimizers change), and tell the
                        agent
     epoch end          send EpochEnded, then take a requested snapshot, which contains the whole epoch
-    training's end     take the final snapshot (not if the training resumed from it), then send Finished
+    training's end     take the final snapshot (unless the training resumed from it), then send Finished
 
 If a snapshot is requested after an epoch's last batch, it is taken only after the script's code for the end of an
 epoch. The same holds for the final snapshot of the training. So that code runs exactly once per epoch, however often
@@ -149,8 +149,8 @@ class Fit:
     @classmethod
     def begin_anyway(cls, framework: Framework, local: str | None = None) -> Fit:
         """
-        Return the fit, whether or not there is an agent. The order of data and the random numbers are the same in both
-        cases. Without an agent, the training is saved in the folder `local`, if that is given.
+        Create the fit of a training, even if there is no agent. The order of data and the random numbers are the same
+        with and without an agent. Without an agent, the training is saved in the folder `local`, if that is given.
         """
         ranks, agent = _agent_of(framework)
         if agent is None and local is not None:
@@ -222,7 +222,7 @@ class Fit:
         except Misfit as misfit:
             unsupported.reject(self._agent, str(misfit), misfit.hint or self._framework.way_out)
         # The checkpoint's memory is freed later. The framework copies the weights, but optimizers and callbacks may
-        # keep other tensors without copying them. So `keep` returns all other tensors in memory that is not freed.
+        # keep other tensors without copying them. So `keep` makes sure that all other tensors remain valid.
         kept = revived(memory.keep({key: value for key, value in state.items() if key != WEIGHTS}))
         self._resumed_at_end = place.finished
         whole = {**revived(state), **kept}
@@ -472,7 +472,7 @@ class Fit:
 
 def _agent_of(framework: Framework) -> tuple[Ranks, session.Agent | None]:
     """
-    Return this process's ranks and its agent, which is a stand-in on ranks other than 0. If rank 0 has no agent, the
+    Return this process's ranks and agent. On ranks other than 0, the agent is a stand-in. If rank 0 has no agent, the
     agent is None on all ranks.
     """
     ranks = Ranks(framework.rank, framework.ranks)

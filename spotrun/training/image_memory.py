@@ -36,7 +36,7 @@ not be freed.
 """
 _POPULATE_READ = 22
 """
-MADV_POPULATE_READ, which Python's mmap does not define. Linux has it since 5.14. An older kernel returns an error,
+MADV_POPULATE_READ, which Python's mmap does not define. Linux has had it since 5.14. An older kernel returns an error,
 which does no harm.
 """
 _MAPPED_BYTES = 4 << 20
@@ -67,7 +67,7 @@ class Arrival:
 
     def ends(self) -> None:
         """
-        Record that no more bytes will arrive. Any call of `need` for bytes that have not arrived then raises
+        Record that no more bytes will arrive. Any call to `need` for bytes that have not arrived then raises
         LinkClosed, even one that is already waiting.
         """
         with self._changed:
@@ -89,9 +89,9 @@ class Arrival:
 
 class ImageMemory:
     """
-    A checkpoint in the shared memory `fd`, from byte `start` on. At first, only `here_bytes` bytes may have arrived;
-    the agent fetches the rest. This object closes `fd`. No process except this one and the agent may use the shared
-    memory.
+    A checkpoint in the shared memory `fd`, starting at byte `start`. If `here_bytes` is given, only that many bytes
+    have arrived at first, and the agent fetches the rest. This object closes `fd`. No process except this one and the
+    agent may use the shared memory.
 
     `image` is a private view for reading: a write to it would not change the shared memory. Large tensors that `keep`
     returns are views of the shared memory itself, so a fork of this process does not copy them.
@@ -113,7 +113,7 @@ class ImageMemory:
         threading.Thread(target=_map, args=(memory, self.arrival), name="spotrun-map", daemon=True).start()
 
     def need(self, end: int) -> None:
-        """Wait until the first `end` bytes of `image` have arrived. Raises the same errors as `Arrival.need`."""
+        """Wait until the first `end` bytes of `image` have arrived. Raise the same errors as `Arrival.need`."""
         self.arrival.need(end)
 
     def need_all_of(self, tree: Any) -> None:
@@ -157,7 +157,7 @@ class ImageMemory:
 
 
 class Received:
-    """An image that arrives from another process, in plain memory. Has the interface of `ImageMemory`."""
+    """An image that arrives from another process, in plain memory. It has the same interface as `ImageMemory`."""
 
     def __init__(self, size_bytes: int) -> None:
         self.image: Bytes = bytearray(size_bytes)

@@ -18,7 +18,7 @@ NAMED_MAX = 20
 
 class LeftFiles:
     """
-    The files in the work folders of the trainings `straight` and `interrupted`, as the last instance of each left them.
+    The files that the last instance of each training, `straight` and `interrupted`, left in its work folder.
 
     `again` is a second uninterrupted training, like `straight`. If a file, line or field differs between `straight` and
     `again`, it is not deterministic, and is not compared.
@@ -52,7 +52,7 @@ class LeftFiles:
         clean: Clean,
     ) -> list[folders.FileDifference]:
         """
-        Return those of the differences `found` that an interruption has caused: those where the two uninterrupted
+        Return the differences that an interruption has caused. They are the ones of `found` where the two uninterrupted
         trainings, `straight` and `again`, wrote the same content. Where these two also differ, record the file, line or
         field as not deterministic.
         """

@@ -60,8 +60,8 @@ def _as_plain(value: object) -> Json:
 
 def typed(kind: type[T], value: Json) -> T:
     """
-    Convert a value decoded from JSON to `kind`: a dataclass of plain values, tuples, dicts and unions. Fields that
-    `kind` does not have are dropped.
+    Convert a value decoded from JSON to the type `kind`. This can be a dataclass whose fields are plain values, tuples,
+    dicts, unions or other dataclasses. Keys for which a dataclass has no field are dropped.
 
     Raises:
         ValueError: the value does not fit `kind`.

@@ -4,7 +4,7 @@ its files, or was killed in the middle of its work.
 
 A command is often a shell that runs a program. If the shell got SIGTERM, it would die immediately, and its exit code
 would not show whether the program finished. If only the program got SIGTERM, the shell would continue with its next
-line after the program has ended. So shells are first paused with SIGSTOP, and then only the program gets SIGTERM. The
+line after the program ended. So shells are first paused with SIGSTOP, and then only the program gets SIGTERM. The
 program's children do not get it, unless the program is itself a shell that catches the signal.
 
 `targets_of` decides which processes get which signal; `Termination` sends the signals.
@@ -24,8 +24,8 @@ from spotrun import proc
 SHELLS = frozenset({"ash", "bash", "busybox", "dash", "ksh", "mksh", "sh", "zsh"})
 CODES_OF_AN_END = (0, 128 + signal.SIGTERM)
 """
-Exit codes of a program that caught SIGTERM, finished its work and then ended. A program has the second code if it
-finishes its work and then sends SIGTERM to itself, now uncaught, to end.
+Exit codes of a program that caught SIGTERM, finished its work and then ended. A program exits with the second code if
+it finishes its work and then sends SIGTERM to itself, now uncaught, to end.
 """
 _TERM_BIT = 1 << (signal.SIGTERM - 1)
 
@@ -82,8 +82,8 @@ def _programs(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
 
 def _above(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
     """
-    Yield `pid` and the shells below it, but in each branch only those above the first process that is not a shell or
-    that catches SIGTERM.
+    Yield `pid` and, in each branch below it, the shells down to the first process that is not a shell or that catches
+    SIGTERM. Neither this process nor the processes below it are included.
     """
     process = processes.get(pid)
     if process is not None and process.is_shell and not process.catches:
@@ -127,8 +127,9 @@ class Termination:
 
     def ended_well(self, leaders_code: int) -> bool:
         """
-        Return True if there are judged processes, and each of them ended in a way that shows that it handled SIGTERM.
-        `leaders_code` is the exit code of the command's first process, negative if a signal killed it.
+        Return True if each of the judged processes (`Targets.judged`) ended in a way that shows that it handled
+        SIGTERM; False if there are none. `leaders_code` is the exit code of the command's first process, negative if a
+        signal killed it.
         """
         codes = [
             leaders_code if pid == self._leader else os.waitstatus_to_exitcode(self._statuses.get(pid, 1 << 8))
@@ -138,7 +139,7 @@ class Termination:
 
 
 def _tree(leader: int) -> dict[int, Process]:
-    """Return those of `leader` and its descendants that have not ended."""
+    """Return `leader` and its descendants, without those that have ended."""
     parents = {each.mark.pid: each.parent for each in proc.all_stats() if not each.ended}
     found, pending = {}, [leader] if leader in parents else []
     while pending:

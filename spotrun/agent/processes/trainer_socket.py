@@ -1,8 +1,8 @@
 """
 Accepts connections from the processes of one trainer. Each trainer has a separate Unix socket in the instance's folder.
 
-The first process that connects leads the training, and keeps the connection. Every other process is refused, and gets
-the reason. Each trainer's socket has a different path. So a process that an earlier trainer has left running cannot
+The first process that connects leads the training, and keeps the connection. Every other process is refused, and is
+told why. Each trainer's socket has a different path. So a process that an earlier trainer has left running cannot
 connect by mistake: it knows only the path of the earlier socket, which no longer exists.
 """
 
@@ -55,7 +55,7 @@ class Entrance:
     def open(self, trainer: int, leads: Callable[[TrainerLink], None]) -> None:
         """
         Accept connections in a separate thread until `close` is called. `leads` is called with the connection of the
-        first process, which leads the training. It must not block.
+        first process, which leads the training. This call must not block.
         """
         threading.Thread(target=self._work, args=(trainer, leads), name="entrance", daemon=True).start()
 

@@ -2,8 +2,8 @@
 Reads frozen files (spotrun/folder/frozen_files.py): files as they were at one moment.
 
 The files of a command's state were copied at that moment, so the copies do not change while they are read. Most files
-of a training are not copied: the agent reads them in their places while the training goes on. If the training changes
-such a file before it is read, the file is torn, and cannot be used.
+of a training are not copied: the agent reads them in place while the training goes on. If the training changes such a
+file before it is read, the file is torn, and cannot be used.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PartialFrozenFolder:
         Return the whole folder.
 
         Raises:
-            msgspec.MsgspecError, AssertionError: the message is wrong. spotrun's callback sends no such message.
+            msgspec.MsgspecError, AssertionError: the message is invalid, so spotrun's callback did not send it.
         """
         assert len(self._descriptors) == self.message.descriptors + 1
         return received(self.message, self._descriptors)

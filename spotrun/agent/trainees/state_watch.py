@@ -30,8 +30,8 @@ process running.
 
 class CopyRequest(NamedTuple):
     """
-    A request for a copy of the state of command `incarnation`. `is_last` is True if the command has ended, so that no
-    later copy follows.
+    A request for a copy of the state of command `incarnation`. `is_last` is True if the command has ended; no later
+    copy will follow.
     """
 
     incarnation: int

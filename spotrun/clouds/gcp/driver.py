@@ -189,7 +189,7 @@ class GcpDriver:
                 continue  # its launch failed; a repeated request would fail in the same way
             if instance.offering.pool != request.offering.pool:
                 raise CloudError(
-                    f"the token of launch {request.launch} was already used to request {instance.offering}"
+                    f"the token of launch {request.launch} was already used for another request: {instance.offering}"
                 )
             if not instance.alive:
                 raise LaunchTokenSpent(f"{instance.instance_id}, the instance of launch {request.launch}, has ended")

@@ -65,7 +65,7 @@ class Launching:
         name = str(name_for(request))
         target = str(operation.get("targetLink", "")).rpartition("/")[2]
         if target != name:
-            raise CloudError(f"the token of launch {request.launch} was already used to request {target}")
+            raise CloudError(f"the token of launch {request.launch} was already used for another request: {target}")
         error = self._settled(request, name, operation)
         if isinstance(error, AlreadyThere):
             raise error  # an earlier try of this launch made the instance, which may be training

@@ -1,6 +1,6 @@
 """
-Checks whether Google reports prices for a job's instance types. If it does not, a run uses the prices in a table that
-is part of spotrun.
+Checks whether Google reports prices for a job's instance types. If it does not, a run uses the prices in spotrun's own
+table.
 """
 
 from __future__ import annotations

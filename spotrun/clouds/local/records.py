@@ -1,17 +1,18 @@
 """
 The state of the local cloud on disk.
 
-    ROOT/log.jsonl                       the cloud's log: one fact a line, append only
+    ROOT/log.jsonl                       the cloud's log: one fact per line, append-only
     ROOT/records/<instance id>/          the cloud's side of an instance
-        instance.json                    its record; replaced atomically, written by the holder of `lock` only
-        lock                             held while the instance is being launched or its supervisor lives
+        instance.json                    its record; replaced atomically, and only by the holder of `lock`
+        lock                             held while the instance is being launched or its supervisor is alive
         orders/                          orders to the supervisor: terminate, interrupt, rebalance
-        members                          only for a gang's first member: a link whose target says ALL or NONE (`agree`)
+        members                          only for a gang's first member: a symbolic link with the target ALL or NONE,
+                                         which says whether all members start or none (`agree`)
         supervisor.log
     ROOT/instances/<instance id>/        the instance's own disk
         console.log                      output of its init process
     ROOT/accepting.lock                  held while a process decides whether there is room for a launch
-    ROOT/markets/<run uid>.json          the steps of the market script that this run has already had
+    ROOT/markets/<run uid>.json          the steps of the market script that have already happened in this run
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     Everything that the cloud knows about one instance, with all values that the instance's supervisor needs.
 
     `script_seen` counts the steps of the script that had happened before the launch. `supervisor` and `guardian` are
-    None until these processes have started; if `supervisor` stays None, the launcher died before it had started the
+    None until these processes have started; if `supervisor` stays None, the launcher died before it started the
     supervisor. `count` is the number of members in the launch, None for a single instance. `accepted_s` is the time on
     the system clock at which the record was first written.
     """
@@ -84,7 +85,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         """
         Return a copy of the record that says when the instance ended and who ended it. If `at` is earlier than the
         launch or the last price change, use the later of these times instead, because the instance cannot have ended
-        before.
+        before them.
         """
         known = [self.instance.launched_at, *(segment.since for segment in self.instance.prices)]
         ended = self.with_instance(state=InstanceState.STOPPING, ended_at=max([at, *known]), ended_by=by)
@@ -249,9 +250,9 @@ class CloudPaths:
 
 class CloudLog:
     """
-    The cloud's log of its actions, with one JSON object a line. Tests compare this log with the ledger of a run.
+    The cloud's log of its actions, with one JSON object per line. Tests compare this log with the ledger of a run.
 
-    `event` is one of these words: launched, metered (billing has begun), price, notice, rebalance, cut-off (the other
+    `event` is one of these values: launched, metered (billing has begun), price, notice, rebalance, cut-off (the other
     members of the gang can no longer reach the instance), ended, refused. `at` is in run time.
 
     The log may contain the same fact twice. If a process dies while it records a fact, the process that takes over does

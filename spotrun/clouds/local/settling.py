@@ -50,7 +50,7 @@ def shown(folder: RecordFolder, log: CloudLog) -> Record | None:
 
 
 def settled(folder: RecordFolder, log: CloudLog) -> Record | None:
-    """Return the record. If the instance's supervisor has died, record the instance's end first."""
+    """Return the record, after recording the instance's end if its supervisor has died."""
     record = folder.read()
     if record is None or record.ended:
         return record
@@ -65,8 +65,8 @@ def settled(folder: RecordFolder, log: CloudLog) -> Record | None:
 
 def _buried(folder: RecordFolder, log: CloudLog, record: Record) -> Record:
     """
-    Return the record. If the instance has ended, enter its end in the record first. The caller must hold the instance's
-    lock, which proves that the supervisor is dead, because a living supervisor holds the lock itself.
+    Return the record, after entering the instance's end in it if the instance has ended. The caller must hold the
+    instance's lock, which proves that the supervisor is dead, because a living supervisor holds the lock itself.
     """
     if not was_cut_short(record):
         return bury_dead(folder, log, record, folder.last_beat(record.clock), EndedBy.FAULT)
@@ -142,10 +142,10 @@ def _remove_container(remembered: Path) -> None:
 
 def bury_dead(folder: RecordFolder, log: CloudLog, record: Record, at: datetime, by: EndedBy) -> Record:
     """
-    Record the end of an instance whose supervisor has died. `at` is when the supervisor was last alive.
+    Record the end of an instance whose supervisor has died. `at` is the time at which the supervisor was last alive.
 
-    The supervisor may have died after it wrote the start of billing or a price into the record, but before it wrote it
-    into the cloud's log. So this function logs them again; the log may then contain them twice.
+    The supervisor may have died after it wrote a fact (the start of billing or a price) into the record, but before it
+    wrote the fact into the cloud's log. So this function logs these facts again; the log may then contain them twice.
     """
     processes.kill_all(partial(processes.carrying, RECORD_VARIABLE, str(folder.path)))
     log.metered(record.instance)

@@ -130,7 +130,10 @@ def _to_write(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _wrong_as(kind: CapacityType, known: ClusterPartition, cluster: Cluster) -> Unreadable | None:
-    """Return why spotrun would refuse a job that names this partition with this capacity type; None if it would not."""
+    """
+    Return the reason why spotrun would refuse a job that names this partition with this capacity type; None if there is
+    none.
+    """
     partition = Partition(
         name=known.name, capacity_type=kind, usd_per_node_hour=Decimal(0), max_time=known.max_time or timedelta()
     )
@@ -139,8 +142,8 @@ def _wrong_as(kind: CapacityType, known: ClusterPartition, cluster: Cluster) -> 
 
 def _line(kind: CapacityType, known: ClusterPartition) -> str:
     """
-    Return the line that names the partition in a job. The line states the partition's time limit if that limit is
-    shorter than a job's default.
+    Return the line that names the partition in a job file. The line states the partition's time limit only if it is
+    shorter than spotrun's default (MAX_TIME).
     """
     shorter = known.max_time is not None and known.max_time < MAX_TIME
     limit = f", max_time: {format_duration(known.max_time)}" if known.max_time is not None and shorter else ""

@@ -34,7 +34,7 @@ class SlurmDriver:
     the queue, and the launch fails for lack of capacity, at no cost. If Slurm does not remove the job, the next driver
     that lists jobs cancels it.
 
-    The members of a gang are one job, with a step for each member (spotrun.clouds.slurm.gang).
+    A gang is one job, with a step for each member (spotrun.clouds.slurm.gang).
     """
 
     name = CLOUD_NAME
@@ -94,7 +94,7 @@ class SlurmDriver:
     def _partition(self, offering: Offering) -> Partition:
         partition = self._config.partition(offering.zone)
         if partition is None or partition.offering.pool != offering.pool:
-            raise CloudError(f"{offering} is not a partition of this job", hint="name it under slurm.partitions")
+            raise CloudError(f"the job does not list {offering}", hint="add the partition to slurm.partitions")
         return partition
 
     def _submit(self, request: LaunchRequest, partition: Partition) -> str:
@@ -113,7 +113,7 @@ class SlurmDriver:
         several jobs have the token, the first one counts, and the others are cancelled.
 
         Raises:
-            LaunchTokenSpent: the instance, or all members, have ended.
+            LaunchTokenSpent: the instance has ended, or all members have.
             InsufficientCapacity: no node was free in time.
             CloudError: the job differs from the request, or Slurm rejected it.
         """
@@ -209,7 +209,7 @@ class SlurmDriver:
 
     def _cancel_overdue(self, jobs: list[Job]) -> None:
         """
-        Cancel the jobs that are still in the queue after their maximum wait, unless they begin at this moment.
+        Cancel the jobs that are still in the queue after their maximum wait. A job that has begun meanwhile is kept.
         """
         now = self._clock.now()
         for job in jobs:
@@ -221,7 +221,7 @@ def _launched(job: Job, instances: list[Instance], request: LaunchRequest) -> In
     found = instances[0]
     same = (found.offering.pool, found.run_uid, job.tags.count)
     if same != (request.offering.pool, request.run_uid, request.count):
-        raise CloudError(f"the token of launch {request.launch} was already used to request {found.offering}")
+        raise CloudError(f"the token of launch {request.launch} was already used for another request: {found.offering}")
     if job.never_ran and found.ended_by is EndedBy.CLOUD:
         nodes = "no node" if request.count is None else f"less than {count_of(request.count, 'node')}"
         free = "were" if request.count is not None else "was"

@@ -1,6 +1,5 @@
 """
-Guesses whether the nodes of a cluster can access a given folder of this machine too. The guess is based on the file
-systems that are mounted here.
+Guesses from the file systems mounted on this machine whether the nodes of a cluster can also access a given folder.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ Computes a batch's mark: a number that identifies the batch by its tensors, arra
 reread, the marks show whether its batches are the same.
 
 After a resume, a stream without a state is reread from its beginning. If the training itself changes the data of the
-stream, as with a replay memory, the reread batches differ from the original ones. Without marks, this would go
+stream, as with a replay buffer, the reread batches differ from the original ones. Without marks, this would go
 unnoticed.
 """
 

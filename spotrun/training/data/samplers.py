@@ -1,5 +1,5 @@
 """
-Saves and restores the attributes of samplers, and draws the order of a pass from a sampler, which may be infinite.
+Saves and restores the attributes of samplers, and draws the order of a pass from a sampler, even an infinite one.
 
 A sampler may keep values from one pass to the next: it may count its passes, change its batch size, or get new weights
 from one of the script's hooks. To repeat a pass, for example at a resume, the sampler needs the values from the
@@ -83,8 +83,8 @@ class Samplers:
         """
         Record the samplers' values immediately after the order of a pass has been drawn.
 
-        If this pass continues a pass of an earlier process, hooks of the script may have changed some values between
-        the draw and the snapshot. Restore these changed values too.
+        If this pass continues a pass of an earlier process, hooks of the script may have changed some values after the
+        draw and before the snapshot. Restore these changes too.
         """
         self._drawn, self._held = self._copies(), dict(self._living())
         if self._resumed is not None:
@@ -103,8 +103,8 @@ class Samplers:
 
     def _to_save(self, values: Values) -> Values:
         """
-        Return `values` without long values that are unchanged since the process started, because a new process has the
-        same.
+        Return `values` without long values that are unchanged since the process started, because a new process will
+        have the same values.
         """
         return {n: value for n, value in values.items() if not _is_long(value) or not same(self._first.get(n), value)}
 
@@ -126,8 +126,7 @@ class Samplers:
 
     def _set(self, values: Values) -> None:
         """
-        Set the values that differ. Objects that are equal are not replaced, because other parts of the script may use
-        them.
+        Set the values that differ. Equal objects are not replaced, because other parts of the script may use them.
         """
         living = dict(self._living())
         for name, value in values.items():
@@ -219,7 +218,7 @@ class Drawn:
     """
     The order of a pass: the indices of each batch. Most orders are drawn completely at the beginning. The order of a
     sampler that yields indices without end is drawn in parts. The states of the random number generators at the end of
-    each part are kept, to draw the next part.
+    each part are kept, because the next part is drawn from them.
     """
 
     def __init__(self, indices: Iterator[Any]) -> None:

@@ -1,6 +1,6 @@
 """
-Compares many small objects at once with their earlier content. A walk can then skip the unchanged objects, which are
-most of a script's objects.
+Compares many small objects at once with their earlier content. This lets a walk skip unchanged objects. Most of a
+script's objects are unchanged.
 
 Once an object has changed, it is removed from this cache for good, together with all objects that contain it. From then
 on, each walk compares these objects one by one.
@@ -28,9 +28,9 @@ SMALL_ITEMS = 1000
 
 Look: TypeAlias = Callable[[], tuple[list[Any], list[Any]]]
 """
-A function that reads several objects and returns two lists. The first has values to compare with `==`, the second
-objects to compare by identity. If one of the objects has changed, one of the lists differs from that of an earlier
-call.
+A function that reads several objects and returns two lists. The first contains values to compare with `==`, the second
+contains objects to compare by identity. If one of the objects has changed, one of the lists differs from that of an
+earlier call.
 """
 
 

@@ -36,7 +36,7 @@ class NotPlain(Exception):
 
 
 def is_scalar(value: object) -> bool:
-    """Return whether the type of `value` is in `SCALARS`, or `value` is a tuple of such values."""
+    """Return True if `value` is a scalar: a value of a type in `SCALARS`, or a tuple of scalars."""
     return type(value) in SCALARS or (type(value) is tuple and all(map(is_scalar, value)))
 
 
@@ -62,7 +62,7 @@ def encode(value: Any) -> Encoded:
     Return the encoded form of a scalar value (`is_scalar`).
 
     Raises:
-        NotPlain: the value is a slice of values that are not scalars, or has a time zone without a name.
+        NotPlain: the value is a slice whose bounds are not scalars, or has a time zone without a name.
     """
     if type(value) is tuple:
         return ("tuple", *map(encode, value))
