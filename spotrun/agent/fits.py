@@ -1,9 +1,9 @@
 """
-Computes how each fit() of a trainer starts if the trainer's script calls fit() several times.
+Determines how each fit() starts if a script calls fit() several times.
 
-A new trainer repeats the script from the beginning. Each fit() that an earlier trainer completed starts from the final
-checkpoint of that fit(), and takes no step. The interrupted fit() resumes from the newest checkpoint. Each later fit()
-starts from scratch.
+A new trainer repeats the script from the beginning. A fit() that an earlier trainer completed starts from its own final
+checkpoint, and trains no step. The interrupted fit() resumes from the newest checkpoint. Each later fit() starts from
+scratch.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ child process.
 
     docker run --rm --interactive …  <── input ──  the owner
 
-However the owner dies, that input ends. Then the container ends, and the engine removes it.
+When the owner ends, for whatever reason, that input ends too. Then the container ends, and the engine removes it.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ def find_engine() -> Engine:
 def _for_this_user(engine: Engine) -> Engine:
     if os.geteuid() != 0:
         raise NotInstalled(
-            "only root can run a training in a container, because only root can enter containers of docker and podman",
+            "only root can run a training in a container, because only root can enter docker and podman containers",
             hint="run spotrun as root on this machine, or remove resources.image_id from the job",
         )
     if shutil.which("nsenter") is None:

@@ -1,8 +1,7 @@
 """
-Names of files that `spotrun fetch` does not copy to the user's machine. Tools such as git or a shell run files with
-such names, or take settings or instructions from them, which is called *obeying* them. The training code chooses the
-names of its files. So if `fetch` copied these files too, malicious training code could run commands on the user's
-machine.
+Names of files that `spotrun fetch` does not copy to the user's machine. Tools such as git or a shell *obey* files with
+such names: they run them, or take settings or instructions from them. The training code chooses the names of its files.
+So if `fetch` copied these files too, malicious training code could run commands on the user's machine.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ def unfetched(path: str) -> Unfetched | None:
     """
     Return the reason why the file at `path` is not fetched; None if it is fetched. Each name in the path is checked.
 
-    A name is also refused if some file system treats it as equal to a refused name. Such names differ only in case, in
+    A name is also refused if some file system treats it as equal to a refused name: if the two differ only in case, in
     dots and blanks at the end, or in invisible characters.
     """
     *folders, last = re.split(r"[/\\]", path)

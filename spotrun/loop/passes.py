@@ -1,9 +1,8 @@
 """
 Two iterators that track the position of a fit: one over its epochs, and one over the batches of a pass within an epoch.
 
-A batch or an epoch counts as ended when the script requests the next one, or when the script leaves the loop. To notice
-that the script leaves the loop, both iterators are generators: Python closes a generator as soon as the loop over it is
-left.
+A batch or an epoch counts as ended when the script requests the next one, or when the script leaves the loop. Both
+iterators are generators, because Python closes a generator as soon as the script leaves the loop over it.
 """
 
 from __future__ import annotations

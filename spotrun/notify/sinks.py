@@ -211,8 +211,10 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def open_sink(wanted: NotifySpec, number: int, environment: Mapping[str, str] = os.environ) -> Sink:
     """
-    Return the sink that `wanted` names. Raise SpecInvalid if its environment variable is not set on this machine, or
-    holds no address.
+    Return the sink that `wanted` names.
+
+    Raises:
+        SpecInvalid: the sink's environment variable is not set on this machine, or does not contain an address.
     """
     if wanted.command is not None:
         return Command(wanted.command, number)

@@ -1,5 +1,5 @@
 """
-Finds out which members a gang has, and requests the missing members.
+Determines which members a gang has, and requests the missing ones.
 
 If a gang has lost a member, the run requests a replacement in the pool of the remaining members. The remaining members
 wait for the replacement, and are billed while they wait. So if the replacement takes longer than a start is expected to

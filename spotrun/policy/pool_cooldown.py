@@ -1,6 +1,5 @@
 """
-Finds the pools that rest after a refusal. For each of these pools, also finds the time at which its rest ends, and the
-reason for the rest.
+Finds the pools that rest after a refusal, with the end of each rest and its reason.
 
 A pool *rests* while the run does not request it.
 

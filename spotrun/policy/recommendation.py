@@ -2,19 +2,20 @@
 Decides whether to replace an instance when its cloud warns that it might take the instance (EC2's rebalance
 recommendation).
 
-If the instance is lost later, a move at the recommendation saves training time. If the loss comes with a notice, the
-move saves the part of a changeover that is longer than the notice. If the loss comes without a notice, the move saves
-the whole changeover and the rework. If the instance is not lost, the cost of the move is wasted. So the move pays if
+If the instance is lost later, a move right after the recommendation saves training time. If the loss comes with a
+notice, the move saves the part of a changeover that is longer than the notice. If the loss comes without a notice, the
+move saves the whole changeover and the rework. If the instance is not lost, the cost of the move is wasted. So the move
+pays if
 
     q * saved * price of time  >  (1 - q) * (changeover * new price + handover * price of time
                                              + price increase + traffic between regions at the start)
 
-`saved` is the expected saving above. `new price` is the price of the new instance, and `price increase` is what it
-costs more than the old one over its life. The price of time is the on-demand price, because training time can always be
-bought at that price. q is the probability that a loss follows within `FOLLOWS_WITHIN`, estimated from what followed
-this run's recommendations so far. Before the run's first recommendation, q is only an assumption, because EC2 publishes
-no figure (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: a recommendation "can arrive
-sooner" than the notice, or along with it).
+`saved` is the expected saving above. `new price` is the price of the new instance, and `price increase` is its
+additional cost over its lifetime, compared with the old instance. The price of time is the on-demand price, because
+training time can always be bought at that price. q is the probability that a loss follows within `FOLLOWS_WITHIN`,
+estimated from what followed this run's recommendations so far. Before the run's first recommendation, q is only an
+assumption, because EC2 publishes no figure (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html:
+a recommendation "can arrive sooner" than the notice, or along with it).
 """
 
 from __future__ import annotations

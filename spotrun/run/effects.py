@@ -321,8 +321,8 @@ def _notice_seen(state: RunState, entry: Entry, event: ev.NoticeSeen) -> RunStat
 
 def _comes_later(event: ev.NoticeSeen, known: ev.NoticeSeen | None) -> bool:
     """
-    Return True if the gang ignores the notice `event`: another member already has a notice (`known`), and that member's
-    deadline is the same or earlier. The gang has to hand over by the earlier deadline anyway.
+    Return True if the gang ignores the notice `event`, because another member already has a notice (`known`) with the
+    same or an earlier deadline. The gang has to hand over by the earlier deadline anyway.
     """
     if known is None or known.member == event.member or known.deadline_at is None:
         return False

@@ -48,7 +48,7 @@ class Action(StrEnum):
 
     @property
     def takes_any(self) -> bool:
-        """True if the cloud takes an instance."""
+        """True if the action makes the cloud take an instance."""
         return self in (Action.INTERRUPT, Action.NO_SPOT)
 
 

@@ -1,4 +1,4 @@
-"""Writes a first job file for a script. The most useful optional keys are in it as comments."""
+"""Writes a first job file for a script. The file lists the most useful optional keys in comments."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 Saves and restores the order in which DDP sums gradients, so that the sums are bit-identical after a resume.
 
 DDP puts gradients into buckets, and the ranks sum one bucket after another. With three or more ranks, the order in
-which the ranks' values of a gradient are added depends on the gradient's position in its bucket. This order changes the
-last bit of the sum.
+which the ranks' values of a gradient are added depends on the gradient's position in its bucket. This order can change
+the last bit of the sum.
 
 DDP makes its final buckets after the first backward pass, in the order in which that pass produced the gradients. After
 a resume, a new DDP has not run that pass and would use other buckets in its first step. So a snapshot contains the

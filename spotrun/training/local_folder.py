@@ -1,5 +1,5 @@
 """
-If a training has no agent, saves it to a local folder, and resumes it from there. The code that takes snapshots is the
+Saves a training that has no agent to a local folder, and resumes it from there. The code that takes snapshots is the
 same as with an agent, but it uses a LocalFolder instead of the connection to the agent.
 
 The folder has one file for each fit: its newest snapshot, in the format of checkpoints. A snapshot is taken once a

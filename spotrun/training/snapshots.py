@@ -76,15 +76,15 @@ class _Pending:
     step_before: int
 
     def begin(self) -> None:
-        """Make the copying thread copy the remaining tensors, and then check that all numbers are finite."""
+        """Make the copying thread first copy the remaining tensors, and then check whether all numbers are finite."""
         self.staged.begin()
         self.finite.begin()
 
     def done(self) -> bool:
         """
-        Return whether the snapshot is complete and can be reported now. The answer is always False for a snapshot with
-        probes (see `overlap.Watch`), whose copies have to be compared with the tensors first. `settle` makes this
-        comparison just before the next optimizer step, and then reports the snapshot.
+        Return True if the snapshot is complete and can be reported now. Always return False for a snapshot with probes
+        (see `overlap.Watch`), whose copies have to be compared with the tensors first. `settle` makes this comparison
+        just before the next optimizer step, and then reports the snapshot.
         """
         return self.staged.done() and self.finite.done() and not self.watch.probes
 
@@ -353,6 +353,6 @@ class Snapshots:
 
 
 def _stand_still() -> NoReturn:
-    """Block forever, so that no further step is trained, until the agent ends the process group."""
+    """Block until the agent ends the process group, so that no further step is trained."""
     while True:
         threading.Event().wait(3600)

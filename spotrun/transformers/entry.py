@@ -1,6 +1,6 @@
 """
-Replaces `Trainer.train` by a function that runs it in a `Fit`, so that trainings can resume. Subclasses of Trainer
-resume too, because their `train` calls Trainer's.
+Replaces `Trainer.train` with a function that runs it in a `Fit`, so that trainings can resume. This includes subclasses
+of Trainer, because their `train` calls that of Trainer.
 """
 
 from __future__ import annotations

@@ -91,8 +91,8 @@ def _chosen(nvml: Any, visible: str | None) -> Iterator[Any]:
     wrong GPU may be read.
     """
     by_index = (_told(nvml, nvml.nvmlDeviceGetHandleByIndex, index) for index in range(nvml.nvmlDeviceGetCount()))
-    # Leave out GPUs that this process is not allowed to open. In a Slurm job, these are the GPUs that were not given to
-    # the job, and CUDA_VISIBLE_DEVICES numbers the remaining GPUs from 0.
+    # Leave out GPUs that this process is not allowed to open. In a Slurm job, these are the GPUs that were not
+    # allocated to the job, and CUDA_VISIBLE_DEVICES numbers the remaining GPUs from 0.
     every = [handle for handle in by_index if handle is not None]
     if visible is None:
         yield from every

@@ -1,5 +1,5 @@
 """
-Flushes all events that were given to a SummaryWriter to its files.
+Writes the pending events of a SummaryWriter to its files.
 
 tensorboardX has a queue of events and a writer thread for each file. Its own `flush()` flushes the files, but not the
 events that are still in a queue. So this module's `flush` puts a marker into each queue. When the thread takes out the
