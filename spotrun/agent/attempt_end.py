@@ -131,8 +131,8 @@ class AttemptEnd:
 
 def idle_until(rule: BillingRule, billed_from: datetime, deadline_at: datetime | None) -> datetime | None:
     """
-    Return the time until which the agent waits for the cloud to take the instance. A notice has announced this for
-    `deadline_at`. Return None if waiting saves no money.
+    Return the time until which the agent waits for the cloud to take the instance. `deadline_at` is the time for which
+    a notice has announced this; None without a notice. Return None if waiting saves no money.
 
     If the cloud takes an instance back in its first hour, the instance costs nothing. If the instance powers itself
     off, it is billed. So waiting saves money, even after the final commit (protocol 15;

@@ -74,7 +74,7 @@ def ends_before(context: AgentContext, commit: Commit) -> tuple[Image, ...]:
     because together they may be larger than its memory. The caller has to close them.
 
     Raises:
-        CheckpointDamaged: a final checkpoint is missing or not whole.
+        CheckpointDamaged: a final checkpoint is missing or incomplete.
         StoreError, SpotrunError: the store cannot be read, or the disk cannot be written to.
     """
     ends = context.recorder.state.ends_before(commit)

@@ -16,7 +16,7 @@ from spotrun.folder import work_files
 
 
 class Unfetched(StrEnum):
-    """The reason why a file is left in the store."""
+    """The reason why `fetch` does not copy a file from the store."""
 
     GIT = "git or another version control may run files in a folder of that name"
     NEVER = "no agent stores a folder of that name, because Python, Node.js or another tool runs files in it"
@@ -43,7 +43,7 @@ class Unfetched(StrEnum):
 
     @property
     def tools(self) -> str:
-        """The tools that would run or obey files in the folder, if a folder's name is the reason for the refusal."""
+        """The tools that would run or obey the files in a folder with a refused name."""
         known = {
             Unfetched.GIT: "git or another version control",
             Unfetched.HIDDEN: "a shell, an editor or another tool",
@@ -195,7 +195,7 @@ def _short(name: str) -> re.Match[str] | None:
 
 def _is_short_of_obeyed(name: str) -> bool:
     """
-    Return whether `name` may be Windows' short (8.3) name of a file that a tool obeys. For example, `PYPROJ~1.TOM` may
+    Return True if `name` may be Windows' short (8.3) name of a file that a tool obeys. For example, `PYPROJ~1.TOM` may
     be the short name of `pyproject.toml`.
     """
     if (short := _short(name)) is None:

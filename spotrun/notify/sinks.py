@@ -99,7 +99,7 @@ def _cut(connection: http.client.HTTPConnection) -> None:
 
 
 class _Unusable(Exception):
-    """An address that cannot be used. The message does not contain the address."""
+    """Raised if an address cannot be used. The message does not contain the address."""
 
 
 _NO_HTTPS = "no https:// address"

@@ -126,7 +126,7 @@ def deadline_at(deadline: timedelta | time | datetime, launched_at: datetime) ->
     """
     Return the time of a deadline, in UTC, for a run that is launched at `launched_at`.
 
-    A time of day means its next occurrence after the launch. A time without a zone is in this machine's time zone.
+    A time of day means its next occurrence after the launch. A time without a time zone is in this machine's time zone.
     """
     if isinstance(deadline, timedelta):
         return launched_at + deadline

@@ -130,9 +130,9 @@ def _elsewhere(facts: Facts) -> Offering | None:
 
 def _affordable(facts: Facts, found: Offering) -> bool:
     """
-    Return True if the budget allows the move. The money left has to pay for a second instance that lives until the
-    remaining work is done, or as long as the first would still live. If the amount of work is unknown, half that long
-    is enough.
+    Return True if the budget allows the move. The money left has to pay for the new instance until the remaining work
+    is done, or for as long as the old instance could still live, whichever is shorter. If the amount of remaining work
+    is unknown, it has to pay for half of the time that the old instance could still live.
     """
     current, life = facts.state.current, life_of(facts, found)
     assert current is not None

@@ -115,8 +115,8 @@ def times_first(facts: Facts, offering: Offering) -> float:
 
 def works_of_hours(facts: Facts, offerings: Sequence[Offering]) -> dict[Offering, Decimal]:
     """
-    Return what it costs on each offering, in USD, to do as much work as the first kind does in an hour. Only the
-    instance's price is counted. Return an empty mapping if the job allows only one kind.
+    Return the cost of one unit of work on each offering, in USD. The unit is the work that the first kind does in an
+    hour. Only the instance's price is counted. Return an empty mapping if the job allows only one kind.
     """
     if not choice(facts):
         return {}
@@ -167,7 +167,7 @@ def pace_on_first(facts: Facts) -> Pace | None:
 
 
 def trained_kinds(state: RunState, kinds: Sequence[Kind]) -> list[Kind]:
-    """Return the kinds on which the run has made a step, in the order of their first steps."""
+    """Return the kinds on which the run has trained at least one step, in the order of their first steps."""
     stepped = (state.launch_of(each).intent.offering for each in state.attempts.values() if _steps(each))
     return list(dict.fromkeys(kind for each in stepped if (kind := kind_among(each, kinds)) is not None))
 

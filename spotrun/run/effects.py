@@ -211,8 +211,8 @@ def _attempt_started(state: RunState, entry: Entry, event: ev.AttemptStarted) ->
 
 def _booted_at(state: RunState, event: ev.AttemptStarted) -> datetime:
     """
-    Return when the attempt's instance began to run spotrun's code. For a gang, return the time of the member that
-    booted last.
+    Return the time at which the attempt's instance began to run spotrun's code. For a gang, return the time of the
+    member that booted last.
     """
     members = [] if event.gang is UNSET else map(state.member, event.gang.names)
     return max((member.ready.booted_at for member in members if member.ready is not None), default=event.booted_at)

@@ -78,7 +78,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_be_closed(self) -> bool:
-        """True if the launch may be closed. This gives up all of its instances (protocol 12, 46)."""
+        """True if the launch may be closed. Closing a launch gives up all of its instances (protocol 12, 46)."""
         return self.open and not self.came_up
 
     @property
@@ -727,7 +727,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
 def reservation_usd(intent: ev.LaunchIntended, rule: ev.BillingRule) -> Decimal:
     """
-    Return the maximum cost of this launch: its instances for their whole time-to-live, and the traffic between regions.
+    Return the maximum cost of this launch: that of its instances for their whole time-to-live, plus that of the traffic
+    between regions.
     """
     return life_usd(intent, rule) * intent.instances + intent.egress_usd
 

@@ -79,8 +79,8 @@ class UploadAt:
 @dataclass(frozen=True)
 class After:
     """
-    A trigger that fires once `duration` of run time has passed since the previous step. For the first step, the time
-    counts from the run's start.
+    A trigger that fires once `duration` of run time has passed since the previous step of the market script. For the
+    first step, the time counts from the run's start.
     """
 
     duration: timedelta

@@ -60,7 +60,7 @@ class DdpBuckets:
     def begin(self, orders: Sequence[Order]) -> None:
         """
         Give each DDP the buckets for its saved order. Call this before the first step. `orders` has the saved orders,
-        one for each DDP; it is empty for a fresh training. If the number of parameters in a saved order is not that of
+        one for each DDP; it is empty for a fresh training. If a saved order has a different number of parameters than
         its DDP, the DDP keeps its default buckets.
 
         Raises:
@@ -99,8 +99,8 @@ class _Recorder:
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
         """
-        Return a hook that records the gradient of parameter `number`. From the hook's `__module__`, which is this
-        module, spotrun recognises that the hook does not belong to the script.
+        Return a hook that records the gradient of parameter `number`. spotrun recognises from the hook's `__module__`,
+        which is this module, that the hook does not belong to the script.
         """
 
         def came(_: Tensor) -> None:

@@ -90,7 +90,7 @@ class LocalFolder(Alone):
         )
 
     def tell(self, message: Message, fds: Collection[int] = ()) -> bool:
-        """Write a snapshot. Ignore other messages."""
+        """Write the snapshot that `message` reports. Ignore all other messages."""
         if isinstance(message, SnapshotTaken):
             self._settle()
             self._written = self._writer.submit(self._write, self._path, message.arena, message.size_bytes)

@@ -68,8 +68,8 @@ class Gpus:
 def look(nvml: Any, visible: str | None) -> Iterator[Gpu]:
     """
     Yield the figures of each GPU that `visible` names, or of all GPUs if `visible` is None. If a GPU does not report
-    its utilisation, its `share` is None. If a GPU does not report its memory, its bytes are 0. A GPU that reports
-    neither is left out.
+    its utilisation, its `share` is None. If a GPU does not report its memory, `memory_bytes` and `memory_used_bytes`
+    are 0. A GPU that reports neither is left out.
     """
     for handle in _chosen(nvml, visible):
         busy = _told(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)

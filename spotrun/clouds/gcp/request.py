@@ -61,8 +61,8 @@ def insert_body(
     request: LaunchRequest, config: GcpConfig, project: str, notice: timedelta = EXTENDED_NOTICE
 ) -> dict[str, Any]:
     """
-    Return the body of the request, which depends only on the arguments. `notice` is the time that the request asks for
-    between the notice to a spot instance and its shutdown signal; 0 asks for no notice.
+    Return the body of the request, which depends only on the arguments. `notice` is the requested time between the
+    notice to a spot instance and its shutdown signal; 0 requests no notice.
     """
     offering = request.offering
     zone = f"zones/{offering.zone}"
@@ -94,7 +94,8 @@ def insert_body(
 
 def labels_of(request: LaunchRequest) -> dict[str, str]:
     """
-    Return the labels of the instance. They show the driver in any process to which run and launch the instance belongs.
+    Return the labels of the instance. A driver in any process can tell from them to which run and launch the instance
+    belongs.
     """
     offering = request.offering
     labels = {

@@ -359,8 +359,9 @@ def _wait_for_exit(pid: int, give_up_at: float) -> bool:
 
 def observer_of(instance: Instance, status: StatusFile) -> Observer:
     """
-    Describe the instance for the market script, as far as processes other than its supervisor know it. They do not know
-    in advance that an instance will be lost without notice, so they describe it as one that has no notice.
+    Describe the instance for the market script, using only facts that every process knows. Only the instance's
+    supervisor knows in advance that the instance will be lost without notice. So the description does not mention such
+    a loss.
     """
     return Observer(
         instance_id=instance.instance_id,

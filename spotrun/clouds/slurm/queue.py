@@ -53,7 +53,7 @@ _COMPLETING = "COMPLETING"
 
 def has_nodes(state: str) -> bool:
     """
-    Return whether a job in this state runs on its nodes. For a running job, Slurm may show a flag in place of RUNNING:
+    Return True if a job in this state runs on its nodes. For a running job, Slurm may show a flag in place of RUNNING:
     SIGNALING while Slurm sends the warning of a preemption, or RESIZING after the job has lost a node.
     """
     return bool(state) and state not in (*_ENDS, *_WAITING, _COMPLETING)

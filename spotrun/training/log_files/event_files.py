@@ -60,8 +60,8 @@ class _Marker:
 
 def _arrive(number: int) -> Any:
     """
-    Report that all earlier events have been written. Called by the thread that writes the file, which then writes the
-    result, an empty event.
+    Report that all earlier events have been written. The thread that writes the file calls this function, and then
+    writes its result, an empty event.
     """
     if number in _waiting:
         _waiting[number].set()
