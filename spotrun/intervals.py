@@ -38,7 +38,7 @@ loss is longer than the sum of these 5 s and 1.5 times (DRAIN_SAFETY) the measur
 
 def checkpoint_interval(stall: timedelta, mean_time_between_interruptions: timedelta) -> timedelta:
     """
-    Return the interval between checkpoints that wastes least time (Young 1974).
+    Return the interval between checkpoints that wastes the least time (Young 1974).
 
         interval = sqrt(2 * stall * mean_time_between_interruptions)
 

@@ -79,7 +79,9 @@ def ends_before(context: AgentContext, commit: Commit) -> tuple[Image, ...]:
     """
     ends = context.recorder.state.ends_before(commit)
     if [end.event.fit for end in ends] != list(range(1, commit.event.fit)):
-        raise CheckpointDamaged(f"the final checkpoint of a fit() call before step {commit.event.step} is missing")
+        raise CheckpointDamaged(
+            f"the final checkpoint of an earlier fit() call is missing (before step {commit.event.step})"
+        )
     images: list[Image] = []
     try:
         for end in ends:

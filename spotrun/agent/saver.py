@@ -230,8 +230,8 @@ class Saver:
         Record that the upload in flight has ended, and return its snapshot.
 
         The snapshot is kept for another upload if `retry` is True, or if the upload `failed` and the snapshot is the
-        final one. Even then it is dropped if a newer snapshot is waiting, or if the trainer may have overwritten a part
-        of it.
+        final one. But it is dropped if a newer snapshot is waiting, or if the trainer may have overwritten a part of
+        it.
         """
         snapshot, self._in_flight = self._in_flight, None
         if snapshot is None:

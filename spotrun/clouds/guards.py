@@ -62,7 +62,9 @@ class Guards(Protocol):
 
 
 class NoGuards:
-    """Stands for clouds that enforce the time-to-live themselves, as the local cloud's supervisors do."""
+    """
+    The guards of a cloud that enforces the time-to-live itself, as the local cloud's supervisors do. They do nothing.
+    """
 
     def arm(self, guard: Guard) -> None:
         pass

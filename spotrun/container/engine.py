@@ -214,7 +214,9 @@ class Engine(NamedTuple):
             raise EngineFailed(f"{self.name} {arguments[0]} did not finish within {within_s:.0f} s") from None
 
     def version(self) -> subprocess.CompletedProcess[str]:
-        """Ask the engine for its version. docker reports the version of its daemon."""
+        """
+        Ask the engine for its version. docker is asked for its daemon's version, so it answers only if the daemon runs.
+        """
         return self._ask(
             "version", "--format", "{{.Server.Version}}" if self.name == "docker" else "{{.Client.Version}}"
         )

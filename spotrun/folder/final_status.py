@@ -112,7 +112,7 @@ def final_status(state: RunState) -> RunStatus | None:
 
 
 def is_final(state: RunState) -> bool:
-    """Return True if the run has ended and the ledger has the end of each instance."""
+    """Return True if the run has ended and the ledger records the end of each of its instances."""
     return state.terminal is not None and not any(
         launch.recorded and not launch.gone for launch in state.launches.values()
     )

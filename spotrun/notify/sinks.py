@@ -76,8 +76,8 @@ class Webhook:
         address = self._address
         kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
         connection = kind(address.hostname or "", address.port, timeout=self._try_s)
-        # The socket's time-out limits only the time between two bytes. A server could send a byte now and then forever,
-        # so a timer closes the connection.
+        # The socket's time-out limits only the time between two bytes. A server that sends a byte now and then could
+        # keep the connection open forever, so a timer closes it.
         cut = threading.Timer(self._try_s, _cut, (connection,))
         cut.daemon = True
         cut.start()

@@ -47,8 +47,9 @@ REASON = "standby: the cloud may take the instance"
 
 class Move(msgspec.Struct, frozen=True):
     """
-    A move to `offering` before a possible loss. `followed` is the probability of the loss. `saves_usd` is the expected
-    saving if the loss follows, and `costs_usd` the expected waste if it does not, both weighted by their probabilities.
+    A move to `offering` before a possible loss. `followed` is the probability of the loss. `saves_usd` is the saving if
+    the loss follows, times the probability of the loss. `costs_usd` is the waste if no loss follows, times the
+    probability of that.
     """
 
     offering: Offering

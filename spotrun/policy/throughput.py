@@ -58,7 +58,7 @@ class Speed(msgspec.Struct, frozen=True):
 
     @property
     def low(self) -> float:
-        """The lower end of the interval that contains the true speed in 19 of 20 cases."""
+        """The lower end of the interval that contains the true speed with a probability of 95 %."""
         return self.times * exp(-2 * self.spread)
 
     @property

@@ -702,16 +702,16 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_unprotected(self) -> bool:
         """
-        True if the run has not ended and makes no checkpoints. That is the case if its newest trainer is a Python
-        command in which no training has connected to the agent.
+        True if the run has not ended and makes no checkpoints, because its newest trainer is a Python command in which
+        no training has connected to the agent.
         """
         trainers = next(reversed(self.attempts.values())).trainers if self.attempts else ()
         return bool(trainers) and trainers[-1].unprotected and self.terminal is None
 
     def resumes_without(self, one: NotCarried) -> int:
         """
-        Return how many trainers have resumed from a checkpoint that was made after the change `one`, but does not
-        contain it.
+        Return the number of trainers that have resumed from a checkpoint made after the change `one`, which no
+        checkpoint contains.
         """
         begun = (trainer.commit for attempt in self.attempts.values() for trainer in attempt.trainers)
         return sum(commit is not None and commit > one.number for commit in begun)

@@ -1,6 +1,6 @@
 """
-Starts or continues a nightly run, for `spotrun launch JOB.yaml --nightly`, a command that users put in cron. Its effect
-depends on last night's run:
+Starts or continues a nightly run, for `spotrun launch JOB.yaml --nightly`, a command that users run from cron. Its
+effect depends on last night's run:
 
     that run still has a runner                   start nothing, exit 11
     that run has not finished, and has no runner  continue it, because its work is already paid for

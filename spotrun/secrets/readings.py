@@ -91,8 +91,8 @@ class RedactionForm(NamedTuple):
     times.
 
     If a text contains none of the `signs`, the steps would not change it, so this form is skipped. A reading in this
-    form is searched only for values of at least `least` characters. At its end, the beginning of a value counts only if
-    it has at least `part` characters.
+    form is searched only for values of at least `least` characters. At the end of the reading, the beginning of a value
+    counts only if it has at least `part` characters.
 
     `decodes` is True if the steps decode letters. In that case, a value is not looked for if decoding leaves fewer than
     DECODED_MIN characters of it. `silent` are characters that `SpelledValues` ignores.

@@ -33,8 +33,8 @@ def schema_text() -> str:
 
 def first_job(script: Path, arguments: Sequence[str], job: Path) -> str:
     """
-    Return the text of a job file that trains `script` with `arguments`. The job file is `job`, in the folder of the
-    script.
+    Return the text of a job file that trains `script` with `arguments`. The text is for the file `job`, which is in the
+    same folder as the script.
     """
     train = f"  script: {written(script.name)}\n"
     if arguments:

@@ -155,8 +155,8 @@ def _limits_of(config: Any) -> list[int]:
 @contextmanager
 def _made_by(order: Order, limits: Sequence[int]) -> Iterator[None]:
     """
-    Make DDP assign parameters to buckets by `order` and `limits`, within this context, by replacing torch's function
-    that assigns them. DDP reverses the list that this function returns, so the replacement returns it reversed.
+    Within this context, make DDP assign parameters to buckets by `order` and `limits`: replace torch's function that
+    assigns them. DDP reverses the list that this function returns, so the replacement returns it reversed.
     """
     original: Any = vars(distributed)[_ASSIGNS]
 

@@ -55,7 +55,10 @@ class Dump:
     files: Frozen | None
 
     def again(self) -> Dump:
-        """Return a copy for one more snapshot of the same state. Each snapshot closes its own `files`."""
+        """
+        Return a copy for one more snapshot of the same state. Its `files` are duplicated, because each snapshot closes
+        its own.
+        """
         return Dump(self.state, None if self.files is None else self.files.duplicate())
 
     def close(self) -> None:
@@ -213,7 +216,7 @@ class Snapshots:
             self.settle()
 
     def batch_begins(self) -> None:
-        """Start to copy the remaining part of a snapshot. The copy runs while the model computes."""
+        """Start copying the remaining part of a snapshot, in parallel with the model's computation."""
         if self._pending is not None:
             self._pending.begin()
 

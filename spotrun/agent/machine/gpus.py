@@ -1,7 +1,7 @@
 """
 Reads how busy this machine's GPUs are, through NVML, the library of Nvidia's driver.
 
-Figures are missing on a machine without a GPU, in a container without the library (`libnvidia-ml.so.1`), or if the
+There are no figures on a machine without a GPU, in a container without the library (`libnvidia-ml.so.1`), or if the
 driver and the library have different versions (https://docs.nvidia.com/deploy/nvml-api).
 """
 

@@ -93,8 +93,8 @@ def _summed(machines: Collection[Machine], place: PriceScope, parts: PartPrices,
 
 def _far_apart(region: str, live: Mapping[str, ListPrice], shipped: Mapping[str, ListPrice]) -> Iterator[str]:
     """
-    Report on-demand prices that differ greatly between the lists. Spot prices are not compared, because they change all
-    the time.
+    Report on-demand prices that differ greatly between the catalog and the shipped table. Spot prices are not compared,
+    because they change all the time.
     """
     for kind in sorted(live.keys() & shipped.keys()):
         now, before = live[kind], shipped[kind]
