@@ -48,7 +48,7 @@ _NAME = re.compile(  # the zone may be a partition of a cluster, with "_" in its
 class MarketRecord:
     """
     Reads and extends the market record for one run. A run must not fail because the record cannot be read, so
-    `exchange` never raises an error of the store. `trouble` is the reason why the record cannot be used now.
+    `exchange` never raises a StoreError. `trouble` is the reason why the record cannot be used now.
     """
 
     def __init__(self, store: Store, read_every: timedelta = READ_EVERY) -> None:

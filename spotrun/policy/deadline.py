@@ -87,8 +87,8 @@ def too_late_for_spot(facts: Facts, offering: Offering) -> bool:
 
 def leaves_time_to_move(facts: Facts) -> bool:
     """
-    Return True if there is time for a handover: if the strategy would still keep the running instance when the time
-    HANDOVER has passed.
+    Return True if there is time for a handover: if the strategy would still keep the running instance after the time
+    HANDOVER.
     """
     running = _kept(facts)
     if running is None:

@@ -48,7 +48,7 @@ UNPUBLISHED = 1.0
 
 class Speed(msgspec.Struct, frozen=True):
     """
-    The speed of a kind, which is `times` times the speed of the first kind that the job allows. `spread` is the
+    The speed of a kind: `times` is a multiple of the speed of the first kind that the job allows. `spread` is the
     standard deviation of the speed's logarithm.
     """
 
@@ -145,8 +145,8 @@ def another_kind(facts: Facts, offering: Offering) -> str:
 
 def pace_on(facts: Facts, kind: Kind) -> Pace | None:
     """
-    Return the pace of `kind`. If the run has made steps on this kind, compute the pace from them; otherwise return the
-    pace that `spotrun bench` measured. Return None if neither has measured `kind`.
+    Return the pace of `kind`. If the run has trained on this kind, compute the pace from its steps there; otherwise
+    return the pace that `spotrun bench` measured. Return None if neither has measured `kind`.
     """
     state = facts.state
     own = measured_pace(state, facts.world, lambda attempt: is_of(state.launch_of(attempt).intent.offering, kind))

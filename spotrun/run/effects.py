@@ -152,8 +152,8 @@ def _gone(state: RunState, entry: Entry, event: ev.InstanceGone) -> RunState:
 
 def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> RunState:
     """
-    Correct the end of an instance, and the cost of its launch. The end of the attempt that ran on the instance does not
-    change.
+    Correct the recorded end of an instance, and the cost of its launch. The end of the attempt that ran on the instance
+    does not change.
     """
     before, rule = state.launches[event.launch], state.created.billing
     after = before.with_end(event.ended_at, ev.name_of(event).member)
@@ -165,9 +165,9 @@ def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> Run
 
 def _cause_of_loss(member: Member, event: ev.InstanceGone) -> Cause:
     """
-    Return the reason why an instance was lost. If a runner had condemned the instance, the reason is in that entry. If
-    not, the cloud's report decides: the instance was interrupted if the cloud ended it; otherwise a person or another
-    program ended it (failures.md P27, R15).
+    Return the reason why an instance was lost. If a runner had condemned the instance, the reason is in the entry that
+    condemned it. If not, the cloud's report decides: the instance was interrupted if the cloud ended it; otherwise a
+    person or another program ended it (failures.md P27, R15).
     """
     if member.condemned is not None:
         return member.condemned.cause

@@ -353,8 +353,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A completed epoch. The epoch is dropped if the training resumes from a checkpoint before its end. `step_reached` is
-    the largest step of this epoch and all epochs before it.
+    A completed epoch. The epoch is dropped if the training resumes from a checkpoint that was made before the epoch's
+    end. `step_reached` is the largest step of this epoch and all epochs before it.
     """
 
     number: int

@@ -45,7 +45,7 @@ _ASSIGNS = "_compute_bucket_assignment_by_size"
 
 
 class NamesMoved(Exception):
-    """Raised if this torch lacks a private name that spotrun needs."""
+    """Raised if the installed torch lacks a private function or attribute that spotrun needs."""
 
 
 class DdpBuckets:

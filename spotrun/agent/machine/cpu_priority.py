@@ -56,8 +56,8 @@ class CpuPriority:
 
 def _niceness(autogroup: Path) -> int | None:
     """
-    Return the niceness of a session, which the kernel shows as `/autogroup-34514 nice 0`. Return None if there is no
-    such file.
+    Return the niceness of a session, which the kernel shows as `/autogroup-34514 nice 0`. Return None if the file
+    `autogroup` does not exist.
     """
     try:
         found = re.search(r"nice (-?\d+)", autogroup.read_text())

@@ -23,7 +23,7 @@ _waiting: dict[int, threading.Event] = {}
 
 def flush(writer: Any) -> None:
     """
-    Write all events that were given to `writer`, a SummaryWriter of tensorboardX or torch, to its files.
+    Write the pending events of `writer`, a SummaryWriter of tensorboardX or torch, to its files.
 
     Raises:
         SpotrunError: the writer's thread has stopped.
