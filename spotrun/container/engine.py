@@ -215,7 +215,8 @@ class Engine(NamedTuple):
 
     def version(self) -> subprocess.CompletedProcess[str]:
         """
-        Ask the engine for its version. docker is asked for its daemon's version, so it answers only if the daemon runs.
+        Ask the engine for its version. docker reports the version of its daemon, so it fails if the daemon does not
+        run.
         """
         return self._ask(
             "version", "--format", "{{.Server.Version}}" if self.name == "docker" else "{{.Client.Version}}"

@@ -48,8 +48,8 @@ UNPUBLISHED = 1.0
 
 class Speed(msgspec.Struct, frozen=True):
     """
-    The speed of a kind: `times` is a multiple of the speed of the first kind that the job allows. `spread` is the
-    standard deviation of the speed's logarithm.
+    The speed of a kind. `times` is this speed as a multiple of the speed of the first kind that the job allows.
+    `spread` is the standard deviation of the speed's logarithm.
     """
 
     times: float
