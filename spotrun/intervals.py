@@ -38,7 +38,7 @@ loss is longer than the sum of these 5 s and 1.5 times (DRAIN_SAFETY) the measur
 
 def checkpoint_interval(stall: timedelta, mean_time_between_interruptions: timedelta) -> timedelta:
     """
-    Return the interval between checkpoints that wastes least time (Young 1974).
+    Return the interval between checkpoints that wastes the least time (Young 1974).
 
         interval = sqrt(2 * stall * mean_time_between_interruptions)
 
@@ -88,9 +88,9 @@ def drain_moment(deadline_s: float, window_s: float, commit_s: float | None, ste
 
         time = deadline - (1.5 * commit + 5 s + one step + margin)
 
-    `commit_s` is the measured time from a snapshot to its commit. It is None if no commit was measured yet; in that
-    case, half of `window_s` is used instead of 1.5 * commit + 5 s. If the returned time has already passed, the caller
-    should request the snapshot immediately.
+    `commit_s` is the measured time from a snapshot to its commit. It is None if no commit was measured yet. In that
+    case, half of `window_s`, the time from the notice to the deadline, is used instead of 1.5 * commit + 5 s. If the
+    returned time has already passed, the caller should request the snapshot immediately.
     """
     reserve_s = window_s / 2 if commit_s is None else DRAIN_SAFETY * commit_s + DRAIN_MARGIN_S
     return deadline_s - reserve_s - step_s - margin_s

@@ -1,6 +1,6 @@
 """
 Ends an attempt. The attempt's last event is in the ledger before the instance powers off, so no runner has to guess why
-it ended.
+the attempt ended.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ class AttemptEnd:
 
 def idle_until(rule: BillingRule, billed_from: datetime, deadline_at: datetime | None) -> datetime | None:
     """
-    Return the time until which the agent waits for the cloud to take the instance. A notice has announced this for
-    `deadline_at`. Return None if waiting saves no money.
+    Return the time until which the agent waits for the cloud to take the instance. `deadline_at` is the time for which
+    a notice has announced this; None without a notice. Return None if waiting saves no money.
 
     If the cloud takes an instance back in its first hour, the instance costs nothing. If the instance powers itself
     off, it is billed. So waiting saves money, even after the final commit (protocol 15;
@@ -156,6 +156,6 @@ def await_the_cloud(context: AgentContext, attempt: int) -> None:
     until = idle_until(context.created.billing, billed_from, None if notice is None else notice.deadline_at)
     left_s = 0.0 if until is None else (until - context.clock.now()).total_seconds()
     if left_s > 0:
-        context.note("the instance stays on until the cloud takes it, because that makes it free of charge")
+        context.note("the instance stays on until the cloud takes it, because then the cloud does not charge for it")
         context.status.change(phase="idle")
         context.clock.sleep(left_s)

@@ -1,9 +1,9 @@
 """
-Computes how each fit() of a trainer starts if the trainer's script calls fit() several times.
+Determines how each fit() starts if a script calls fit() several times.
 
-A new trainer repeats the script from the beginning. Each fit() that an earlier trainer completed starts from the final
-checkpoint of that fit(), and takes no step. The interrupted fit() resumes from the newest checkpoint. Each later fit()
-starts from scratch.
+A new trainer repeats the script from the beginning. A fit() that an earlier trainer completed starts from its own final
+checkpoint, and trains no step. The interrupted fit() resumes from the newest checkpoint. Each later fit() starts from
+scratch.
 """
 
 from __future__ import annotations
@@ -74,12 +74,14 @@ def ends_before(context: AgentContext, commit: Commit) -> tuple[Image, ...]:
     because together they may be larger than its memory. The caller has to close them.
 
     Raises:
-        CheckpointDamaged: a final checkpoint is missing or not whole.
+        CheckpointDamaged: a final checkpoint is missing or incomplete.
         StoreError, SpotrunError: the store cannot be read, or the disk cannot be written to.
     """
     ends = context.recorder.state.ends_before(commit)
     if [end.event.fit for end in ends] != list(range(1, commit.event.fit)):
-        raise CheckpointDamaged(f"the final checkpoint of a fit() call before step {commit.event.step} is missing")
+        raise CheckpointDamaged(
+            f"the final checkpoint of an earlier fit() call is missing (before step {commit.event.step})"
+        )
     images: list[Image] = []
     try:
         for end in ends:

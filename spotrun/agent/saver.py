@@ -1,5 +1,5 @@
 """
-Turns full arenas into commits (protocol 20 to 22).
+Turns snapshots in arenas into commits (protocol 20 to 22).
 
 A worker thread uploads one snapshot at a time, and puts a letter about the result into the inbox. At most one other
 snapshot waits for its turn. If a newer snapshot comes, it replaces the waiting one.
@@ -127,7 +127,7 @@ class Saver:
 
     @property
     def held(self) -> Snapshot | None:
-        """The snapshot that waits although nothing is being uploaded, because it is held; None if there is none."""
+        """The snapshot that waits while no other snapshot is being uploaded; None if there is none."""
         return self._waiting if self._in_flight is None else None
 
     def offer(self, snapshot: Snapshot) -> None:
@@ -230,8 +230,8 @@ class Saver:
         Record that the upload in flight has ended, and return its snapshot.
 
         The snapshot is kept for another upload if `retry` is True, or if the upload `failed` and the snapshot is the
-        final one. Even then it is dropped if a newer snapshot is waiting, or if the trainer may have overwritten a part
-        of it.
+        final one. But it is dropped if a newer snapshot is waiting, or if the trainer may have overwritten a part of
+        it.
         """
         snapshot, self._in_flight = self._in_flight, None
         if snapshot is None:

@@ -1,6 +1,6 @@
 """
-The interface to guards, which end an instance from outside if nothing else ends it (protocol 11), and a driver that
-arms a guard for each instance.
+The interface of guards, and a driver that arms a guard for each instance. A guard ends an instance from outside if
+nothing else ends it (protocol 11).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spotrun.instance import Instance, LaunchRequest
 from spotrun.offering import CapacityType
 
 AGAIN_AFTER = timedelta(minutes=10)
-"""Time from a failed attempt to arm a guard to the next attempt. By then the cause of the failure may be gone."""
+"""Time from a failed try to arm a guard to the next try. By then the cause of the failure may be gone."""
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +62,9 @@ class Guards(Protocol):
 
 
 class NoGuards:
-    """Stands for clouds that enforce the time-to-live themselves, as the local cloud's supervisors do."""
+    """
+    The guards of a cloud that enforces the time-to-live itself, as the local cloud's supervisors do. They do nothing.
+    """
 
     def arm(self, guard: Guard) -> None:
         pass
@@ -73,7 +75,7 @@ class NoGuards:
 
 class GuardedDriver(WrappedDriver):
     """
-    A driver that arms a guard right after each launch. If that fails, the instance is kept anyway.
+    A driver that arms a guard right after each launch. If the guard cannot be armed, the instance is kept anyway.
     """
 
     def __init__(self, driver: CloudDriver, guards: Guards, clock: Clock) -> None:

@@ -10,7 +10,7 @@ child process.
 
     docker run --rm --interactive …  <── input ──  the owner
 
-However the owner dies, that input ends. Then the container ends, and the engine removes it.
+When the owner ends, for whatever reason, that input ends too. Then the container ends, and the engine removes it.
 """
 
 from __future__ import annotations
@@ -214,7 +214,10 @@ class Engine(NamedTuple):
             raise EngineFailed(f"{self.name} {arguments[0]} did not finish within {within_s:.0f} s") from None
 
     def version(self) -> subprocess.CompletedProcess[str]:
-        """Ask the engine for its version. docker reports the version of its daemon."""
+        """
+        Ask the engine for its version. docker reports the version of its daemon, so it fails if the daemon does not
+        run.
+        """
         return self._ask(
             "version", "--format", "{{.Server.Version}}" if self.name == "docker" else "{{.Client.Version}}"
         )
@@ -252,7 +255,7 @@ def find_engine() -> Engine:
 def _for_this_user(engine: Engine) -> Engine:
     if os.geteuid() != 0:
         raise NotInstalled(
-            "only root can run a training in a container, because only root can enter containers of docker and podman",
+            "only root can run a training in a container, because only root can enter docker and podman containers",
             hint="run spotrun as root on this machine, or remove resources.image_id from the job",
         )
     if shutil.which("nsenter") is None:

@@ -2,7 +2,7 @@
 Lists prices of what spotrun does not rent: TPUs, SageMaker training jobs, Colab.
 
 The prices in tpu.json, sagemaker.json and colab.json were read on 2026-11-27 from dated sources. They are list prices
-in dollars, without tax. Some are years old, so check today's price before you pay.
+in dollars, without tax. Some are years old, so check the current price before you rent anything.
 
 Two kinds of prices are left out: prices without a dated source (for example, the price of ml.p4d.24xlarge), and TPU
 spot prices that are above the on-demand price in the same source.

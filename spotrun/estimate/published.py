@@ -17,7 +17,7 @@ Figure = Callable[[CostStudy, Published], Decimal | None]
 
 class FigureComparison(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A published figure, compared with the figure that spotrun computes from the study, `ours`. `ours` is None if the
+    A published figure, compared with `ours`, the figure that spotrun computes from the study. `ours` is None if the
     study lacks the facts to compute it. `off` is `ours` / `published` - 1.
     """
 

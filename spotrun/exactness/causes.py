@@ -1,4 +1,4 @@
-"""Finds the likely cause of the first difference between two trainings. Pure."""
+"""Finds the likely cause of the first difference between two trainings. No function has side effects."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """
-Names of files that `spotrun fetch` does not copy to the user's machine. Tools such as git or a shell run files with
-such names, or take settings or instructions from them, which is called *obeying* them. The training code chooses the
-names of its files. So if `fetch` copied these files too, malicious training code could run commands on the user's
-machine.
+Names of files that `spotrun fetch` does not copy to the user's machine. Tools such as git or a shell *obey* files with
+such names: they run them, or take settings or instructions from them. The training code chooses the names of its files.
+So if `fetch` copied these files too, malicious training code could run commands on the user's machine.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from spotrun.folder import work_files
 
 
 class Unfetched(StrEnum):
-    """The reason why a file is left in the store."""
+    """The reason why `fetch` does not copy a file from the store."""
 
     GIT = "git or another version control may run files in a folder of that name"
     NEVER = "no agent stores a folder of that name, because Python, Node.js or another tool runs files in it"
@@ -44,7 +43,7 @@ class Unfetched(StrEnum):
 
     @property
     def tools(self) -> str:
-        """The tools that would run or obey files in the folder, if a folder's name is the reason for the refusal."""
+        """The tools that would run or obey the files in a folder with a refused name."""
         known = {
             Unfetched.GIT: "git or another version control",
             Unfetched.HIDDEN: "a shell, an editor or another tool",
@@ -144,7 +143,7 @@ def unfetched(path: str) -> Unfetched | None:
     """
     Return the reason why the file at `path` is not fetched; None if it is fetched. Each name in the path is checked.
 
-    A name is also refused if some file system treats it as equal to a refused name. Such names differ only in case, in
+    A name is also refused if some file system treats it as equal to a refused name: if the two differ only in case, in
     dots and blanks at the end, or in invisible characters.
     """
     *folders, last = re.split(r"[/\\]", path)
@@ -196,7 +195,7 @@ def _short(name: str) -> re.Match[str] | None:
 
 def _is_short_of_obeyed(name: str) -> bool:
     """
-    Return whether `name` may be Windows' short (8.3) name of a file that a tool obeys. For example, `PYPROJ~1.TOM` may
+    Return True if `name` may be Windows' short (8.3) name of a file that a tool obeys. For example, `PYPROJ~1.TOM` may
     be the short name of `pyproject.toml`.
     """
     if (short := _short(name)) is None:

@@ -2,10 +2,9 @@
 Stores the line that `spotrun status` prints for an ended run in one small object, so that `spotrun status` does not
 have to read and fold the run's ledger.
 
-A runner writes the object when the run and all its instances have ended. A reader ignores the object if it does not
-match the ledger. To make this check possible, the object contains the digest of the last entry, and a digest of the
-ledger's listing (the names, sizes and times of all entries). So a reader can detect a replaced or truncated entry from
-the listing alone.
+A runner writes the object when the run and all its instances have ended. The object also contains the digest of the
+last entry, and a digest of the ledger's listing (the names, sizes and times of all entries). A reader ignores the
+object if these digests do not match the ledger. So it needs only the listing to detect a replaced or truncated entry.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ def final_status(state: RunState) -> RunStatus | None:
 
 
 def is_final(state: RunState) -> bool:
-    """Return True if the run has ended and the ledger has the end of each instance."""
+    """Return True if the run has ended and the ledger records the end of each of its instances."""
     return state.terminal is not None and not any(
         launch.recorded and not launch.gone for launch in state.launches.values()
     )

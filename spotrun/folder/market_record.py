@@ -48,7 +48,7 @@ _NAME = re.compile(  # the zone may be a partition of a cluster, with "_" in its
 class MarketRecord:
     """
     Reads and extends the market record for one run. A run must not fail because the record cannot be read, so
-    `exchange` never raises an error of the store. `trouble` is the reason why the record cannot be used now.
+    `exchange` never raises a StoreError. `trouble` is the reason why the record cannot be used now.
     """
 
     def __init__(self, store: Store, read_every: timedelta = READ_EVERY) -> None:
@@ -61,8 +61,8 @@ class MarketRecord:
 
     def exchange(self, state: RunState, offerings: Sequence[Offering], now: datetime) -> tuple[Observation, ...]:
         """
-        Write the observations that this run has made since the last call. Return the other runs' observations, which
-        are read only at intervals.
+        Write the observations that this run has made since the last call. Return the other runs' observations. They may
+        be as old as the interval at which they are read.
         """
         news = [seen for seen in observations_of(state) if (seen.launch, seen.member, seen.kind) not in self._told]
         pause = max(self._read_every, READ_SYSTEM_MIN * state.created.time_scale)
@@ -102,8 +102,8 @@ class MarketRecord:
 
     def _forget(self, prefix: str, created: RunCreated, now: datetime) -> None:
         """
-        Delete the observations of all runs that are older than KEPT. Other runs may delete the same observations at the
-        same time.
+        Delete all observations that are older than KEPT, whichever run made them. Other runs may delete the same
+        observations at the same time.
         """
         oldest = f"{prefix}{_system_time(now - KEPT, created):{_AT}}"
         old = [stored.key for stored in self._store.list(prefix) if stored.key < oldest and _NAME.search(stored.key)]

@@ -162,8 +162,7 @@ class NightRecord:
 
     def newest(self) -> list[NumberedNight]:
         """
-        Return the DUE_AGAIN newest records, oldest first. They are enough to find out whether a night has already
-        begun.
+        Return the DUE_AGAIN newest records, oldest first. They suffice to determine whether a night has already begun.
         """
         listed = persist(lambda: self.store.list("begun/"))
         numbers = [int(parts[1]) for each in listed if (parts := _BEGUN.fullmatch(each.key))]

@@ -1,8 +1,8 @@
 """
-Lists the files that make up a command's state. A job that runs a command names the paths of its state.
+Lists the files that make up a command's state. The paths of this state are named in the job.
 
-All files in a folder are listed; none is left out because of its name. A link is stored as a link if its target belongs
-to the state too. Anything that cannot be stored, such as a pipe, is listed with the reason.
+All files in a folder are listed, whatever their names. A link is stored as a link if its target belongs to the state
+too. Anything that cannot be stored, such as a pipe, is listed with the reason.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def has_too_many(survey: Survey) -> bool:
 
 class StateAt(NamedTuple):
     """
-    The paths of a command's state. Everything at or below one of `paths` belongs to the state, except paths for which
-    the function `is_none` returns True.
+    The paths of a command's state. Everything at or below one of `paths` belongs to the state, except each path for
+    which `is_none(path)` is True.
     """
 
     paths: tuple[str, ...]

@@ -1,1 +1,1 @@
-"""Forecasts a job, and compares strategies, by simulating runs and markets."""
+"""Simulates runs and markets, to forecast a job and to compare strategies."""

@@ -1,9 +1,8 @@
 """
 Two iterators that track the position of a fit: one over its epochs, and one over the batches of a pass within an epoch.
 
-A batch or an epoch counts as ended when the script requests the next one, or when the script leaves the loop. To notice
-that the script leaves the loop, both iterators are generators: Python closes a generator as soon as the loop over it is
-left.
+A batch or an epoch counts as ended when the script requests the next one, or when the script leaves the loop. Both
+iterators are generators, because Python closes a generator as soon as the script leaves the loop over it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ example, a progress bar or its generator.
 
 class Passes:
     """
-    The iterators over the epochs and batches of one fit. They count both, and call the `Fit` for each.
+    The iterators over the epochs and batches of one fit. They count both, and report each of them to the `Fit`.
     """
 
     def __init__(self, framework: LoopFramework, local: str | None = None) -> None:
@@ -160,8 +159,8 @@ class Passes:
 
     def _enter(self, batch: int) -> None:
         """
-        Restore the state, at the start of the pass during which the snapshot was made. The script has already repeated
-        what it does in this epoch before the pass; restoring the state undoes the changes.
+        Restore the state at the start of the pass in which the snapshot was made. The script has just repeated the code
+        of this epoch that comes before the pass. Restoring the state undoes the changes that this code has made.
         """
         here = self._here
         if here.batches != here.entering_batches:

@@ -28,7 +28,7 @@ class PriceRange(NamedTuple):
     The mean, minimum and maximum price over a period, in USD per hour.
 
     The mean is weighted by time: a price that applied for a day counts 24 times as much as a price that applied for an
-    hour. It makes no difference how many times EC2 lists the same price.
+    hour. So it does not matter how often EC2 repeats the same price in its list.
     """
 
     mean: Decimal

@@ -1,5 +1,6 @@
 """
-Matches offerings with a job's requirements. If no offering meets a requirement, names it and suggests alternatives.
+Matches offerings with a job's requirements. If no offering meets a requirement, names that requirement and suggests
+alternatives.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from spotrun.units import Amount, Unreadable
 
 LIKE = 0.8
 """
-Minimum similarity (difflib ratio) at which a name is taken for a typing mistake in another name. V101:1 and V100:1 are
+Minimum similarity (difflib ratio) at which a name counts as a misspelling of another name. V101:1 and V100:1 are
 similar enough; no two names of regions are.
 """
 NAMED_MAX = 12

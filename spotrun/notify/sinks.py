@@ -76,8 +76,8 @@ class Webhook:
         address = self._address
         kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
         connection = kind(address.hostname or "", address.port, timeout=self._try_s)
-        # The socket's timeout limits only the time between two bytes. A server could send a byte now and then forever,
-        # so a timer closes the connection.
+        # The socket's timeout limits only the time between two bytes. A server that sends a byte now and then could
+        # keep the connection open forever, so a timer closes it.
         cut = threading.Timer(self._try_s, _cut, (connection,))
         cut.daemon = True
         cut.start()
@@ -99,7 +99,7 @@ def _cut(connection: http.client.HTTPConnection) -> None:
 
 
 class _Unusable(Exception):
-    """An address that cannot be used. The message does not contain the address."""
+    """Raised if an address cannot be used. The message does not contain the address."""
 
 
 _NO_HTTPS = "no https:// address"
@@ -211,8 +211,10 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def open_sink(wanted: NotifySpec, number: int, environment: Mapping[str, str] = os.environ) -> Sink:
     """
-    Return the sink that `wanted` names. Raise SpecInvalid if its environment variable is not set on this machine, or
-    holds no address.
+    Return the sink that `wanted` names.
+
+    Raises:
+        SpecInvalid: the sink's environment variable is not set on this machine, or does not contain an address.
     """
     if wanted.command is not None:
         return Command(wanted.command, number)

@@ -1,6 +1,6 @@
 """
-Figures that are assumed for a run until the run has measured them. Every assumption on which meeting a deadline depends
-is in this module.
+Figures that are assumed for a run until the run has measured them. Every assumption that affects whether a run meets
+its deadline is in this module.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """
-Decides what to request for a run with a deadline. The run's strategy makes this decision, from the same `Situation` as
-in the simulator.
+Decides what to request for a run with a deadline. The run's strategy makes this decision. Its input is a `Situation`,
+as in the simulator.
 
 A strategy assumes that every spot pool from which it can choose has capacity. If the pool that it chooses refuses the
 launch, the run does not request this pool for a while, and the strategy decides again among the other pools.
 
-If the job allows several kinds of instances, the strategy is allowed to choose only among the spot offerings of the
-preferred kinds and the on-demand offerings of one kind, the keeper. The keeper is the kind that has to meet the
-deadline (`spotrun.policy.deadline_guarantee`). If an instance's kind turns out to be too slow for the deadline, the run
-replaces it.
+If the job allows several kinds of instances, the strategy chooses only among the spot offerings of the preferred kinds,
+and the on-demand offerings of one kind, the keeper. The keeper is the kind that has to meet the deadline
+(`spotrun.policy.deadline_guarantee`). If an instance's kind turns out to be too slow for the deadline, the run replaces
+it.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def too_late_for_spot(facts: Facts, offering: Offering) -> bool:
 
 def leaves_time_to_move(facts: Facts) -> bool:
     """
-    Return True if there is time for a handover: if the strategy would still keep the running instance when the time
-    HANDOVER has passed.
+    Return True if there is time for a handover: if the strategy would still keep the running instance after the time
+    HANDOVER.
     """
     running = _kept(facts)
     if running is None:
@@ -126,7 +126,7 @@ def deadline_at(deadline: timedelta | time | datetime, launched_at: datetime) ->
     """
     Return the time of a deadline, in UTC, for a run that is launched at `launched_at`.
 
-    A time of day means its next occurrence after the launch. A time without a zone is in this machine's time zone.
+    A time of day means its next occurrence after the launch. A time without a time zone is in this machine's time zone.
     """
     if isinstance(deadline, timedelta):
         return launched_at + deadline
@@ -204,7 +204,8 @@ def _is_too_slow_on_spot(facts: Facts, running: Launch) -> bool:
 
 def _falls_short(facts: Facts, running: Launch) -> bool:
     """
-    Return True if the on-demand instance that trains may miss the deadline, and another kind is more likely to meet it.
+    Return True if the run now trains on demand and may miss its deadline there, and another kind is more likely to meet
+    it.
     """
     return choice_of(running) == ON_DEMAND and not is_enough(facts, running.intent.offering)
 

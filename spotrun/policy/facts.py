@@ -1,4 +1,4 @@
-"""The input of a decision: the run's state, its specification, the world around it, and the time."""
+"""The input of a decision: the run's state, its specification, the newest observation of the cloud, and the time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ T = TypeVar("T")
 
 class Facts:
     """
-    The facts on which a decision is based: the run, its specification, the world around it, and the time. Every
-    function that takes part in a decision receives them.
+    The facts on which a decision is based: the run, its specification, the newest observation of the cloud (`world`),
+    and the time. Every function that takes part in a decision receives them.
 
     `strategies` are the strategies that a job is allowed to name.
     """

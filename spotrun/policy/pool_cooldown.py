@@ -1,6 +1,5 @@
 """
-Finds the pools that rest after a refusal. For each of these pools, also finds the time at which its rest ends, and the
-reason for the rest.
+Finds the pools that rest after a refusal, with the end of each rest and its reason.
 
 A pool *rests* while the run does not request it.
 
@@ -75,8 +74,9 @@ def rests(facts: Facts, offering: Offering) -> bool:
     """
     Return True if the pool of `offering` rests now.
 
-    If all pools of this capacity type have rejected the request, no pool rests until the request has been repeated a
-    few times, because there is no other pool to try, and the reason may be a temporary fault.
+    A pool that rejected the request does not rest while there is no other pool to try: all pools of its capacity type
+    have rejected the request too. The reason may be a temporary fault. So these pools rest only after a few more
+    rejections.
     """
     rest = rest_of(facts, offering)
     if rest is None or not rejected(rest.launch):
@@ -127,7 +127,7 @@ def why_none(facts: Facts, capacity_type: CapacityType) -> str:
     """
     Explain why no pool of this capacity type can be requested now.
 
-    If some pools rest for another reason than missing capacity, say when the first of them will be requested again.
+    If some pools rest for a reason other than missing capacity, say when the first of them will be requested again.
     """
     kind, scale = capacity_type.replace("_", "-"), facts.state.created.time_scale
     wanted = (found for found in within_price(facts) if found.capacity_type is capacity_type)

@@ -2,19 +2,20 @@
 Decides whether to replace an instance when its cloud warns that it might take the instance (EC2's rebalance
 recommendation).
 
-If the instance is lost later, a move at the recommendation saves training time. If the loss comes with a notice, the
-move saves the part of a changeover that is longer than the notice. If the loss comes without a notice, the move saves
-the whole changeover and the rework. If the instance is not lost, the cost of the move is wasted. So the move pays if
+If the instance is lost later, a move right after the recommendation saves training time. If the loss comes with a
+notice, the move saves the part of a changeover that is longer than the notice. If the loss comes without a notice, the
+move saves the whole changeover and the rework. If the instance is not lost, the cost of the move is wasted. So the move
+pays if
 
     q * saved * price of time  >  (1 - q) * (changeover * new price + handover * price of time
                                              + price increase + traffic between regions at the start)
 
-`saved` is the expected saving above. `new price` is the price of the new instance, and `price increase` is what it
-costs more than the old one over its life. The price of time is the on-demand price, because training time can always be
-bought at that price. q is the probability that a loss follows within `FOLLOWS_WITHIN`, estimated from what followed
-this run's recommendations so far. Before the run's first recommendation, q is only an assumption, because EC2 publishes
-no figure (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: a recommendation "can arrive
-sooner" than the notice, or along with it).
+`saved` is the expected saving above. `new price` is the price of the new instance, and `price increase` is its
+additional cost over its lifetime, compared with the old instance. The price of time is the on-demand price, because
+training time can always be bought at that price. q is the probability that a loss follows within `FOLLOWS_WITHIN`,
+estimated from what followed this run's recommendations so far. Before the run's first recommendation, q is only an
+assumption, because EC2 publishes no figure (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html:
+a recommendation "can arrive sooner" than the notice, or along with it).
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ REASON = "standby: the cloud may take the instance"
 
 class Move(msgspec.Struct, frozen=True):
     """
-    A move to `offering` before a possible loss. `followed` is the probability of the loss. `saves_usd` is the expected
-    saving if the loss follows, and `costs_usd` the expected waste if it does not, both weighted by their probabilities.
+    A move to `offering` before a possible loss. `followed` is the probability of the loss. `saves_usd` is the saving if
+    the loss follows, times the probability of the loss. `costs_usd` is the waste if no loss follows, times the
+    probability of that.
     """
 
     offering: Offering
@@ -129,9 +131,9 @@ def _elsewhere(facts: Facts) -> Offering | None:
 
 def _affordable(facts: Facts, found: Offering) -> bool:
     """
-    Return True if the budget allows the move. The money left has to pay for a second instance that lives until the
-    remaining work is done, or as long as the first would still live. If the amount of work is unknown, half that long
-    is enough.
+    Return True if the budget allows the move. The money left has to pay for the new instance until the remaining work
+    is done, or for as long as the old instance could still live, whichever is shorter. If the amount of remaining work
+    is unknown, it has to pay for half of the time that the old instance could still live.
     """
     current, life = facts.state.current, life_of(facts, found)
     assert current is not None

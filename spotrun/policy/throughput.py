@@ -48,8 +48,8 @@ UNPUBLISHED = 1.0
 
 class Speed(msgspec.Struct, frozen=True):
     """
-    The speed of a kind, which is `times` times the speed of the first kind that the job allows. `spread` is the
-    standard deviation of the speed's logarithm.
+    The speed of a kind. `times` is this speed as a multiple of the speed of the first kind that the job allows.
+    `spread` is the standard deviation of the speed's logarithm.
     """
 
     times: float
@@ -58,7 +58,7 @@ class Speed(msgspec.Struct, frozen=True):
 
     @property
     def low(self) -> float:
-        """The lower end of the interval that contains the true speed in 19 of 20 cases."""
+        """The lower end of the interval that contains the true speed with a probability of 95 %."""
         return self.times * exp(-2 * self.spread)
 
     @property
@@ -115,8 +115,8 @@ def times_first(facts: Facts, offering: Offering) -> float:
 
 def works_of_hours(facts: Facts, offerings: Sequence[Offering]) -> dict[Offering, Decimal]:
     """
-    Return what it costs on each offering, in USD, to do as much work as the first kind does in an hour. Only the
-    instance's price is counted. Return an empty mapping if the job allows only one kind.
+    Return the cost of one unit of work on each offering, in USD. The unit is the work that the first kind does in an
+    hour. Only the instance's price is counted. Return an empty mapping if the job allows only one kind.
     """
     if not choice(facts):
         return {}
@@ -145,8 +145,8 @@ def another_kind(facts: Facts, offering: Offering) -> str:
 
 def pace_on(facts: Facts, kind: Kind) -> Pace | None:
     """
-    Return the pace of `kind`. If the run has made steps on this kind, compute the pace from them; otherwise return the
-    pace that `spotrun bench` measured. Return None if neither has measured `kind`.
+    Return the pace of `kind`. If the run has trained on this kind, compute the pace from its steps there; otherwise
+    return the pace that `spotrun bench` measured. Return None if neither has measured `kind`.
     """
     state = facts.state
     own = measured_pace(state, facts.world, lambda attempt: is_of(state.launch_of(attempt).intent.offering, kind))
@@ -167,7 +167,7 @@ def pace_on_first(facts: Facts) -> Pace | None:
 
 
 def trained_kinds(state: RunState, kinds: Sequence[Kind]) -> list[Kind]:
-    """Return the kinds on which the run has made a step, in the order of their first steps."""
+    """Return the kinds on which the run has trained at least one step, in the order of their first steps."""
     stepped = (state.launch_of(each).intent.offering for each in state.attempts.values() if _steps(each))
     return list(dict.fromkeys(kind for each in stepped if (kind := kind_among(each, kinds)) is not None))
 

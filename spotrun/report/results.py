@@ -1,4 +1,4 @@
-"""Lists the commands that fetch the results of an ended run: its weights, its script's files, its report."""
+"""Lists the commands that fetch the results of an ended run: its weights, its files and its report."""
 
 from __future__ import annotations
 

@@ -152,8 +152,8 @@ def _gone(state: RunState, entry: Entry, event: ev.InstanceGone) -> RunState:
 
 def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> RunState:
     """
-    Correct the end of an instance, and the cost of its launch. The end of the attempt that ran on the instance does not
-    change.
+    Correct the recorded end of an instance, and the cost of its launch. The end of the attempt that ran on the instance
+    does not change.
     """
     before, rule = state.launches[event.launch], state.created.billing
     after = before.with_end(event.ended_at, ev.name_of(event).member)
@@ -165,9 +165,9 @@ def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> Run
 
 def _cause_of_loss(member: Member, event: ev.InstanceGone) -> Cause:
     """
-    Return the reason why an instance was lost. If a runner had condemned the instance, the reason is in that entry. If
-    not, the cloud's report decides: the instance was interrupted if the cloud ended it; otherwise a person or another
-    program ended it (failures.md P27, R15).
+    Return the reason why an instance was lost. If a runner had condemned the instance, the reason is in the entry that
+    condemned it. If not, the cloud's report decides: the instance was interrupted if the cloud ended it; otherwise a
+    person or another program ended it (failures.md P27, R15).
     """
     if member.condemned is not None:
         return member.condemned.cause
@@ -211,8 +211,8 @@ def _attempt_started(state: RunState, entry: Entry, event: ev.AttemptStarted) ->
 
 def _booted_at(state: RunState, event: ev.AttemptStarted) -> datetime:
     """
-    Return when the attempt's instance began to run spotrun's code. For a gang, return the time of the member that
-    booted last.
+    Return the time at which the attempt's instance began to run spotrun's code. For a gang, return the time of the
+    member that booted last.
     """
     members = [] if event.gang is UNSET else map(state.member, event.gang.names)
     return max((member.ready.booted_at for member in members if member.ready is not None), default=event.booted_at)
@@ -321,8 +321,8 @@ def _notice_seen(state: RunState, entry: Entry, event: ev.NoticeSeen) -> RunStat
 
 def _comes_later(event: ev.NoticeSeen, known: ev.NoticeSeen | None) -> bool:
     """
-    Return True if the gang ignores the notice `event`: another member already has a notice (`known`), and that member's
-    deadline is the same or earlier. The gang has to hand over by the earlier deadline anyway.
+    Return True if the gang ignores the notice `event`, because another member already has a notice (`known`) with the
+    same or an earlier deadline. The gang has to hand over by the earlier deadline anyway.
     """
     if known is None or known.member == event.member or known.deadline_at is None:
         return False

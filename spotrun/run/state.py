@@ -78,7 +78,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_be_closed(self) -> bool:
-        """True if the launch may be closed. This gives up all of its instances (protocol 12, 46)."""
+        """True if the launch may be closed. Closing a launch gives up all of its instances (protocol 12, 46)."""
         return self.open and not self.came_up
 
     @property
@@ -353,8 +353,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A completed epoch. The epoch is dropped if the training resumes from a checkpoint before its end. `step_reached` is
-    the largest step of this epoch and all epochs before it.
+    A completed epoch. The epoch is dropped if the training resumes from a checkpoint that was made before the epoch's
+    end. `step_reached` is the largest step of this epoch and all epochs before it.
     """
 
     number: int
@@ -702,16 +702,16 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_unprotected(self) -> bool:
         """
-        True if the run has not ended and makes no checkpoints. That is the case if its newest trainer is a Python
-        command in which no training has connected to the agent.
+        True if the run has not ended and makes no checkpoints, because its newest trainer is a Python command in which
+        no training has connected to the agent.
         """
         trainers = next(reversed(self.attempts.values())).trainers if self.attempts else ()
         return bool(trainers) and trainers[-1].unprotected and self.terminal is None
 
     def resumes_without(self, one: NotCarried) -> int:
         """
-        Return how many trainers have resumed from a checkpoint that was made after the change `one`, but does not
-        contain it.
+        Return the number of trainers that have resumed from a checkpoint made after the change `one`, which no
+        checkpoint contains.
         """
         begun = (trainer.commit for attempt in self.attempts.values() for trainer in attempt.trainers)
         return sum(commit is not None and commit > one.number for commit in begun)
@@ -727,7 +727,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
 def reservation_usd(intent: ev.LaunchIntended, rule: ev.BillingRule) -> Decimal:
     """
-    Return the maximum cost of this launch: its instances for their whole time-to-live, and the traffic between regions.
+    Return the maximum cost of this launch: that of its instances for their whole time-to-live, plus that of the traffic
+    between regions.
     """
     return life_usd(intent, rule) * intent.instances + intent.egress_usd
 

@@ -1,6 +1,6 @@
 """
-Starts or continues a nightly run, for `spotrun launch JOB.yaml --nightly`, a command that users put in cron. Its effect
-depends on last night's run:
+Starts or continues a nightly run, for `spotrun launch JOB.yaml --nightly`, a command that users run from cron. Its
+effect depends on last night's run:
 
     that run still has a runner                   start nothing, exit 11
     that run has not finished, and has no runner  continue it, because its work is already paid for
@@ -104,11 +104,11 @@ def _unfinished(run: OpenRun) -> bool:
 def may_carry_on(run: OpenRun, as_now: Callable[[], RunCreated]) -> bool:
     """
     Return True if the run can be continued without asking the user. This is so in two cases: the run is known on this
-    machine as the user's own (known.py); or its code is executed only on other machines, and `as_now` returns the same
-    entry 0 as the run's.
+    machine as the user's own (known.py); or its code is executed only on other machines, and its entry 0 is the same as
+    the one that `as_now` returns.
 
-    The second case is for a scheduler that starts each night on a new machine, which knows no run. The run is not
-    remembered as known. So each night compares the entries again, because the job may have changed.
+    The second case is for a scheduler that starts each night on a new machine, which knows no run. It does not make the
+    run known on this machine: the job may change, so each night has to compare the entries again.
     """
     return is_known(run) or (not run.cloud.here and not differences(run.created, as_now()))
 

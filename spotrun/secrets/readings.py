@@ -1,10 +1,11 @@
 """
-Undoes what programs do to a text when they write it, so that a secret value in the text can be recognised.
+Undoes the changes that programs make to a text when they print it, so that a secret value in the text can be
+recognised.
 
 For example, a program may wrap a line in the middle of a value, or write a character as its code. A text from which
 such changes are removed is a *reading* of the original text. There are three readings. The first is the text as it is.
 In the second, *breaks* are removed: terminal colours, line ends and blanks between characters. In the third, *written
-letters* are also decoded: characters that a program has written as a character code or after a backslash.
+letters* are also decoded: characters that a program has encoded, with a backslash or as a number.
 
 Breaks occur because programs colour their output, wrap it at a window's width, and write base64 in lines of 76
 characters. Written letters occur because a logger may encode that output as JSON, and a server may then encode the JSON
@@ -90,8 +91,8 @@ class RedactionForm(NamedTuple):
     times.
 
     If a text contains none of the `signs`, the steps would not change it, so this form is skipped. A reading in this
-    form is searched only for values of at least `least` characters. At its end, the beginning of a value counts only if
-    it has at least `part` characters.
+    form is searched only for values of at least `least` characters. At the end of the reading, the beginning of a value
+    counts only if it has at least `part` characters.
 
     `decodes` is True if the steps decode letters. In that case, a value is not looked for if decoding leaves fewer than
     DECODED_MIN characters of it. `silent` are characters that `SpelledValues` ignores.
@@ -158,7 +159,7 @@ class RedactionForm(NamedTuple):
         return left
 
     def breaks(self, value: str) -> bool:
-        """Return True if this form's reading of a value lacks any characters other than blanks."""
+        """Return True if this form's reading removes or decodes any character of the value that is not a blank."""
         reading = self._reading(value)
         kept = {*reading.places(0, len(reading.left))} if reading.left else set()
         return any(at not in kept and not letter.isspace() for at, letter in enumerate(value))

@@ -48,7 +48,7 @@ class Action(StrEnum):
 
     @property
     def takes_any(self) -> bool:
-        """True if the cloud takes an instance."""
+        """True if the action makes the cloud take an instance."""
         return self in (Action.INTERRUPT, Action.NO_SPOT)
 
 
@@ -79,8 +79,8 @@ class UploadAt:
 @dataclass(frozen=True)
 class After:
     """
-    A trigger that fires once `duration` of run time has passed since the previous step. For the first step, the time
-    counts from the run's start.
+    A trigger that fires once `duration` of run time has passed since the previous step of the market script. For the
+    first step, the time counts from the run's start.
     """
 
     duration: timedelta

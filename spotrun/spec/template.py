@@ -1,4 +1,4 @@
-"""Writes a first job file for a script. The most useful optional keys are in it as comments."""
+"""Writes a first job file for a script. The file lists the most useful optional keys in comments."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def schema_text() -> str:
 
 def first_job(script: Path, arguments: Sequence[str], job: Path) -> str:
     """
-    Return the text of a job file that trains `script` with `arguments`. The job file is `job`, in the folder of the
-    script.
+    Return the text of a job file that trains `script` with `arguments`. The text is for the file `job`, which is in the
+    same folder as the script.
     """
     train = f"  script: {written(script.name)}\n"
     if arguments:

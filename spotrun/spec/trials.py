@@ -1,6 +1,6 @@
 """
-Makes the job of one trial of a sweep: the sweep's job, with the trial's parameters as arguments or variables of the
-script.
+Builds the job for one trial of a sweep: the sweep's job, with the trial's parameters as arguments or environment
+variables of the script.
 
 Each parameter is set in one of these ways. The first line whose condition (on the left) is met applies:
 
@@ -40,7 +40,7 @@ Grid = dict[str, tuple[str, ...]]
 
 def read_grid(texts: Sequence[str]) -> Grid:
     """
-    Read the grid of flags like `--grid lr=1e-3,3e-4 --grid width=64,128`.
+    Parse the values of flags such as `--grid lr=1e-3,3e-4 --grid width=64,128` into a grid.
 
     Raises:
         SpecInvalid: a parameter lacks a name or a value, has a value twice, or is given twice; or there are too many
@@ -120,7 +120,7 @@ def _with_param(spec: RunSpec, script: Script, name: str, value: str) -> RunSpec
     if train.run is not None:
         envs = ", ".join(spec.envs) or "none"
         raise SpecInvalid(
-            f"--grid {name}: the job runs a command, so its parameters are its envs ({envs})",
+            f"--grid {name}: the job runs a command, so its only parameters are its envs: {envs}",
             hint=f"write envs: {{{name}: {value}}} and use ${name} in the command",
             key=("train", "run"),
         )

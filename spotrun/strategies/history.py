@@ -88,8 +88,8 @@ class MarketHistory(msgspec.Struct, frozen=True):
     All observations of the market, summarized in one record per zone. `now_s` must not decrease from one call to the
     next.
 
-    `told` is how often spot is lost in each zone according to the cloud, as a multiple of LOSSES_PRIOR. It is 1 for a
-    zone about which the cloud says nothing.
+    `told` has the loss rate of spot that the cloud reports for each zone, as a multiple of LOSSES_PRIOR. It is 1 for a
+    zone about which the cloud reports nothing.
     """
 
     records: dict[str, ZoneRecord] = {}

@@ -12,8 +12,8 @@ from spotrun.strategies.port import ON_DEMAND, Choice, Situation
 
 class Patient(msgspec.Struct, frozen=True):
     """
-    Takes the cheapest spot and stays there. Switches to on-demand once no zone has had spot for `on_demand_after_s`.
-    After `return_after_s` on demand, switches back to spot if any zone has it.
+    A strategy that takes the cheapest spot zone and stays there. It switches to on-demand once no zone has had spot for
+    `on_demand_after_s`. After `return_after_s` on demand, it switches back to spot if any zone has it.
 
     If `on_demand_after_s` is 0, it switches to on-demand immediately; if it is `inf`, never. If `return_after_s` is
     None, it never switches back.

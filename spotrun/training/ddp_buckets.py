@@ -2,8 +2,8 @@
 Saves and restores the order in which DDP sums gradients, so that the sums are bit-identical after a resume.
 
 DDP puts gradients into buckets, and the ranks sum one bucket after another. With three or more ranks, the order in
-which the ranks' values of a gradient are added depends on the gradient's position in its bucket. This order changes the
-last bit of the sum.
+which the ranks' values of a gradient are added depends on the gradient's position in its bucket. This order can change
+the last bit of the sum.
 
 DDP makes its final buckets after the first backward pass, in the order in which that pass produced the gradients. After
 a resume, a new DDP has not run that pass and would use other buckets in its first step. So a snapshot contains the
@@ -45,7 +45,7 @@ _ASSIGNS = "_compute_bucket_assignment_by_size"
 
 
 class NamesMoved(Exception):
-    """Raised if this torch lacks a private name that spotrun needs."""
+    """Raised if the installed torch lacks a private function or attribute that spotrun needs."""
 
 
 class DdpBuckets:
@@ -60,7 +60,7 @@ class DdpBuckets:
     def begin(self, orders: Sequence[Order]) -> None:
         """
         Give each DDP the buckets for its saved order. Call this before the first step. `orders` has the saved orders,
-        one for each DDP; it is empty for a fresh training. If the number of parameters in a saved order is not that of
+        one for each DDP; it is empty for a fresh training. If a saved order has a different number of parameters than
         its DDP, the DDP keeps its default buckets.
 
         Raises:
@@ -99,8 +99,8 @@ class _Recorder:
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
         """
-        Return a hook that records the gradient of parameter `number`. From the hook's `__module__`, which is this
-        module, spotrun recognises that the hook does not belong to the script.
+        Return a hook that records the gradient of parameter `number`. spotrun recognises from the hook's `__module__`,
+        which is this module, that the hook does not belong to the script.
         """
 
         def came(_: Tensor) -> None:
@@ -155,8 +155,8 @@ def _limits_of(config: Any) -> list[int]:
 @contextmanager
 def _made_by(order: Order, limits: Sequence[int]) -> Iterator[None]:
     """
-    Make DDP assign parameters to buckets by `order` and `limits`, within this context, by replacing torch's function
-    that assigns them. DDP reverses the list that this function returns, so the replacement returns it reversed.
+    Within this context, make DDP assign parameters to buckets by `order` and `limits`: replace torch's function that
+    assigns them. DDP reverses the list that this function returns, so the replacement returns it reversed.
     """
     original: Any = vars(distributed)[_ASSIGNS]
 

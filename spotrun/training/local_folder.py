@@ -1,5 +1,5 @@
 """
-If a training has no agent, saves it to a local folder, and resumes it from there. The code that takes snapshots is the
+Saves a training that has no agent to a local folder, and resumes it from there. The code that takes snapshots is the
 same as with an agent, but it uses a LocalFolder instead of the connection to the agent.
 
 The folder has one file for each fit: its newest snapshot, in the format of checkpoints. A snapshot is taken once a
@@ -90,7 +90,7 @@ class LocalFolder(Alone):
         )
 
     def tell(self, message: Message, fds: Collection[int] = ()) -> bool:
-        """Write a snapshot. Ignore other messages."""
+        """Write the snapshot that `message` reports. Ignore all other messages."""
         if isinstance(message, SnapshotTaken):
             self._settle()
             self._written = self._writer.submit(self._write, self._path, message.arena, message.size_bytes)

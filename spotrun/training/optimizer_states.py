@@ -113,7 +113,7 @@ class OptimizerStates:
             self._parts.put(optimizer, number)
 
     def arrive(self) -> None:
-        """Wait for the states. Then load the whole state of each optimizer for which this is still to be done."""
+        """Wait for the states. Then load the state of each optimizer that still lacks it."""
         if not self._waiting:
             return
         states = self.take()
@@ -160,7 +160,8 @@ def of_living(optimizers: Sequence[Optimizer], states: Sequence[State]) -> list[
 
 def can_wait(optimizer: Any) -> bool:
     """
-    Return whether `optimizer` can load its state late: neither its class nor a hook changes how states are loaded.
+    Return True if `optimizer` can load its state late, because neither its class nor a hook changes how states are
+    loaded.
     """
     kind = type(optimizer)
     if is_odd(optimizer) or saves_itself(optimizer) or not kind.__setstate__.__module__.startswith("torch."):

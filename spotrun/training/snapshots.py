@@ -55,7 +55,10 @@ class Dump:
     files: Frozen | None
 
     def again(self) -> Dump:
-        """Return a copy for one more snapshot of the same state. Each snapshot closes its own `files`."""
+        """
+        Return a copy for one more snapshot of the same state. Its `files` are duplicated, because each snapshot closes
+        its own.
+        """
         return Dump(self.state, None if self.files is None else self.files.duplicate())
 
     def close(self) -> None:
@@ -76,15 +79,15 @@ class _Pending:
     step_before: int
 
     def begin(self) -> None:
-        """Make the copying thread copy the remaining tensors, and then check that all numbers are finite."""
+        """Make the copying thread first copy the remaining tensors, and then check whether all numbers are finite."""
         self.staged.begin()
         self.finite.begin()
 
     def done(self) -> bool:
         """
-        Return whether the snapshot is complete and can be reported now. The answer is always False for a snapshot with
-        probes (see `overlap.Watch`), whose copies have to be compared with the tensors first. `settle` makes this
-        comparison just before the next optimizer step, and then reports the snapshot.
+        Return True if the snapshot is complete and can be reported now. Always return False for a snapshot with probes
+        (see `overlap.Watch`), whose copies have to be compared with the tensors first. `settle` makes this comparison
+        just before the next optimizer step, and then reports the snapshot.
         """
         return self.staged.done() and self.finite.done() and not self.watch.probes
 
@@ -213,7 +216,7 @@ class Snapshots:
             self.settle()
 
     def batch_begins(self) -> None:
-        """Start to copy the remaining part of a snapshot. The copy runs while the model computes."""
+        """Start copying the remaining part of a snapshot, in parallel with the model's computation."""
         if self._pending is not None:
             self._pending.begin()
 
@@ -353,6 +356,6 @@ class Snapshots:
 
 
 def _stand_still() -> NoReturn:
-    """Block forever, so that no further step is trained, until the agent ends the process group."""
+    """Block until the agent ends the process group, so that no further step is trained."""
     while True:
         threading.Event().wait(3600)

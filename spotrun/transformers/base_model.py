@@ -1,7 +1,7 @@
 """
 Computes digests of a base model that is trained through adapters. The base consists of the weights that the script
-loads in each process and that training does not change. They make up most of the model, so checkpoints do not store
-them, but only a digest of each.
+loads in each process and that training does not change. They make up most of the model. So a checkpoint stores only a
+digest of each of these weights.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ DIGEST_BYTES = 16
 
 class BaseModel:
     """
-    The base of a PEFT model: the weights that are excluded from training when it begins. Any other model has no base.
+    The base of a PEFT model: the weights that do not require gradients when training begins. Any other model has no
+    base.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -32,8 +33,8 @@ class BaseModel:
 
     def digests(self) -> Mapping[str, str]:
         """
-        Return the digests of those base weights that are still excluded from training and that nothing has written to,
-        by the weights' names.
+        Return the digests of the base weights, keyed by the weights' names. A weight is left out if it now requires
+        gradients, or if anything has written to it.
         """
         if not self._frozen:
             return {}

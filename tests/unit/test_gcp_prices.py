@@ -212,7 +212,7 @@ def test_the_catalog_is_read_to_its_end() -> None:
 
 
 def test_a_catalog_without_any_known_part_is_an_error_and_no_empty_list() -> None:
-    with pytest.raises(CloudError, match="no prices of vCPUs, memory or GPUs in us-central1"):
+    with pytest.raises(CloudError, match="no prices for vCPUs, memory or GPUs in us-central1"):
         read_part_prices(catalog([sku("Network Egress", "PremiumInternetEgress", "0.1")]), [IOWA])
 
 

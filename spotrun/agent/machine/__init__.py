@@ -1,1 +1,1 @@
-"""The machine: processors, GPUs, process groups, and the Python environment of the run."""
+"""Manages an instance's processors, GPUs and process groups, and the Python environment of the run."""

@@ -1,7 +1,7 @@
 """
 Reads how busy this machine's GPUs are, through NVML, the library of Nvidia's driver.
 
-Figures are missing on a machine without a GPU, in a container without the library (`libnvidia-ml.so.1`), or if the
+There are no figures on a machine without a GPU, in a container without the library (`libnvidia-ml.so.1`), or if the
 driver and the library have different versions (https://docs.nvidia.com/deploy/nvml-api).
 """
 
@@ -68,8 +68,8 @@ class Gpus:
 def look(nvml: Any, visible: str | None) -> Iterator[Gpu]:
     """
     Yield the figures of each GPU that `visible` names, or of all GPUs if `visible` is None. If a GPU does not report
-    its utilisation, its `share` is None. If a GPU does not report its memory, its bytes are 0. A GPU that reports
-    neither is left out.
+    its utilisation, its `share` is None. If a GPU does not report its memory, `memory_bytes` and `memory_used_bytes`
+    are 0. A GPU that reports neither is left out.
     """
     for handle in _chosen(nvml, visible):
         busy = _told(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
@@ -91,8 +91,8 @@ def _chosen(nvml: Any, visible: str | None) -> Iterator[Any]:
     wrong GPU may be read.
     """
     by_index = (_told(nvml, nvml.nvmlDeviceGetHandleByIndex, index) for index in range(nvml.nvmlDeviceGetCount()))
-    # Leave out GPUs that this process is not allowed to open. In a Slurm job, these are the GPUs that were not given to
-    # the job, and CUDA_VISIBLE_DEVICES numbers the remaining GPUs from 0.
+    # Leave out GPUs that this process is not allowed to open. In a Slurm job, these are the GPUs that were not
+    # allocated to the job, and CUDA_VISIBLE_DEVICES numbers the remaining GPUs from 0.
     every = [handle for handle in by_index if handle is not None]
     if visible is None:
         yield from every

@@ -22,8 +22,8 @@ circle.
 
 class Peer(NamedTuple):
     """
-    A process as the kernel reports it (SO_PEERCRED, unix(7)). The process cannot forge this. `pid` is 0 if the process
-    is not visible in this namespace.
+    A process as the kernel reports it (SO_PEERCRED, unix(7)). The process cannot forge this report. `pid` is 0 if the
+    process is not visible in this namespace.
     """
 
     pid: int

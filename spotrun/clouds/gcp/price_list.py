@@ -49,7 +49,7 @@ class PriceList(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_part_prices(google: Google, regions: Collection[str]) -> PartPrices:
     """
-    Read the prices of all machine parts in `regions`. There are dozens of pages even for one region.
+    Read the prices of all machine parts in `regions`. This takes dozens of requests, even for one region.
 
     Raises:
         CloudError: the catalog refuses the call, is down, or lists no known machine part.
@@ -57,7 +57,7 @@ def read_part_prices(google: Google, regions: Collection[str]) -> PartPrices:
     pages = google.pages("read Compute Engine's prices", _SKUS)
     found = part_prices((sku for page in pages for sku in page.get("skus", ())), regions)
     if not found:
-        raise CloudError(f"the Cloud Billing Catalog has no prices of vCPUs, memory or GPUs in {', '.join(regions)}")
+        raise CloudError(f"the Cloud Billing Catalog has no prices for vCPUs, memory or GPUs in {', '.join(regions)}")
     return found
 
 
@@ -93,8 +93,8 @@ def _summed(machines: Collection[Machine], place: PriceScope, parts: PartPrices,
 
 def _far_apart(region: str, live: Mapping[str, ListPrice], shipped: Mapping[str, ListPrice]) -> Iterator[str]:
     """
-    Report on-demand prices that differ greatly between the lists. Spot prices are not compared, because they change all
-    the time.
+    Report on-demand prices that differ greatly between the catalog and the shipped table. Spot prices are not compared,
+    because they change all the time.
     """
     for kind in sorted(live.keys() & shipped.keys()):
         now, before = live[kind], shipped[kind]

@@ -1,4 +1,6 @@
-"""Converts a LaunchRequest to the call instances.insert. One call does everything, so no launch can fail halfway."""
+"""
+Converts a LaunchRequest into a call of instances.insert. This one call does everything, so no launch can fail halfway.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +48,10 @@ def request_id(request: LaunchRequest, notice: timedelta, denials: int = 0) -> s
     Return the id of the request. If a call has the same id as an earlier call, Google does nothing and repeats its
     earlier answer. So the id depends only on the token and the run, and a repeated launch starts no second instance.
 
-    But after a refusal, the next call needs a different id, or Google would repeat the refusal. There are two such
-    cases. If Google refused a call that requests a notice, the next call requests none, and has the id for `notice` 0.
-    And Google may have refused calls because the launch's service account was unknown or not allowed; `denials` is the
-    number of these refusals.
+    But after a refusal, the next call needs a different id, or Google would repeat the refusal. So the id also depends
+    on two arguments. `notice` is 0 if Google refused a call that requested a notice, because the next call then
+    requests none. `denials` is the number of calls that Google refused because the launch's service account was unknown
+    or not allowed.
     """
     asked_for = f"{request.run_uid}{'' if notice else ':no-notice'}{f':{denials}' if denials else ''}"
     return str(uuid5(NAMESPACE_URL, f"spotrun:{request.token}:{asked_for}"))
@@ -59,8 +61,8 @@ def insert_body(
     request: LaunchRequest, config: GcpConfig, project: str, notice: timedelta = EXTENDED_NOTICE
 ) -> dict[str, Any]:
     """
-    Return the body of the request, which depends only on the arguments. `notice` is the time that the request asks for
-    between the notice to a spot instance and its shutdown signal; 0 asks for no notice.
+    Return the body of the request, which depends only on the arguments. `notice` is the requested time between the
+    notice to a spot instance and its shutdown signal; 0 requests no notice.
     """
     offering = request.offering
     zone = f"zones/{offering.zone}"
@@ -92,7 +94,8 @@ def insert_body(
 
 def labels_of(request: LaunchRequest) -> dict[str, str]:
     """
-    Return the labels of the instance. They show the driver in any process to which run and launch the instance belongs.
+    Return the labels of the instance. A driver in any process can tell from them to which run and launch the instance
+    belongs.
     """
     offering = request.offering
     labels = {

@@ -158,7 +158,7 @@ class Supervisor:
         return EndedBy.ITSELF if self._init_has_exited() else None
 
     def _all_are_there(self) -> bool:
-        """Return whether a supervisor has started for each member of this launch."""
+        """Return True if a supervisor has started for each member of this launch."""
         self._has_all = self._has_all or has_all(self._folder, self._record)
         return self._has_all
 
@@ -359,8 +359,9 @@ def _wait_for_exit(pid: int, give_up_at: float) -> bool:
 
 def observer_of(instance: Instance, status: StatusFile) -> Observer:
     """
-    Describe the instance for the market script, as far as processes other than its supervisor know it. They do not know
-    in advance that an instance will be lost without notice, so they describe it as one that has no notice.
+    Describe the instance for the market script, using only facts that every process knows. Only the instance's
+    supervisor knows in advance that the instance will be lost without notice. So the description does not mention such
+    a loss.
     """
     return Observer(
         instance_id=instance.instance_id,
@@ -376,8 +377,8 @@ def _announced_at(loss: Loss) -> datetime:
 
 def main(root: str, instance_id: str, ready: int) -> None:
     """
-    Fork this process into the guardian and the supervisor of an instance. Both hold the lock on the instance's record,
-    which the launcher passes on to this process.
+    Fork this process into the guardian and the supervisor of an instance. Both hold the lock on the instance's record.
+    This process has inherited the lock from the launcher.
     """
     places = CloudPaths(Path(root))
     folder = places.record_folder(instance_id)

@@ -1,6 +1,6 @@
 """
-Receives the signal that Slurm sends to a job before it takes the job's node, and records the deadline. This process
-runs as a separate step of the job.
+Receives the signal that Slurm sends to a job before taking the job's node, and records the time at which Slurm will
+take it. This process runs as a separate step of the job.
 
 Slurm sends the same SIGTERM when a user cancels the job, when the job reaches its time limit, and when its script has
 ended. So the signal counts as a notice only if the job still runs and Slurm reports it as preempted.

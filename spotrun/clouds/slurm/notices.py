@@ -2,10 +2,10 @@
 Slurm's notice: when Slurm is about to take a job's nodes, it sends SIGTERM to the job's steps, and ends the job after
 the partition's GraceTime.
 
-All processes of a step get the signal (https://slurm.schedmd.com/preempt.html), which would end the training's data
-loader workers. Processes that the batch script itself starts do not get the signal. So the batch script runs the agent
-and the training. A separate step runs only a listener (spotrun.clouds.slurm.listener), which writes the notice into a
-file in the instance's folder.
+All processes of a step get the signal (https://slurm.schedmd.com/preempt.html). If the training ran in a step, the
+signal would end its data loader workers. Processes that the batch script itself starts do not get the signal. So the
+batch script runs the agent and the training. A separate step runs only a listener (spotrun.clouds.slurm.listener),
+which writes the notice into a file in the instance's folder.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def slurm_notices(environment: Mapping[str, str], clock: Clock) -> list[Listener
 
 
 def read(file: Path) -> datetime | None:
-    """Return when the instance will end; None if there was no notice."""
+    """Return the time at which the instance will end; None if there was no notice."""
     deadline = json.loads(file.read_text())["deadline_at"]
     return None if deadline is None else datetime.fromtimestamp(float(deadline), UTC)
 

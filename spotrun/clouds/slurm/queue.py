@@ -1,4 +1,4 @@
-"""Reads the jobs and steps that squeue lists, and turns jobs into instances."""
+"""Reads the jobs and steps that squeue lists, and represents jobs as instances."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _COMPLETING = "COMPLETING"
 
 def has_nodes(state: str) -> bool:
     """
-    Return whether a job in this state runs on its nodes. For a running job, Slurm may show a flag in place of RUNNING:
+    Return True if a job in this state runs on its nodes. For a running job, Slurm may show a flag in place of RUNNING:
     SIGNALING while Slurm sends the warning of a preemption, or RESIZING after the job has lost a node.
     """
     return bool(state) and state not in (*_ENDS, *_WAITING, _COMPLETING)
@@ -112,8 +112,8 @@ def read_queue(text: str) -> list[Job]:
 
 def of_token(text: str, token: str) -> list[Job]:
     """
-    Return all jobs that have `token`, oldest first. There may be several, because Slurm does not prevent two jobs of
-    the same name. Only the oldest counts as the launch's instance.
+    Return all jobs that have `token`, oldest first. There may be several, because Slurm allows two jobs with the same
+    name. Only the oldest counts as the launch's instance.
     """
     return sorted((job for job in _ours(text.splitlines()) if job.token == token), key=lambda each: each.number)
 

@@ -35,7 +35,7 @@ def dump(trainer: Any) -> list[list[Tensor | None]]:
 def load(trainer: Any, saved: list[list[Tensor | None]]) -> None:
     """
     Restore each copy. If the saved copy shared memory with its weight, make the new copy share memory with the new
-    weight; otherwise fill the copy's own memory. Called before the weights are restored.
+    weight. Otherwise write the saved values into the new copy's own memory. Called before the weights are restored.
     """
     for callback, copies in zip(callbacks(trainer), saved, strict=True):
         for (weight, copy), before in zip(_pairs(callback), copies, strict=True):

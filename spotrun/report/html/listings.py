@@ -112,7 +112,8 @@ def attempts(state: RunState) -> Markup:
 
 def events(entries: Sequence[Entry], ordinals: Mapping[int, int], time_scale: float) -> Markup:
     """
-    Return the events in a `details` element, which is closed at first, because the events would fill most of the page.
+    Return the events in a `details` element, which is collapsed at first, because the events would fill most of the
+    page.
     """
     rows = [row(str(e.number), [f"{e.at:%Y-%m-%d %H:%M:%S}", describe(e, ordinals)]) for e in entries[-ROWS_MAX:]]
     heads = [head(name) for name in ("entry", dated("when", time_scale), "what happened")]

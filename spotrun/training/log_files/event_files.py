@@ -1,5 +1,5 @@
 """
-Flushes all events that were given to a SummaryWriter to its files.
+Writes the pending events of a SummaryWriter to its files.
 
 tensorboardX has a queue of events and a writer thread for each file. Its own `flush()` flushes the files, but not the
 events that are still in a queue. So this module's `flush` puts a marker into each queue. When the thread takes out the
@@ -23,7 +23,7 @@ _waiting: dict[int, threading.Event] = {}
 
 def flush(writer: Any) -> None:
     """
-    Write all events that were given to `writer`, a SummaryWriter of tensorboardX or torch, to its files.
+    Write the pending events of `writer`, a SummaryWriter of tensorboardX or torch, to its files.
 
     Raises:
         SpotrunError: the writer's thread has stopped.
@@ -60,8 +60,8 @@ class _Marker:
 
 def _arrive(number: int) -> Any:
     """
-    Report that all earlier events have been written. Called by the thread that writes the file, which then writes the
-    result, an empty event.
+    Report that all earlier events have been written. The thread that writes the file calls this function, and then
+    writes its result, an empty event.
     """
     if number in _waiting:
         _waiting[number].set()
