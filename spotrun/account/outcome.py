@@ -1,5 +1,5 @@
 """
-Computes the current state of a run in one word, its completed epochs, and whether its attempts were interrupted.
+Computes a run's current state as one word, its completed epochs, and whether its attempts were interrupted.
 """
 
 from __future__ import annotations

@@ -285,8 +285,8 @@ def _survived(state: RunState) -> dict[TrainerKey, datetime]:
 
 def _will_be_resumed(state: RunState, attempt: Attempt, trainer: Trainer) -> bool:
     """
-    Return True if the newest trainer has ended without completing the run. Then its uncommitted steps are lost, because
-    the next trainer has to resume from a commit.
+    Return True if the newest trainer has ended without completing the run. In this case, its uncommitted steps are
+    lost, because the next trainer has to resume from a commit.
     """
     completed = state.terminal is not None and state.terminal.outcome == "completed"
     return not completed and (attempt.end is not None or trainer.exited is not None)

@@ -1,4 +1,4 @@
-"""Fills in a cost study's prices from the clouds' current and recent prices."""
+"""Looks up the clouds' current and recent prices, and fills them into a cost study."""
 
 from __future__ import annotations
 

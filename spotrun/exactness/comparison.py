@@ -250,10 +250,11 @@ def varying_places(straight: Trace, interrupted: Trace) -> VaryingPlaces:
 
 def _of_results(straight: Trace, interrupted: Trace) -> Iterator[Difference]:
     """
-    Yield the differences in the results of `test`, `validate` and `predict`. The last process of the interrupted
-    training must have produced the same results as the uninterrupted training, in the same order. An earlier process
-    may have been interrupted before it produced all results. The results that it produced must be the same as the first
-    results of the uninterrupted training.
+    Yield the differences in the results of `test`, `validate` and `predict`.
+
+    The last process of the interrupted training must have produced the same results as the uninterrupted training, in
+    the same order. An earlier process may have been interrupted before it produced all of them, so it needs to have
+    produced only the first of these results.
 
     The variables of the script are compared only at the end of the last process, because the earlier processes did not
     reach the end of the script.

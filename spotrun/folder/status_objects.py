@@ -35,9 +35,9 @@ class MembersTrainer(msgspec.Struct, frozen=True, kw_only=True):
 
 class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The question of a gang's lead whether the other members have the same state files. The lead is about to store its
-    state files, which are listed in the object at `key`. Each member answers whether its own state files differ from
-    this list. The question is about the state of one `incarnation` of the trainers. `word` identifies the question.
+    A question of a gang's lead to the other members, before the lead stores its state files: do your state files differ
+    from mine? The object at `key` lists the lead's files. The question is about the state of one `incarnation` of the
+    trainers. `word` identifies the question.
     """
 
     attempt: Count
@@ -87,14 +87,14 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gpu_share(self) -> float | None:
         """
-        The mean of the GPUs' `share`, without those for which it is unknown; None if it is unknown for all.
+        The mean `share` of the GPUs for which it is known; None if it is known for none.
         """
         told = [gpu.share for gpu in self.gpus if gpu.share is not None]
         return sum(told) / len(told) if told else None
 
     @property
     def gpu_memory(self) -> tuple[int, int]:
-        """The used bytes and the total bytes of all GPUs together."""
+        """The used and the total memory of all GPUs together, in bytes."""
         return sum(gpu.memory_used_bytes for gpu in self.gpus), sum(gpu.memory_bytes for gpu in self.gpus)
 
 

@@ -173,7 +173,7 @@ def _judge(path: Path, name: str, own: GitIgnoreSpec | None, git: Sequence[tuple
 def _may_take_along(own: GitIgnoreSpec | None, git: Sequence[tuple[Path, GitIgnoreSpec]]) -> bool:
     """
     Return True if any rule begins with `!`. If so, folders that other rules leave out have to be searched too, because
-    such a rule may include a file in them.
+    a rule with `!` may include a file in them.
     """
     return any(
         pattern.include is False for rules in (own, *(each for _, each in git)) if rules for pattern in rules.patterns

@@ -89,9 +89,9 @@ def simulate(
     none.
 
     After a loss without notice, the job has to repeat the work that it did since its start at that place, but at most
-    `rework_s` seconds of work. Without `standby`, every start takes a full changeover, all of which is billed. `job`
-    has the true figures; `believed`, if not None, is the job with more cautious figures, on which the strategy bases
-    its decisions. `tolls` is the extra cost, in USD, of each start at a place.
+    `rework_s` seconds of work. Without `standby`, every start takes a full changeover, all of which is billed. The
+    simulation uses the figures of `job`. The strategy bases its decisions on the more cautious figures of `believed`,
+    if given. `tolls` is the extra cost, in USD, of each start at a place.
     """
     life = _Life(job, rework_s, standby, tolls)
     told, choose, history = believed or job, strategy.choose, MarketHistory()
@@ -180,12 +180,12 @@ class _Life:
 
     def seen(self, spot: Mapping[str, float]) -> tuple[Mapping[str, float], float]:
         """
-        Return the spot offers that the strategy sees, and the seconds since the job arrived at its place or, if that is
-        later, since the strategy last requested spot.
+        Return the spot offers that the strategy sees, and the situation's `since_s`.
 
-        With `standby`, a strategy requests spot only at intervals while the job runs, and sees offers of other zones
-        only when it does. Without `standby`, it sees all offers at each tick, and the seconds are always counted from
-        the job's arrival.
+        Without `standby`, the strategy sees all offers at each tick. `since_s` counts from the job's last move.
+
+        With `standby`, a strategy requests spot only at intervals while the job runs, and sees the offers of other
+        zones only when it does so. `since_s` counts from its last request or the job's last move, whichever is later.
         """
         since_s, standby, running = self.elapsed_s - self.since_s, self.standby, self.running
         if standby is None:

@@ -1,5 +1,5 @@
 """
-Reads recorded spot markets. Publishers encode "available" differently, so there are these formats:
+Reads recorded spot markets. Publishers encode "available" differently. These formats are supported:
 
     skypilot   the spot-traces JSON of SkyPilot, {"metadata": {"gap_seconds"}, "data": [...]}: either 1 = available, or
                the number of running instances; then spot is available while at least `nodes` instances run
@@ -77,7 +77,7 @@ def read_json(path: Path, published_as: str, nodes: int, price_usd_per_hour: flo
     means "available".
 
     Raises:
-        ValueError: the data are not numbers of instances, or are larger than 1 in a format that has only 0 and 1.
+        ValueError: a value is not a number of instances, or is above 1 in a format that has only 0 and 1.
     """
     held = json.loads(path.read_text())
     seen, gap_s = np.asarray(held["data"]), float(held["metadata"]["gap_seconds"])

@@ -123,8 +123,8 @@ def _why_stillborn(launches: Sequence[Launch]) -> str:
 
 def _fruitless(attempt: Attempt, state: RunState) -> bool:
     """
-    Return True if an attempt made no checkpoint and was not ended by an interruption. An attempt that began before the
-    run was last resumed never counts.
+    Return True if an attempt made no checkpoint and was not ended by an interruption. Return False for any attempt
+    that began before the run was last resumed.
     """
     if attempt.end is None or attempt.started_at < state.opened_at:
         return False

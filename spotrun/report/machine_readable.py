@@ -50,8 +50,8 @@ def report(summary: RunSummary) -> dict[str, Any]:
 
 def figures(account: Account) -> dict[str, Any]:
     """
-    Return the figures of one account under the keys of the report. `epoch` is None unless the account is that of one
-    epoch. Only a run on several instances has `waiting_members_usd`.
+    Return the figures of one account, with the same keys as in the report. `epoch` is None unless the account covers
+    exactly one epoch. Only a run on several instances has `waiting_members_usd`.
     """
     return {
         "epoch": None if account.epoch is None else account.epoch + 1,

@@ -1,4 +1,4 @@
-"""Describes what each member of a gang is doing now, without side effects."""
+"""Describes what each member of a gang is doing now. All functions are pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """
-The additional preconditions for entries of a gang's run (protocol 32 to 48), with one function per rule.
+The additional preconditions for entries of a run that trains on a gang (protocol 32 to 48). Each rule is one function.
 
-`GANG_CHECKS` maps each event to its preconditions. They apply only if the run trains on a gang.
+`GANG_CHECKS` maps each event to its preconditions.
 
 In a run without a gang, every entry that has a field for gangs is void. Older versions of spotrun do not know these
 fields and treat such an entry as void, and all versions have to agree on which entries are void.

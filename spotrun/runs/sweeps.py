@@ -121,7 +121,7 @@ class NamedSweep:
         self.keep(replace(self.record, stopped_by=who()))
 
     def stop_all(self) -> list[OpenRun]:
-        """Request a stop of each run that has not ended, and return these runs."""
+        """Request each run that has not ended to stop, and return these runs."""
         asked = [run for run in self.runs() if run.ledger.refresh().terminal is None]
         for run in asked:
             request_stop(run, self.with_all)

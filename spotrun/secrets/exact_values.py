@@ -21,8 +21,8 @@ the limit says how much of it.
 
 def letters_of(value: str) -> int:
     """
-    Return the number of letters that remain of `value` after breaks are removed and written letters are decoded. There
-    are several ways to do that (see `readings`). If they leave different numbers of letters, return the smallest.
+    Return the number of characters that remain of `value` after breaks between characters are removed and encoded
+    characters are decoded. If the ways to do that (see `readings`) leave different numbers, return the smallest.
     """
     return min(len(way.without(value)) or len(value) for way in WAYS_OF_TEXT.read)
 

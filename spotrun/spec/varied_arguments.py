@@ -66,7 +66,7 @@ def with_argument(
 
 def _given(train: TrainSpec, names: Sequence[str]) -> Iterator[str]:
     """
-    Yield the names under which the job may have the argument: first `names` themselves, and then longer names from the
+    Yield the names that the argument may have in the job: first `names` themselves, and then longer names from the
     job's arguments that end with one of `names`, such as `data.batch_size` in `data.batch_size=64`.
     """
     yield from names

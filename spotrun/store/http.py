@@ -1,4 +1,4 @@
-"""Code shared by all stores that are buckets, which are reached over HTTP."""
+"""Code shared by the stores that are reached over HTTP: all buckets."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class BucketStore(ABC):
     A store in a bucket, below a prefix. A key is what follows the prefix in an object's name.
 
     A subclass sends the requests of one service. Its `_translate` converts the service's errors to those of spotrun,
-    and its `_VERBS` are the names of the requests in messages. The service computes the CRC32C of each object that it
-    stores. `put` compares this with the CRC32C of the bytes that were sent.
+    and its `_VERBS` are the names that messages use for the requests. The service computes the CRC32C of each object
+    that it stores. `put` compares this with the CRC32C of the bytes that were sent.
     """
 
     _VERBS: ClassVar[Verbs]
@@ -108,7 +108,7 @@ class BucketStore(ABC):
         with self._translated(self._VERBS.put, key):
             computed = self._send(name, data, checksum, if_absent=if_absent)
         if computed not in (None, checksum):
-            raise StoreUnavailable(f"the store computed another checksum for {self.uri}/{key} than spotrun sent")
+            raise StoreUnavailable(f"the store's checksum for {self.uri}/{key} differs from the one that spotrun sent")
         return computed is not None
 
     def get(self, key: str, start: int = 0, size: int | None = None) -> bytes:
@@ -125,7 +125,7 @@ class BucketStore(ABC):
         Return the objects sorted by key. They have to be sorted here, because SeaweedFS lists them folder by folder,
         and returns b/1 before b-1.
         """
-        # To mark a folder, some tools create an empty object with the folder's name. Such a name is not a key.
+        # Some tools mark a folder with an empty object of the folder's name. It is not one of spotrun's objects.
         ours = (stored for stored in self._found(prefix, after) if stored.key > after and is_key(stored.key))
         return sorted(ours, key=lambda stored: stored.key)
 
@@ -146,7 +146,10 @@ class BucketStore(ABC):
         return tuple(sorted(filter(is_key, found)))
 
     def copy_from(self, source: Store, key: str) -> bool:
-        """Copy an object from another folder of the same bucket. If `source` is any other store, return False."""
+        """
+        Copy an object from another folder of the same bucket. If `source` is any other store, copy nothing and return
+        False.
+        """
         if not isinstance(source, type(self)) or source._address.bucket != self._address.bucket:
             return False
         with self._translated(self._VERBS.copy, key):
@@ -195,8 +198,8 @@ class BucketStore(ABC):
     @abstractmethod
     def _objects(self, prefix: str, after: str) -> Iterator[tuple[str, int, datetime]]:
         """
-        Yield the name, the size and the time of each object whose name begins with `prefix`. The time is that of its
-        last change. If `after` is given, skip the names before it.
+        Yield the name, the size and the time of the last change of each object whose name begins with `prefix`. If
+        `after` is given, skip the names before it.
         """
 
     @abstractmethod
@@ -205,7 +208,7 @@ class BucketStore(ABC):
 
     @abstractmethod
     def _copy(self, source: str, name: str) -> None:
-        """Copy the object `source` of the bucket to the new name `name`."""
+        """Copy the bucket's object `source` to the name `name`."""
 
     @abstractmethod
     def _remove(self, name: str) -> None: ...

@@ -27,7 +27,7 @@ class OnDemandOnly(msgspec.Struct, frozen=True):
 
 
 class SpotOnly(msgspec.Struct, frozen=True):
-    """Runs only on spot. If spot is unavailable for too long, the job misses its deadline."""
+    """A strategy that uses only spot. If spot is unavailable for too long, the job misses its deadline."""
 
     def choose(self, situation: Situation) -> Choice:
         return listed_first(situation)

@@ -1,4 +1,4 @@
-"""The interface of a strategy: its inputs and its result. All functions here are pure."""
+"""The interface of a strategy: its inputs and its result. All functions are pure."""
 
 from __future__ import annotations
 

@@ -174,7 +174,10 @@ class Session:
     # --- files
 
     def want_files(self, wanted: FilesWanted) -> str:
-        """Request the checkpoint's files, and wait for them. Return why they could not be restored; "" if they were."""
+        """
+        Request the checkpoint's files, and wait for them. Return the reason why they could not be restored; "" if they
+        were.
+        """
         self.tell(wanted)
         while not self.closed.is_set():
             try:

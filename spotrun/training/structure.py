@@ -2,7 +2,7 @@
 Restores the model and its optimizers, after making sure that they have the same parts as in the snapshot.
 
 A script may create parts of the model and of the optimizers late: in a start hook, at the beginning of an epoch, or in
-a step. So a resumed process lacks these parts at first, and gets them in up to three ways. The start hooks run in every
+a step. So a resumed process lacks these parts at first, and gets them in three stages. The start hooks run in every
 process, and create their parts again. If a part is still missing, the epoch-start hooks are called, once for each epoch
 that had begun. If the part is missing even then, it is copied from another part with the same structure. If there is no
 such part, the training cannot be resumed, and ends with a message that names the missing part.

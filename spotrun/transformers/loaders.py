@@ -1,5 +1,5 @@
 """
-Replaces the data loaders of one Trainer by exact loaders, which can start at any batch and always give the same
+Replaces the data loaders of one Trainer with exact loaders, which can start at any batch and always give the same
 batches. If accelerate has wrapped a loader, the loader inside the wrapper is replaced.
 """
 

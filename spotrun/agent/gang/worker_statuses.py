@@ -52,8 +52,7 @@ class WorkerStatuses:
 
     def begins(self) -> None:
         """
-        Measure from now how long each member's status has not changed. The caller calls this when a trainer has
-        started.
+        Begin to measure how long each member's status has not changed. To be called when a trainer has started.
         """
         self._closely.clear()
         now_s = self._clock.monotonic()

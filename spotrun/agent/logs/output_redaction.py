@@ -4,7 +4,7 @@ star, so every byte of shipped output has the same offset as in the file.
 
 It finds two kinds of secret:
 - exact values: the run's secrets, also quoted or escaped as programs print them, and the values of variables whose
-  names sound secret. A value of several lines is searched for line by line.
+  names sound secret. A multi-line value is searched for line by line.
 - values after a name that sounds secret (`--password X`, `api_key: X`)
 """
 

@@ -3,7 +3,7 @@ Finds changes that the job's `setup` makes outside of the run's folders. Such ch
 cache, so a `setup` that makes them has to run on each instance.
 
 This is a check, not a proof. It finds mounted file systems, running processes, and names that were added to or removed
-from the usual folders of programs, packages and data. Caches do not count, because programs refill them.
+from the folders where programs, packages and data usually are. Caches do not count, because programs refill them.
 """
 
 from __future__ import annotations

@@ -24,7 +24,12 @@ class Image(NamedTuple):
 
 
 def zones_of(google: Google, project: str, region: str) -> list[str]:
-    """Return the zones of a region that are up; raise BadSurroundings if the project cannot see this region."""
+    """
+    Return the zones of a region that are in operation.
+
+    Raises:
+        BadSurroundings: the project cannot see this region.
+    """
     rows = google.items("list zones", Call(COMPUTE, "GET", f"projects/{project}/zones"))
     of_region = {row["name"]: str(row.get("region", "")).rpartition("/")[2] for row in rows}
     if region not in of_region.values():

@@ -1,6 +1,6 @@
 """
 Launches a local instance and its supervisor. If several processes send the same launch request at the same time, only
-one process launches an instance, and all of them get this instance.
+one of them launches an instance, and the others get the same instance.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Records which node each member of a gang has, and when and why the member ended, in files next to the job's log.
+Records on which node each member of a gang runs, and when and why the member ended, in files next to the job's log.
 
 Slurm reports only which nodes a job has now. It does not report which nodes the job had before, or when one of its
 steps ended. So the job's batch script, and each driver that lists the job, record this. If several processes record the
@@ -36,7 +36,7 @@ class Seat(NamedTuple):
 
 
 class MemberEnd(NamedTuple):
-    """The end of a member that ended before its job: the time, who ended it, and the reason in words."""
+    """The end of a member that ended before its job: the time, who ended it, and the reason as text."""
 
     at: datetime
     by: EndedBy
@@ -129,8 +129,8 @@ def _reaching(path: Path) -> Iterator[None]:
 
 def read_seats(commands: Commands, nodes: str) -> tuple[Seat, ...]:
     """
-    Return the seats of `nodes`, in the order of the cluster's configuration. `nodes` is in Slurm's notation, such as
-    `n[1-3,7]`.
+    Return the names and addresses of `nodes`, in the order of the cluster's configuration. `nodes` is in Slurm's
+    notation, such as `n[1-3,7]`.
 
     Raises:
         CloudNotInstalled, CloudUnavailable, AccessDenied: Slurm did not answer.

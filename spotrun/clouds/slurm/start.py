@@ -167,7 +167,12 @@ def made(folder: Path) -> int:
 
 
 def _locked(folder: Path) -> int:
-    """Lock a folder; raise OSError if a live process has the lock, or the folder belongs to another user."""
+    """
+    Lock a folder.
+
+    Raises:
+        OSError: a running process holds the lock, or the folder belongs to another user.
+    """
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

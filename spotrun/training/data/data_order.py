@@ -3,9 +3,10 @@ Restores a training's exact position in its data. The order of the data depends 
 position is a single number: the next batch.
 
 `exact_copy` copies a user's DataLoader. The copy can start an epoch at any batch, without reading the batches before
-it. This is possible because all random number generators are seeded: with the seed and the epoch before the epoch's
-order is drawn, and with the position of each sample or batch before it is read or collated. So the data depends neither
-on the number of workers, the prefetching or the process, nor on the random numbers that the training itself draws.
+it. This is possible because all random number generators are seeded again at two points. Before an epoch's order is
+drawn, they are seeded with the seed and the epoch. Before a sample or batch is read or collated, they are seeded with
+its position. So the data does not depend on the number of workers, the prefetching or the process, or on the random
+numbers that the training itself draws.
 """
 
 from __future__ import annotations

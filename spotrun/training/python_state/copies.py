@@ -1,6 +1,6 @@
 """
 Saves and restores modules that are copies of a part of the trained module, such as averages and teachers. This is
-needed only for copies that the script makes during a batch, because it makes all others again at its start.
+needed only for copies that the script makes during a batch. All others are made again when the script starts.
 
 A checkpoint cannot describe how to build a module. So a resume finds the part of the trained module that has the same
 structure, copies it, and gives the copy the saved weights, flags and plain attributes.

@@ -2,7 +2,7 @@
 Restores the Python state that an image describes (see encoding.py).
 
 Some objects are created whenever the script starts. A restore changes these in place, because other objects may refer
-to them. Objects that the script had created later do not exist in the new process, so the restore creates them:
+to them. Objects that the script created later do not exist in the new process, so the restore creates them:
 containers, arrays, tensors, and instances of classes that exist in the script's modules. It never imports or calls
 anything that an image names.
 """
@@ -203,8 +203,8 @@ class Restorer:
 
     def _contents(self) -> dict[int, Any]:
         """
-        Return the parts of each object, before the content of any object is restored. If one part of a container is
-        missing, the container counts as missing too.
+        Return the parts of each object, by the object's number, without restoring any of them yet. If one part of a
+        container is missing, the container counts as missing too.
         """
         holders = {n: item for n, item in enumerate(self._objects) if item[0] in HOLDERS}
         others = {n: item for n, item in enumerate(self._objects) if item[0] not in HOLDERS and item[0] not in _BUILT}
@@ -337,7 +337,7 @@ class Restorer:
 
 
 def _fill_holder(kind: str, holder: Any, parts: dict[str, Any], gone: tuple[str, ...]) -> None:
-    """Restore a holder's parts without calling its class's `__setattr__`, which may be the script's code."""
+    """Restore an object's attributes without calling its class's `__setattr__`, which may be the script's code."""
     if kind == "nn" and FLAGS in parts:
         _set_flags(holder, parts.pop(FLAGS))
     own = {name: part for name, part in parts.items() if not is_name_of_python(name)}
