@@ -19,7 +19,7 @@ ANEW = "`spotrun night install` makes it again, or `spotrun night rm` removes th
 
 
 class ScheduleTimes(NamedTuple):
-    """The times at which a schedule calls: at these minutes of an hour, on these days, in the night's time zone."""
+    """The times at which a schedule calls the runner: minutes of an hour and days, in the night's time zone."""
 
     minutes: tuple[int, ...]
     hour: int
@@ -63,7 +63,7 @@ class Alarm(Protocol):
         """Stop calling the runner until the next night is due."""
 
     def hear(self, instance_ids: Collection[str]) -> None:
-        """Call the runner at once when the cloud reports an event of one of these instances."""
+        """Have the cloud call the runner immediately when an event of one of these instances occurs."""
 
 
 class Function(NamedTuple):

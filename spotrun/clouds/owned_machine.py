@@ -202,7 +202,7 @@ class OwnedMachineCloud(Cloud):
 
 
 def _at_home(environment: Mapping[str, str]) -> bool:
-    """Return whether `environment` belongs to an instance at home."""
+    """Return True if `environment` belongs to an instance at home."""
     from spotrun.clouds.local.records import RECORD_VARIABLE, RecordFolder
 
     path = environment.get(RECORD_VARIABLE)

@@ -32,7 +32,7 @@ _CONFIG = Config(
 
 def login(host: str) -> Credentials | None:
     """
-    Make a login to `host`. If `host` is the public registry and AWS issues no token, return None, because the public
+    Create a login for `host`. If `host` is the public registry and AWS issues no token, return None, because the public
     registry can be used without a login.
 
     Raises:

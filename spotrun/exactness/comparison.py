@@ -41,7 +41,7 @@ def differences(
 ) -> Iterator[Difference]:
     """
     Yield all differences, the earliest first. Yield nothing if the trainings are the same bit for bit. Each argument
-    has one trace for each rank. `straight` and `again` are two uninterrupted trainings.
+    contains one trace for each rank. `straight` and `again` are two uninterrupted trainings.
 
     Every batch of `straight` must also be in `interrupted`. A batch may be in `interrupted` several times, because each
     resume repeats some batches. Each repetition is compared with `straight`, and the first repetition that differs is
@@ -209,8 +209,8 @@ def _steady(
     wanted: Ended | ProcessEnded, done: Ended | ProcessEnded, varying: VaryingPlaces
 ) -> tuple[dict[str, str], dict[str, str]]:
     """
-    Return, for each of the two trainings, the places that can be compared with their contents. Places that vary even
-    without an interruption are left out. So are places that could be inspected in only one of the trainings; the report
+    Return, for each of the two trainings, the content of each place that can be compared. Places that vary even without
+    an interruption are left out. So are places that could be inspected in only one of the trainings; the report
     lists these as not compared.
     """
     unread = {*(wanted.unread or ()), *(done.unread or ())}
@@ -225,8 +225,8 @@ def _steady(
 
 def _is_left_out(place: str, varying: VaryingPlaces) -> bool:
     """
-    Return whether the comparison leaves out a place. It does so if the place varies. It also does so for the size of a
-    set if the set's members vary.
+    Return True if the comparison leaves out a place, because the place varies, or because it is the size of a set whose
+    members vary.
     """
     return place in varying or f"{place}{MEMBERS}" in varying
 

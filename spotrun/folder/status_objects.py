@@ -50,8 +50,8 @@ class StateAsked(msgspec.Struct, frozen=True, kw_only=True):
 class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """
     A member's answer to the question with the same `word`. `count` is the number of the member's state files that
-    differ from the lead's list, and `unlike` has the paths of the first few of them. `rests` is True if no process is
-    writing to the member's state files at this moment.
+    differ from the lead's list, and `unlike` contains the paths of the first few of them. `rests` is True if no process
+    is writing to the member's state files at this moment.
     """
 
     word: str
@@ -63,8 +63,8 @@ class StateAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """
     The utilization of a GPU. `share` is the share of time in which at least one of its units was computing; None if the
-    driver does not report this, for example for a part of a GPU (MIG). The numbers of bytes are 0 if the GPU has no
-    memory of its own.
+    driver does not report this, for example for a part of a GPU (MIG). Both numbers of bytes are 0 if the GPU has
+    no memory of its own.
     """
 
     share: Share | None = None
@@ -140,7 +140,7 @@ class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
 
 class TrainingStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The training that an agent has done: `steps` steps in `seconds` seconds, with `samples` samples (0 if unknown).
+    The training done under an agent: `steps` steps on `samples` samples (0 if unknown) in `seconds` seconds.
     `waited_s` is the part of `seconds` in which the training waited for data. Validations do not count.
     """
 

@@ -113,7 +113,7 @@ def _few(names: Sequence[str], named: int) -> str:
 
 def _up_to_repository(folder: Path) -> list[Path]:
     """
-    Return the folders above a work folder whose `.gitignore` files git applies to it: those up to the top of its
+    Return the parent folders whose `.gitignore` files also apply to a work folder: those up to the top of its Git
     repository, topmost first.
     """
     if (folder / ".git").exists():

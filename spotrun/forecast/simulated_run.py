@@ -57,10 +57,10 @@ ROUNDING_S = 1e-6
 
 class Truth(msgspec.Struct, frozen=True):
     """
-    The true figures of a lifetime, which the policy does not see. `work_s` has the seconds that the whole work takes on
-    each instance type. `changeover_s` is the duration of a changeover, and `interval_s` the time between two
-    checkpoints. `standby` says which losses have a notice. The simulation is given up if the run has not ended at
-    `given_up_s`.
+    The true figures of a lifetime, which the policy does not see. `work_s` contains the seconds that the whole work
+    takes on each instance type. `changeover_s` is the duration of a changeover, and `interval_s` the time between two
+    checkpoints. `standby` says which losses have a notice. The simulation is abandoned if the run has not ended
+    at `given_up_s`.
     """
 
     work_s: Mapping[str, float]
@@ -373,7 +373,7 @@ class SimulatedRun:
         return number
 
     def _hand_over(self) -> bool:
-        """If no attempt trains and a machine is ready, start an attempt on that machine."""
+        """Start an attempt on a machine that is ready, if there is one and no attempt trains."""
         state, launch = self._state, self._state.pending_launch
         if state.terminal is not None or state.current is not None or launch is None:
             return False

@@ -157,7 +157,7 @@ class _Life:
         self.progress = {True: 0.0, False: 0.0}
 
     def see(self, spot: Mapping[str, float]) -> None:
-        """Apply the losses since the last tick. If a replacement has become ready, the job continues there."""
+        """Apply the losses since the last tick. If a replacement has become ready, move the job to it."""
         self.ahead_s = 0.0
         if self.coming is not None and self.coming != ON_DEMAND and self.coming not in spot:
             self.coming = None
@@ -259,8 +259,8 @@ class _Life:
 
     def _pass_quiet_tick(self, running: str, spot: Mapping[str, float]) -> None:
         """
-        Bill a tick in which the job only trains, and add its progress. The result is that of `pass_tick`, but computed
-        faster, which pays because most ticks are like this.
+        Bill a tick in which the job only trains, and add its progress. The result is that of `pass_tick`, but it is
+        computed faster. This is worthwhile because most ticks are like this.
         """
         tick_s = self.job.tick_s
         self.usd += self._price(running, spot) * tick_s / SECONDS_PER_HOUR

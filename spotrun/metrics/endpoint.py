@@ -143,7 +143,7 @@ class ScrapeCollector(Collector):
 
 
 class _Log:
-    """Prints the reason why a run cannot be read. The same reason is printed only once, until it changes."""
+    """Prints the reason why a run cannot be read, and prints it again only after it has changed."""
 
     def __init__(self) -> None:
         self._told: dict[str, str] = {}

@@ -109,7 +109,7 @@ class _ReadingCollector(Collector):
 
 
 def families(reading: Reading) -> Iterator[Metric]:
-    """Yield each metric, with a sample for each run that has the metric's value."""
+    """Yield each metric, with a sample for each run that has a value for it."""
     info = InfoMetricFamily("spotrun_run", "Facts about a run.", labels=OF_RUN)
     states = StateSetMetricFamily("spotrun_run_state", "The current state of a run.", labels=OF_RUN)
     for run in reading.runs:

@@ -101,8 +101,8 @@ def _never_accepted(facts: Facts, newest: Launch) -> bool:
 
 def _has_trained(state: RunState) -> bool:
     """
-    Return True if an attempt has begun since the run was started or resumed. Then the cloud will probably accept
-    another launch.
+    Return True if an attempt has begun since the run was started or resumed, so the cloud will probably accept another
+    launch.
     """
     return any(attempt.started_at >= state.opened_at for attempt in state.attempts.values())
 

@@ -78,9 +78,9 @@ def figures(account: Account) -> dict[str, Any]:
 
 def _interruption(found: Interruption) -> dict[str, Any]:
     """
-    Return an interruption's figures. Some of them do not always exist, and are None then: the notice's lead time if
-    there was no notice, the age of the newest commit if there was no commit before the loss, and the time to the first
-    new step if none followed.
+    Return an interruption's figures. Three of them may be None: the notice's lead time if there was no notice, the age
+    of the newest commit if there was no commit before the loss, and the time to the first new step if no new step
+    followed.
     """
     return {
         "attempt": found.attempt,

@@ -186,7 +186,7 @@ def check_resumed(state: RunState, event: ev.ResumedFrom) -> None:
 def check_new_place(attempt: Attempt, event: ev.ResumedFrom) -> None:
     """
     Require a combination of address and port that no earlier trainer of the attempt has used. Otherwise a trainer that
-    is left from an earlier incarnation could connect to the new trainers (protocol 37).
+    is left over from an earlier incarnation could connect to the new trainers (protocol 37).
     """
     require(all(trainer.meet != event.meet for trainer in attempt.trainers), "earlier trainers met at this address")
 

@@ -130,8 +130,8 @@ class NamedSweep:
     @property
     def with_all(self) -> str:
         """
-        The author that the runs' stop requests name if the user stops the whole sweep. `go_on` continues only the runs
-        whose stop request has this author, and not those that the user stopped individually.
+        The author of the stop requests that are written when the user stops the whole sweep. `go_on` continues only the
+        runs with a stop request by this author, and not those that the user stopped individually.
         """
         return f"{self.record.stopped_by or who()}{self._with_all}"
 

@@ -26,7 +26,7 @@ _FLAG = re.compile(r"--?[A-Za-z][\w.-]*", re.ASCII)
 
 
 def replaced(args: Sequence[str], name: str, value: str) -> tuple[str, ...] | None:
-    """Set the argument called `name` in `args` to `value`. Return None if `args` has no such argument."""
+    """Return `args` with the argument called `name` set to `value`; None if `args` has no such argument."""
     found, done, index = list[str](), False, 0
     while index < len(args):
         flag, given, _ = args[index].partition("=")

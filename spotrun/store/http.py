@@ -43,7 +43,7 @@ HTTP statuses that look like temporary faults, but after which a retry does not 
 
 def passes(status: int) -> bool:
     """
-    Return True if an answer with this status is temporary, so that the same request may succeed later. For every such
+    Return True if this status means a temporary failure, so the same request may succeed later. For every such
     status except 409, it is unknown whether the store has carried out the request.
 
     S3 answers 409 if two conditional writes of the same object collide. The write that gets this answer was certainly
@@ -204,7 +204,7 @@ class BucketStore(ABC):
 
     @abstractmethod
     def _folders(self) -> Iterator[str]:
-        """Yield the names of the folders directly in the store, each with the slash at its end."""
+        """Yield the names of the store's top-level folders, each with its trailing slash."""
 
     @abstractmethod
     def _copy(self, source: str, name: str) -> None:

@@ -20,7 +20,7 @@ def listed_first(situation: Situation) -> Choice:
 
 
 class OnDemandOnly(msgspec.Struct, frozen=True):
-    """Always runs on demand. The costs of all other strategies are compared with the cost of this one."""
+    """A strategy that always uses on-demand. The costs of all other strategies are compared with its cost."""
 
     def choose(self, situation: Situation) -> Choice:
         return ON_DEMAND

@@ -197,7 +197,7 @@ class Session:
 
     def room_for(self, plan: ImagePlan, wait_s: float = 0.0) -> bool:
         """
-        Wait up to `wait_s` for a free arena that is large enough for `plan`. Return whether there is one.
+        Wait up to `wait_s` for a free arena that is large enough for `plan`. Return True if there is one.
 
         If all arenas are too small, request larger ones from the agent, but only once for each size. If `wait_s` is
         given and no arena is free now, send RoomWanted to the agent.

@@ -80,7 +80,7 @@ class OutputRedaction:
     def finds(self, data: bytes) -> bool:
         """
         Return True if `data` contains the exact value of a secret. A value that is recognised only by the
-        secret-sounding name before it does not count, because a file may have to contain such a value.
+        secret-sounding name before it does not count: files often contain such values legitimately.
         """
         return any(secret in data for secret in self._secrets)
 

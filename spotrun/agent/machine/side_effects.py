@@ -34,7 +34,7 @@ class SideEffects:
         self._mounts = _mounts()
 
     def since(self) -> list[str]:
-        """Return the paths that are new or gone, including mount points."""
+        """Return the paths that have appeared or disappeared, including mount points."""
         return sorted((self._names ^ self._look()) | (_mounts() - self._mounts))
 
     def _look(self) -> set[str]:
@@ -44,8 +44,8 @@ class SideEffects:
 
 def _names_in(folder: str) -> set[str]:
     """
-    Return the paths directly in `folder`. Deeper levels are not read, because they have hundreds of thousands of files,
-    and a new instance's disk is slow on the first read.
+    Return the paths directly in `folder`. Deeper levels are not read, because they contain hundreds of thousands of
+    files, and a new instance's disk is slow on the first read.
     """
     try:
         return {os.path.join(folder, name) for name in os.listdir(folder)}

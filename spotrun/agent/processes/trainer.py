@@ -79,8 +79,8 @@ class Newest(NamedTuple):
 
 class _Coming:
     """
-    A checkpoint that is being fetched. Its arrived bytes are reported to the trainer, but in only a few reports: the
-    trainer reads none while it imports its modules, and many unread reports would fill the socket.
+    A checkpoint that is being fetched. The trainer gets only a few reports of how many bytes have arrived: it reads
+    none while it imports its modules, and many unread reports would fill the socket.
     """
 
     def __init__(self, image: Image, begin_bytes: int) -> None:
@@ -104,7 +104,7 @@ class Trainer:
     - `asked`: the reason for a snapshot that was requested and not yet taken
     - `final`: the number of the final commit of the newest fit(); None until that commit exists, and again once another
       fit() has made a step
-    - `fit_wanted`: the number of a fit() that the script has called, and that waits for its start
+    - `fit_wanted`: the number of a fit() that the script has called, and that waits to hear where it starts
     - `stalled_s`: the seconds of run time for which the trainer has paused for snapshots so far
     - `terminated`: the command has received SIGTERM
     - `trained_again`: the command's first training process died, and the command then began another training
@@ -272,7 +272,7 @@ class Trainer:
         self._process.send(SnapshotWanted(why=why))
 
     def filled(self, taken: SnapshotTaken) -> Arena | None:
-        """Return the arena that contains the snapshot; None if that arena did not belong to the trainer."""
+        """Return the arena that contains the snapshot; None if that arena does not belong to the trainer."""
         arena = self._arenas.fill(taken.arena)
         if arena is None or taken.size_bytes > arena.size_bytes:
             self._context.note(f"ignored a snapshot in arena {taken.arena}, which does not belong to the trainer")
@@ -370,8 +370,8 @@ class Trainer:
 
     def spend(self, arena: Arena) -> None:
         """
-        Record that the common part of a snapshot's arena is no longer needed. It is also a part of the other arena, so
-        only now can the trainer get that arena.
+        Record that the memory that a snapshot's arena shares with the other arena is no longer needed. Only now can the
+        trainer get the other arena.
         """
         self._arenas.spend(arena.number)
         self._make_room()

@@ -69,8 +69,8 @@ class Trainers:
 
     def spend(self, snapshot: Snapshot) -> None:
         """
-        Record that the saver no longer needs the common part of the snapshot's arena (the memory that the two arenas
-        share), so that the trainer can overwrite it.
+        Record that the saver no longer needs the memory that the snapshot's arena shares with the other arena. The
+        trainer can then overwrite this memory.
         """
         if snapshot.incarnation == self.current.number and snapshot.arena is not None:
             self.current.spend(snapshot.arena)

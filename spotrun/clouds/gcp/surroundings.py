@@ -14,8 +14,8 @@ _NAME_IMAGE = "set gcp.image to another image: see `gcloud compute images list`"
 
 class Image(NamedTuple):
     """
-    An image. `path` names exactly this image, not its family, because the family may get a newer image. `made_on` is
-    the day when the image was made; "" if unknown.
+    A machine image. `path` names exactly this image, not its family, because the family may get a newer image.
+    `made_on` is the day on which the image was made; "" if unknown.
     """
 
     path: str

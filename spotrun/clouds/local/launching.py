@@ -212,7 +212,7 @@ class Launcher:
 
     def _has_room(self, request: LaunchRequest) -> bool:
         """
-        Return whether the pool has room for all requested instances, in addition to those that the run already has
+        Return True if the pool has room for all requested instances, in addition to those that the run already has
         there. A machine that the user owns has room for one instance, of any run.
         """
         capacity, pool = self._config.capacity, request.offering.pool

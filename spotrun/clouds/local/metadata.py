@@ -59,7 +59,7 @@ class MetadataService:
         self._answers[f"{_ROOT}/events/recommendations/rebalance"] = json.dumps({"noticeTime": _time(at)})
 
     def move_to(self, address: str) -> None:
-        """Report `address` as the instance's address from now on."""
+        """Begin to report `address` as the instance's address."""
         self._answers |= _constants(msgspec.structs.replace(self._instance, address=address))
 
     def new_token(self, time_to_live_s: int) -> str:

@@ -58,7 +58,7 @@ class MemberFiles:
         return Path(f"{self.start}.{member}.log")
 
     def seats(self) -> tuple[Seat, ...]:
-        """Return the seats of all members, ordered by index; () if they are not known yet."""
+        """Return the node of each member, ordered by the member's index; () if the nodes are not known yet."""
         return self._read("nodes", tuple[Seat, ...]) or ()
 
     def take_seats(self, seats: Sequence[Seat]) -> tuple[Seat, ...]:
@@ -96,9 +96,9 @@ class MemberFiles:
 
     def _agree(self, name: str, value: T, kind: type[T]) -> T:
         """
-        Write `value` to the file, unless the file exists. Return the value in the file. The value is written to a
-        temporary file first, and then the file is created as a hard link to it. This is atomic even on shared file
-        systems, so no process sees an incomplete file.
+        Write `value` to the file unless the file already exists, and return the value that the file then contains. The
+        value is written to a temporary file first, and then the file is created as a hard link to it. This
+        is atomic even on shared file systems, so no process sees an incomplete file.
         """
         unnamed = self._path(f"{uuid.uuid4().hex}.tmp")
         with _reaching(self._path(name)):

@@ -111,7 +111,7 @@ def main(assignment: Assignment) -> int:
 
 def live(assignment: Assignment, hears: Sequence[str] = ()) -> int:
     """
-    Run the instance's command in its folder until the command ends, the time-to-live is over, or SIGTERM arrives. Then
+    Run the instance's command in its folder until the command ends, the time-to-live expires, or SIGTERM arrives. Then
     end all of the instance's processes and remove the folder. `hears` is the command of a process that listens for
     notices while the instance runs; if it is empty, no process listens.
     """

@@ -123,16 +123,16 @@ class ExactDataset(Proxy):
 
     def _own(self) -> OwnGenerators:
         """
-        Find the dataset's random number generators. This is done for each batch, because a dataset may create its
-        generators only when it reads the first sample.
+        Return the dataset's random number generators. They are looked up for each batch, because a dataset may create
+        them only when it reads the first sample.
         """
         return generators.kept_by(dataset=self._inner)
 
 
 def _reads_without_code(dataset: object) -> bool:
     """
-    Return whether reading a sample from `dataset` is only a look-up, which draws no random numbers. Random number
-    generators are then not seeded: seeding all three takes ten microseconds, much longer than a look-up.
+    Return True if reading a sample from `dataset` is only a look-up, which draws no random numbers. In this case, the
+    three random number generators are not seeded: that would take ten microseconds, much longer than a look-up.
     """
     if type(dataset) is TensorDataset:
         return all(type(tensor) is Tensor for tensor in dataset.tensors)
@@ -256,8 +256,8 @@ def exact_copy(loader: DataLoader[Any], seed: int, rank: int, position: Position
     Return a copy of `loader` that can begin at an exact position. `loader` must read a map-style dataset and have a
     length.
 
-    All ranks order the samples equally, and each rank's sampler picks the rank's share. The seeds with which samples
-    are read differ from rank to rank.
+    The samples have the same order on all ranks, and each rank's sampler picks the rank's share. The seeds with which
+    samples are read differ from rank to rank.
     """
     order = ExactOrder(loader, seed, rank, position)
     changes: dict[str, Any] = {"batch_sampler" if loader.batch_sampler is not None else "sampler": order}

@@ -143,5 +143,5 @@ def stream(loader: Any, seed: int, rank: int) -> Stream:
 
 
 def state_of(holder: Any) -> Any:
-    """Return a deep copy of the holder's state, because a dataset may export a list that it later changes."""
+    """Return a deep copy of what the holder's `state_dict` returns, because a dataset may later change a list in it."""
     return copy.deepcopy(holder.state_dict())

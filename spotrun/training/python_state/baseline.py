@@ -167,7 +167,7 @@ class Baseline:
         return Before(self._quiet, self._registered, self._tables, self._earlier, self._still.now())
 
     def change_of(self, key: int, node: Node, *, probe: bool) -> Change | None:
-        """Return the change of an object; None if it was recorded and has not changed since."""
+        """Return how an object has changed; None if it was recorded and has not changed since."""
         known = self._known.get(key)
         if known is None:
             return Change(node.parts if node.kind in HOLDERS else {})

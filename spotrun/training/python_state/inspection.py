@@ -121,7 +121,7 @@ class Inspector:
 
 
 def _public(value: Any) -> list[Any]:
-    """Return the public plain attributes of the object, including texts and flags."""
+    """Return the public plain attributes of the object, including strings and flags."""
     cls = type(value)
     if not cls.__dictoffset__ or _is_shadowed(cls):
         return []
@@ -174,7 +174,7 @@ def _counts_anyway(cls: type) -> bool:
 
 def _is_shadowed(cls: type) -> bool:
     """
-    Return whether instances of `cls` are proxies for other objects. Reading a proxy's attributes could create the
+    Return True if instances of `cls` are proxies for other objects. Reading a proxy's attributes could create the
     object behind it.
     """
     return any(isinstance(vars(base).get("__dict__"), property) for base in cls.__mro__)

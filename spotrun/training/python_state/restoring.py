@@ -57,10 +57,10 @@ class _Missing(Exception):
 
 class Restorer:
     """
-    Restores one image. After the restore, the attribute `lost` has the paths of the values that could not be restored,
-    because this process has no object for them.
+    Restores one image. After the restore, the attribute `lost` contains the paths of the values that could not be
+    restored, because this process has no object for them.
 
-    The argument `late` has all parts that the trained module has now, by path.
+    The argument `late` maps the path of each current part of the trained module to the part.
     """
 
     def __init__(
