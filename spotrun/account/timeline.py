@@ -205,7 +205,10 @@ def _draw_attempt(
 
 
 def _over_at(state: RunState, attempt: Attempt, end: datetime) -> datetime:
-    """Return the end of the attempt: the end of its machine or, if earlier, the time of the ledger's entry about it."""
+    """
+    Return the time at which the attempt ended: when its machine ended, or when the ledger recorded the attempt's end,
+    whichever was earlier.
+    """
     if attempt.end is None:
         return end
     return min(attempt.end.known_at, state.still_from(attempt) or attempt.end.known_at)

@@ -59,8 +59,8 @@ class NotInstalled(SpotrunError):
 def prepare(context: AgentContext) -> SetUp:
     """
     Unpack the work folder, fetch the run's start file, and run the job's `setup` or unpack its cached result. If that
-    was already done on this instance, return the earlier result. If `setup` has changed files of the container, it is
-    done again in each new container.
+    was already done on this instance, return the earlier result. If `setup` has changed files of the container, it
+    runs again in each new container.
 
     Raises:
         SetupFailed: the command ended with an error, or did not end within an hour.

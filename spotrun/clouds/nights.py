@@ -57,7 +57,7 @@ class Alarm(Protocol):
     """
 
     def on(self, *, again: bool = False) -> None:
-        """Call the runner once a minute from now on."""
+        """Begin to call the runner once a minute."""
 
     def off(self) -> None:
         """Stop calling the runner until the next night is due."""
@@ -121,7 +121,7 @@ class Nights(Protocol):
     def install(self, pin: Pin, store: str, function: Function, say: Callable[[str], None]) -> None:
         """
         Create or update the night's runner and everything that calls it, and put the pin into the runner's environment.
-        If another installation is under way, wait for it to end. First remove the remains of incomplete installations.
+        Before that, wait until no other installation is under way, and remove the remains of incomplete installations.
 
         Compare the digest of the installed code with `function`'s digest, because another process may have replaced the
         archive in the store.

@@ -21,7 +21,7 @@ SPOT = "spot"
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The cost of one whole training at one place.
+    The cost of one complete training in one place of the study.
 
     `capacity` is `on-demand`, `spot`, `own` or `subscription`; `months` are the paid months of a subscription. `hours`
     are hours of training. `usd_low` and `usd_high` are the costs at the lowest and the highest spot price; None if

@@ -83,7 +83,7 @@ def require_script(found: UploadSelection, script: str) -> None:
         if any(script == name or (name.endswith("/") and script.startswith(name)) for name in names):
             raise SpecInvalid(
                 f"the script {script} would not be uploaded: {why}",
-                hint=f"write !/{script} into {OWN_RULES}, at the top of the work folder",
+                hint=f"add the line !/{script} to {OWN_RULES} in the work folder",
                 key=("train", "script"),
             )
 

@@ -202,8 +202,8 @@ class _Life:
 
     def go(self, place: str | None, spot: Mapping[str, float]) -> None:
         """
-        Start at `place`; stop if `place` is None. With `standby`, the job runs at its old place until the new one is
-        ready.
+        Move the job to `place`; stop it if `place` is None. With `standby`, the job runs at its old place until the new
+        one is ready.
         """
         self.starts += place is not None
         self.usd += 0.0 if place is None else self.tolls.get(place, 0.0)

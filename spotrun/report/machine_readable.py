@@ -31,8 +31,8 @@ def report(summary: RunSummary) -> dict[str, Any]:
     """
     Return the part of `spotrun report --json` that is computed from the ledger, as plain values.
 
-    `unfinished` has the cost and time that belong to no completed epoch. Even in a completed run they are not zero,
-    because the run takes some time to end after its last epoch.
+    `unfinished` contains the cost and time that belong to no completed epoch. Even in a completed run they are not
+    zero, because the run takes some time to end after its last epoch.
     """
     return json_object(
         run=summary.run,
@@ -98,8 +98,8 @@ def _interruption(found: Interruption) -> dict[str, Any]:
 
 def setup_figures(attempt: int, setup: SetUp) -> dict[str, Any]:
     """
-    Return the figures of a set-up. `how` is "run" if its command was executed, and "unpacked" if its stored files were
-    unpacked.
+    Return the figures of an attempt's setup. `how` is "run" if the setup command was executed, and "unpacked" if its
+    cached files were unpacked.
     """
     how, size_bytes = plain(setup.how), setup.packed_bytes
     return {"attempt": attempt, "how": how, "seconds": round(setup.seconds, 3), "packed_bytes": size_bytes}

@@ -115,10 +115,10 @@ class FiguresTable:
     """
     A table whose cells are never cut off.
 
-    `texts` has the indices of the text columns. They are aligned left, all other columns right. If the terminal is too
-    narrow, the contents of the text columns are wrapped. If the table is still too wide, it is divided into blocks of
-    columns, one below the other. Each block begins with the first `repeated` columns. A column's head can have several
-    lines.
+    `texts` contains the indices of the text columns. They are aligned left, all other columns right. If the terminal is
+    too narrow, the contents of the text columns are wrapped. If the table is still too wide, it is divided into blocks
+    of columns, one below the other. Each block begins with the first `repeated` columns. A column's heading can have
+    several lines.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ def letters_of(value: str) -> int:
 
 
 class ExactValues:
-    """Secret values to look for in texts. `reach` is the maximum length of one value as it may be written in a text."""
+    """Secret values to look for in texts. `reach` is the maximum length that one value may have in a text."""
 
     def __init__(self, values: Iterable[str], ways: Ways = WAYS_OF_TEXT) -> None:
         known = {each for each in values if each}

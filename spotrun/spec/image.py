@@ -71,7 +71,12 @@ class Image(NamedTuple):
 
 
 def read_image(value: object) -> str:
-    """Return the name of a container image. Raise Unreadable if `image_of` cannot parse it."""
+    """
+    Return the name of a container image.
+
+    Raises:
+        Unreadable: `image_of` cannot parse the name.
+    """
     if not isinstance(value, str) or not value.strip():
         raise Unreadable("must be the name of a container image", f"write {LIKE}")
     text = value.strip()

@@ -133,7 +133,7 @@ class BucketStore(ABC):
         return sorted(stored.key for stored in self._found(prefix) if not is_key(stored.key))
 
     def _found(self, prefix: str, after: str = "") -> builtins.list[StoredObject]:
-        """Return all objects whose keys begin with `prefix`, including those whose names are not valid keys."""
+        """Return all objects below `prefix`, even those whose names are not valid keys."""
         with self._translated(self._VERBS.list, prefix):
             return [
                 StoredObject(key=name.removeprefix(self._root), size_bytes=size_bytes, modified_at=modified_at)

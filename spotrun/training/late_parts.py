@@ -33,7 +33,7 @@ class LateParts:
         self._before = kinds_of(self._module)
 
     def batch_begins(self) -> None:
-        """Compare the model's parts, at the first batch of an epoch; do nothing at other batches."""
+        """At an epoch's first batch, compare the model's parts with those at its beginning. Later, do nothing."""
         if self._before is None:
             return
         before, self._before = self._before, None

@@ -209,7 +209,7 @@ class Session:
         return not self.closed.is_set() and self._stager.wait(plan.size_bytes, wait_s)
 
     def any_room(self) -> bool:
-        """Return whether an arena is free, whatever its size."""
+        """Return True if an arena is free, whatever its size."""
         return self._stager.ready()
 
     def want_arenas(self, size_bytes: int) -> None:

@@ -24,8 +24,8 @@ class Structure:
     from `state`.
 
     `described` is the result of `optimizer_parts.described` at the time of the snapshot. Snapshots of older versions of
-    spotrun have neither this description nor the names of their weights; with them, only the framework restores the
-    model and the optimizers.
+    spotrun contain neither this description nor the names of their weights. On a resume from such a snapshot, the
+    framework alone restores the model and the optimizers.
 
     Raises:
         Misfit: weights of the model's base differ from the checkpoint's.

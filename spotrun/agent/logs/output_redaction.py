@@ -35,7 +35,7 @@ def secret_values(environment: Mapping[str, str]) -> set[str]:
 
 
 def forms_of_all(secrets: Iterable[str]) -> set[str]:
-    """Return each secret in all its forms: as it is, and quoted for a URL, in JSON and in base64."""
+    """Return each secret in all its forms: as it is, quoted for a URL, quoted for JSON, and encoded in base64."""
     return {form for secret in secrets for form in forms_of(secret)}
 
 
@@ -57,8 +57,8 @@ class OutputRedaction:
     @property
     def reach(self) -> int:
         """
-        Number of bytes that a reader has to read in addition before its position in the output, to miss no secret that
-        begins before the position and ends after it.
+        Number of bytes that a reader must also read before its position in the output, so that it finds every secret
+        that begins before the position and ends after it.
         """
         return max(named_values.REACH, self._exact.reach)
 

@@ -68,7 +68,7 @@ class Newest(NamedTuple):
     """
     A commit, and the arena from which it was made: the memory behind the descriptor `fd`, from byte `start` on. The
     trainer may already have begun to overwrite the arena. So a reader has to compare digests before it uses the memory.
-    If only the changed parts of the commit's image were sent, `digest` is the digest of the whole image.
+    `digest` is the digest of the commit's whole image, if only the changed parts of the image were sent.
     """
 
     commit: int
@@ -404,7 +404,7 @@ class Trainer:
 
     @property
     def silent_s(self) -> float:
-        """Seconds of run time without a sign of life."""
+        """Seconds of run time since the trainer's last sign of life."""
         return self._liveness.silent_s(training=self.progress is not None and self.finished is None)
 
     def ended(self, exited: Exited) -> None:
@@ -440,7 +440,7 @@ class Trainer:
         return Signs(self._context.console.size_bytes(), self._process.cpu_s())
 
     def pause(self) -> None:
-        """Stop the trainer's processes until `go_on` is called."""
+        """Pause the trainer's processes until `go_on` is called."""
         if self._paused_s is None and self.exited is None:
             self._paused_s = self._context.clock.monotonic()
             self._process.stop()

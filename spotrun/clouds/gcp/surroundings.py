@@ -44,7 +44,12 @@ def no_such_region(named: Sequence[str], known: Iterable[str]) -> BadSurrounding
 
 
 def find_image(google: Google, path: str) -> Image:
-    """Return the named image, or the newest image of the named family; raise BadImage if it is missing or obsolete."""
+    """
+    Return the named image, or the newest image of the named family.
+
+    Raises:
+        BadImage: the image is missing or obsolete.
+    """
     owner, name = path.split("/global/images/")
     row = google.ask(f"find the image {path}", Call(COMPUTE, "GET", f"{owner}/global/images/{name}"))
     if row.get("deprecated", {}).get("state") in ("OBSOLETE", "DELETED"):
@@ -54,7 +59,12 @@ def find_image(google: Google, path: str) -> Image:
 
 
 def find_subnetwork(google: Google, project: str, region: str, name: str) -> str:
-    """Return the path of a subnetwork; raise BadSurroundings if the region has no subnetwork of this name."""
+    """
+    Return the path of a subnetwork.
+
+    Raises:
+        BadSurroundings: the region has no subnetwork of this name.
+    """
     path = f"projects/{project}/regions/{region}/subnetworks/{name}"
     try:
         google.ask(f"find the subnetwork {name} in {region}", Call(COMPUTE, "GET", path))

@@ -47,8 +47,7 @@ class MemberFiles:
     """
     The records of one launch. `start` is the common prefix of the files' paths.
 
-    Each method raises CloudUnavailable if it cannot read or write a file, because the state of the members is then
-    unknown.
+    If a method cannot read or write a file, the state of the members is unknown, so it raises CloudUnavailable.
     """
 
     def __init__(self, start: str) -> None:

@@ -82,7 +82,7 @@ def _no_copy(target: str, source: str) -> Unreadable:
 
 
 def _copied(source: str, target: str) -> str | None:
-    """Return the advice to copy the bucket with a command in `run`; None if no image has a command for this bucket."""
+    """Return the advice to copy the bucket with a command in `run`; None if no machine image has such a command."""
     scheme = source.partition("://")[0].lower()
     if scheme not in COPIES:
         return None

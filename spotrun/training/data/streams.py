@@ -116,8 +116,8 @@ class Stream:
     A loader, and the objects whose `state_dict` contains its position. A snapshot within a pass saves the state of
     `inside`, and a snapshot between two passes saves the state of `between`.
 
-    Both are None if the loader has no state. A training that resumes within a pass then reads the pass again from its
-    first batch.
+    Both are None if the loader has no state. In this case, a training that resumes within a pass reads the pass again
+    from its first batch.
     """
 
     loader: Any

@@ -204,7 +204,8 @@ def _is_compared(node: Node) -> bool:
 
 def _change(before: dict[str, Any], now: dict[str, Any], holder: object) -> Change | None:
     """
-    Return what has changed between a holder's parts `before` and `now`; None if nothing has.
+    Return what has changed between the parts of `holder` as they were `before` and as they are `now`; None if nothing
+    has.
 
     A part that is missing in `now` counts as gone only if `holder` no longer has an attribute of that name. For
     example, an attribute of a library's module is a part only while its value is plain. If it gets another value, it is

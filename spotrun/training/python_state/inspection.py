@@ -98,7 +98,7 @@ class Inspector:
         return not kept and self.is_of_use(part)
 
     def _facts_of(self, value: Any) -> list[Any]:
-        """Return the facts of `value`, without the facts of its parts."""
+        """Return the facts about `value`, without those about its parts."""
         cls = type(value)
         if is_outside(cls):
             seen = seen_of(value, self._work)

@@ -112,8 +112,8 @@ class Restorer:
     def _place(self, number: int, kind: str, path: str, known: bool, content: Any) -> Any:
         """
         Find or create the object for entry `number` of the image, and return it. Its content is restored later. Return
-        None if its content cannot be restored later (it is then created once its parts exist), or if this process
-        cannot create it at all.
+        None for an object that cannot be filled later, and is therefore created only once its parts exist. Also return
+        None if this process cannot create the object at all.
         """
         if kind in _BUILT:
             return None
@@ -415,8 +415,10 @@ def _flag(name: str, number: int) -> Flag:
 
 def _enum(name: str) -> type:
     """
-    Return the enum class `name` (`module:class`) without importing anything. Raise _Missing if this process does not
-    have it.
+    Return the enum class `name` (`module:class`) without importing anything.
+
+    Raises:
+        _Missing: this process does not have the class.
     """
     module, _, qualname = name.partition(":")
     found: Any = sys.modules.get(module)
