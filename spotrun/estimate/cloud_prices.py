@@ -1,4 +1,4 @@
-"""Looks up the clouds' current and recent prices, and fills them into a cost study."""
+"""Looks up the clouds' current and recent prices, and enters them in a cost study."""
 
 from __future__ import annotations
 

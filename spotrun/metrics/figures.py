@@ -77,8 +77,8 @@ class Reading(NamedTuple):
     One reading of a store at the time `at`. It took `took_s` of system time.
 
     `unreadable` maps the name of a run's folder to the reason why the run could not be read. `late` counts the runs
-    that were not read in time: their figures are from an earlier reading, or missing. Only the newest
-    runs are read; `left_out` counts the older ones. `reachable` is True if the store answered this reading.
+    that were not read in time: their figures are from an earlier reading, or missing. Only the newest runs are
+    read; `left_out` counts the older ones. `reachable` is True if the store answered this reading.
     """
 
     runs: Sequence[Figures]
